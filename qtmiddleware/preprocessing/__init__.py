@@ -1,8 +1,8 @@
-"""Questions to keywords by rules alone: no model, no network, microseconds a query.
+"""Turn questions into keywords by rules alone: no model, no network, microseconds per query.
 
-`prepare` and `preprocess` strip a question of the words that only make it a question;
-`protected_spans` names what a rewrite of it must not lose. Word lists are read from their files
-once, when the first query comes.
+`prepare` and `preprocess` strip a question of the words that only make it a question.
+`protected_spans` returns the parts that a rewrite must not lose. The word lists are read from their
+files when the first query comes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from qtmiddleware.preprocessing.lexicon import (
     DEFAULT,
     Lexicon,
     Markers,
-    adjust,
+    adjust_lexicon,
     check_words,
     collect_markers,
     guess_language,
     load,
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
-from qtmiddleware.preprocessing.stripping import Stripped, fold_tokens, is_all_caps, strip
+from qtmiddleware.preprocessing.stripping import Stripped, fold_tokens, is_all_caps, strip_question
 from qtmiddleware.preprocessing.text import dominant_script, fold
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
@@ -40,14 +40,23 @@ __all__ = [
 ]
 
 AUTO = "auto"
+"""The value of ``language`` that detects the language."""
 
 PASSES = 4
-"""How often the rules may be run over their own result before the query is left as it was."""
+"""The most times the rules run over their own result.
+
+If the result still changes then, the query is left as it was.
+"""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Prepared:
-    """A query's *keywords*, and the code of the word list they were found with (``""`` where none was used)."""
+    """The result of `prepare`.
+
+    Attributes:
+        keywords: The keywords of the query.
+        language: The code of the word list that was used, ``""`` if none was.
+    """
 
     keywords: str
     language: str
@@ -60,25 +69,28 @@ def prepare(
     keep_words: Collection[str] = (),
     extra_words: Collection[str] = (),
 ) -> Prepared:
-    """`preprocess`, with the language whose words were removed (``""`` where no list was used)."""
+    """Return the keywords of *text*, and the language whose words were removed.
+
+    The parameters and errors are those of `preprocess`. The language is ``""`` if no list was used.
+    """
     _check_text(text)
-    lists = _word_lists(
+    lists = _load_word_lists(
         check_words(keep_words, "keepWords"), check_words(extra_words, "extraWords")
     )
     code = _check_language(language)
     result, used = _run_pass(text, code, lists)
-    # What the rules leave may itself begin like a question. They run until nothing changes, or not
-    # at all: either way preparing the result again in that language gives the result, unless a name
-    # opens it that would be taken for a question word.
+    # The result of the rules may itself begin like a question, so they run until nothing changes,
+    # or the text stays as it was. Either way, preparing the result again in the same language
+    # changes nothing, unless it opens with a name that would be taken for a question word.
     for _ in range(PASSES):
-        before = result.keywords
-        if used and _is_settled(before, lists.known[used]):
-            return Prepared(before, used)
+        keywords = result.keywords
+        if used and _is_settled(keywords, lists.known[used]):
+            return Prepared(keywords, used)
         result, _used = (
-            (result, used) if result.opens_with_name else _run_pass(before, code or used, lists)
+            (result, used) if result.opens_with_name else _run_pass(keywords, code or used, lists)
         )
-        if result.keywords == before:
-            return Prepared(before, used)
+        if result.keywords == keywords:
+            return Prepared(keywords, used)
     return Prepared(text, used)
 
 
@@ -89,46 +101,56 @@ def preprocess(
     keep_words: Collection[str] = (),
     extra_words: Collection[str] = (),
 ) -> str:
-    """The keywords of *text*.
+    """Return the keywords of *text*: the question without the words that only make it a question.
 
-    *language* is a code such as ``en``, with a region if need be (``pt_BR``), or ``auto``.
-    *keep_words*, words or phrases, are never removed; *extra_words* are removed too. A text in a
-    script without a word list, a blank one and one that has nothing but removable words come back
-    unchanged. Preparing keywords again in their language changes nothing, except where they begin
-    with a name that is also a question word (Can Yaman).
-
-    Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word
-    lists that are none.
+    A text comes back unchanged if it is blank, if it is in a script without a word list, or if it
+    has only removable words. Preparing keywords again in their language changes nothing, unless
+    they begin with a name that is also a question word (Can Yaman).
 
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
+
+    Args:
+        text: The question.
+        language: A code such as ``en``, optionally with a region (``pt_BR``), or ``auto``.
+        keep_words: Words or phrases that are never removed.
+        extra_words: Words that are removed too.
+
+    Raises:
+        InvalidQuery: *text* is not a string.
+        ConfigError: The language is unknown, or the words are not a list of words.
     """
     return prepare(text, language=language, keep_words=keep_words, extra_words=extra_words).keywords
 
 
 def detect_language(text: str) -> str:
-    """The code of the language *text* is written in, ``""`` where it is not clear or has no word list.
+    """Return the code of the language of *text*, ``""`` if it is unclear or has no word list.
 
-    Raises `InvalidQuery` if *text* is no string.
+    Raises:
+        InvalidQuery: *text* is not a string.
     """
     _check_text(text)
     if not _is_latin(text):
         return ""
-    lists = _word_lists()
+    lists = _load_word_lists()
     tokens = tokenise(text)
     return lists.guess(text, fold_tokens(tokens, is_all_caps(tokens, lists.small)))
 
 
 def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
-    """What a rewrite of *text* must not lose, from left to right, no two overlapping.
+    """Return the parts of *text* that a rewrite must not lose, from left to right without overlaps.
 
-    Codes, numbers with their units, quoted phrases (without the marks), negations, addresses and
-    names. Names are told by their capitals, so a query in lower case or in capitals throughout has
-    none; in German, where every noun has a capital, only acronyms and names of several words are.
-    Errors are those of `prepare`.
+    They are codes, numbers with their units, quoted phrases (without the marks), negations,
+    addresses and names. Names are recognised by their capitals, so a query entirely in lower case
+    or in capitals has none. In German, where every noun has a capital, only acronyms and names of
+    several words count.
+
+    Raises:
+        InvalidQuery: *text* is not a string.
+        ConfigError: The language is unknown.
     """
     _check_text(text)
-    lists = _word_lists()
+    lists = _load_word_lists()
     code = _check_language(language)
     tokens = tokenise(text)
     all_caps = is_all_caps(tokens, lists.small)
@@ -138,10 +160,14 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _WordLists:
-    """All word lists, ready for use; ``""`` names the empty one.
+    """All word lists, ready for use.
 
-    *known* are, by language, the words that a rule of it may remove. *small* are all stop words but
-    acronyms.
+    Attributes:
+        lexicons: The lists by language; ``""`` is an empty list.
+        known: The words that a rule may remove, by language.
+        markers: The words by which a language is detected.
+        small: The stop words of all languages, without those that are acronyms in capitals.
+        is_extended: Whether the user has words of their own to remove.
     """
 
     lexicons: dict[str, Lexicon]
@@ -151,56 +177,71 @@ class _WordLists:
     is_extended: bool
 
     def guess(self, text: str, keys: Sequence[str]) -> str:
-        """The language of *text* with the folded words *keys*, and of the marks only one language has, or ``""``."""
+        """Return the language of *text*, ``""`` if it is unclear.
+
+        *keys* are its folded words. Marks that only one language has count as words.
+        """
         return guess_language(
             [*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text
         )
 
 
 @lru_cache(16)
-def _word_lists(
+def _load_word_lists(
     keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()
 ) -> _WordLists:
-    """The word lists, changed by what a user wants kept and removed; those of the last few users are remembered."""
-    own = [load(code) for code in LANGUAGES]
-    ready = [Lexicon(""), *own]
+    """Return the word lists, adjusted to the words that a user wants kept and removed.
+
+    The lists for the last 16 choices of words are remembered.
+    """
+    lexicons = [load(code) for code in LANGUAGES]
+    adjusted = [Lexicon(""), *lexicons]
     if keep_words or extra_words:
-        ready = [adjust(lexicon, keep_words, extra_words) for lexicon in ready]
+        adjusted = [adjust_lexicon(lexicon, keep_words, extra_words) for lexicon in adjusted]
     return _WordLists(
-        lexicons={lexicon.language: lexicon for lexicon in ready},
-        known={lexicon.language: lexicon.collect_words() for lexicon in ready},
-        markers=collect_markers(own),
-        small=frozenset(word for lexicon in own for word in lexicon.stop - lexicon.acronyms),
+        lexicons={lexicon.language: lexicon for lexicon in adjusted},
+        known={lexicon.language: lexicon.collect_words() for lexicon in adjusted},
+        markers=collect_markers(lexicons),
+        small=frozenset(word for lexicon in lexicons for word in lexicon.stop - lexicon.acronyms),
         is_extended=bool(extra_words),
     )
 
 
 def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
-    """One pass of the rules: its result, never empty, and the language whose words were removed."""
+    """Return the result of one pass of the rules, never empty, and the language that was used."""
     if not (_is_latin(text) or lists.is_extended):
         return Stripped(text, opens_with_name=False), ""
     tokens = tokenise(text)
     keys = fold_tokens(tokens, is_all_caps(tokens, lists.small))
     used = code or lists.guess(text, keys)
-    result = strip(text, tokens, keys, lists.lexicons[used])
+    result = strip_question(text, tokens, keys, lists.lexicons[used])
     return result if result.keywords else Stripped(text, opens_with_name=False), used
 
 
-def _is_settled(keywords: str, known: Set[str]) -> bool:
-    """Whether no rule can change *keywords*: words and numbers in lower case, none of which is *known* to a rule."""
+def _is_settled(keywords: str, known_words: Set[str]) -> bool:
+    """Return whether no rule can change *keywords*.
+
+    They are then words and numbers in lower case, and none of them is among the *known_words* of a
+    rule.
+    """
     words = keywords.split(" ")
-    return all(map(str.isalnum, words)) and known.isdisjoint(words) and fold(keywords) == keywords
+    return (
+        all(map(str.isalnum, words))
+        and known_words.isdisjoint(words)
+        and fold(keywords) == keywords
+    )
 
 
 def _is_latin(text: str) -> bool:
-    """Whether the word lists can speak to *text* at all; a text without letters has no script to object."""
+    """Return whether word lists apply to *text*: its script is Latin, or it has no letters."""
     return dominant_script(text) in ("latin", "")
 
 
 def _check_language(language: str) -> str:
-    """The code of a known *language*, ``""`` for ``auto``; a region is of no matter.
+    """Return the code of *language* without its region, ``""`` for ``auto``.
 
-    Raises `ConfigError` for a language without a word list.
+    Raises:
+        ConfigError: There is no word list for the language.
     """
     code = str(language).replace("_", "-").partition("-")[0].casefold()
     if code == AUTO:
@@ -217,6 +258,6 @@ def _check_language(language: str) -> str:
 
 
 def _check_text(text: object) -> None:
-    """Raises `InvalidQuery` if *text* is no string."""
+    """Raise `InvalidQuery` if *text* is not a string."""
     if not isinstance(text, str):
         raise InvalidQuery(f"the query must be text, not {type(text).__name__}", argument="text")

@@ -1,7 +1,8 @@
-"""What a question says of dates and versions: ranges, and whether it asks for the newest.
+"""Read the dates and versions in a question: ranges, and whether it asks for the newest.
 
-The words are those of ``dates`` in the word lists. Words that lean on today ("last year") need a
-day to lean on, and mean nothing without one. Nothing here removes a word of the question.
+The words are those of ``dates`` in the word lists. Relative words ("last year") need to know the
+day on which the question is asked, and mean nothing without it. Nothing here removes a word of the
+question.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ from qtmiddleware.preprocessing.lexicon import DEFAULT, load
 from qtmiddleware.preprocessing.text import fold_accents
 
 Version = tuple[int, ...]
+"""The numbers of a version: 4.2 is ``(4, 2)``."""
 Today = Callable[[], "date | None"]
+"""A function that returns today's date, or ``None`` if no clock can tell."""
 
 MOST_TOKENS: Final = 400
-"""Words of a question that are read, from its beginning."""
+"""The most words of a question that are read, from its beginning."""
 MOST_YEARS: Final = 5
-"""Years of a range that become keywords, the latest ones."""
+"""The most years of a range that become keywords, the latest ones."""
 _FARTHEST: Final = 500
-"""How many days, weeks, months, quarters or years from today a word may lead."""
+"""How many days, weeks, months, quarters or years from today a word may refer to at most."""
 _MOST_BETWEEN: Final = 3
+"""The most small words between a comparison and its date: since the year 2020."""
 _BEHIND_DENIAL: Final = 2
+"""How many words behind a negation are denied."""
 
 _compile_pattern: Final = cache(re.compile)
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
@@ -41,19 +46,28 @@ _VERSION: Final = r"v?(\d{1,6}(?:\.\d{1,6}){1,4})|v(\d{1,6})"
 _DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 
 
-def _fullmatch(pattern: str, text: str) -> re.Match[str] | None:
-    """The match of all of *text*. Letters alone match no pattern, and most questions need none of them compiled."""
+def _match_whole(pattern: str, text: str) -> re.Match[str] | None:
+    """Return the match of *pattern* with all of *text*.
+
+    No pattern here matches letters alone. Most questions are letters alone, so that no pattern
+    needs to be compiled for them.
+    """
     return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
 
 
-def _match(pattern: str, text: str) -> re.Match[str] | None:
+def _match_start(pattern: str, text: str) -> re.Match[str] | None:
+    """Return the match of *pattern* with the start of *text*, never for letters alone."""
     return None if text.isalpha() else _compile_pattern(pattern).match(text)
 
 
 class Period(NamedTuple):
-    """The days from *first* to *last*; ``None`` is an open end. *is_relative*: today decided which days.
+    """A range of days.
 
-    *words* are those that a text may use for a relative one.
+    Attributes:
+        first: The first day, ``None`` if the range has no beginning.
+        last: The last day, ``None`` if the range has no end.
+        is_relative: Whether the days depend on today's date.
+        words: The words that a text may use for the days of a relative period.
     """
 
     first: date | None
@@ -71,9 +85,16 @@ class Period(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """Versions from *low* to *high*, which are taken in or not; ``None`` is an open end.
+    """A range of versions.
 
-    One version is a range of itself, and takes in whatever follows it after a dot: 4.2 and 4.2.1.
+    A single version is a range of itself. It contains every version that continues it after a dot:
+    4.2 contains 4.2.1.
+
+    Attributes:
+        low: The lowest version, ``None`` if there is no lowest.
+        high: The highest version, ``None`` if there is no highest.
+        takes_low: Whether *low* belongs to the range.
+        takes_high: Whether *high* belongs to the range.
     """
 
     low: Version | None
@@ -87,6 +108,7 @@ class VersionRange(NamedTuple):
         return self._is_above(version) and self._is_below(version)
 
     def _is_above(self, version: Version) -> bool:
+        """Return whether *version* is not below the range."""
         low = self.low
         if low is None:
             return True
@@ -94,6 +116,7 @@ class VersionRange(NamedTuple):
         return self.takes_low if is_part else version > low
 
     def _is_below(self, version: Version) -> bool:
+        """Return whether *version* is not above the range."""
         high = self.high
         if high is None:
             return True
@@ -110,12 +133,16 @@ class VersionRange(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Times:
-    """What a question says of time: its *periods*, its *versions*, and whether it asks for the *newest*.
+    """The dates and versions that a question names.
 
-    *needs_today*: a word leans on today. *tokens* are the question's folded words, codes and
-    numbers in one piece, and
-    *leaning* are those that today was asked for. *denied* are those right behind a word that
-    denies: not in Germany.
+    Attributes:
+        periods: The periods that it names.
+        versions: The versions that it names.
+        newest: Whether it asks for the newest.
+        needs_today: Whether one of its words depends on today's date.
+        tokens: Its folded words. A code or a number is one token.
+        relative_tokens: The tokens of relative periods.
+        denied: The tokens directly behind a negation, as "in Germany" in "not in Germany".
     """
 
     periods: list[Period] = field(default_factory=list)
@@ -123,7 +150,7 @@ class Times:
     newest: bool = False
     needs_today: bool = False
     tokens: Sequence[str] = ()
-    leaning: list[str] = field(default_factory=list)
+    relative_tokens: list[str] = field(default_factory=list)
     denied: frozenset[str] = frozenset()
 
     @property
@@ -133,11 +160,26 @@ class Times:
 
 
 _Phrases = Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]
-"""By the first word: the words of each phrase, the longest first, and what it means."""
+"""Phrases by their first word: the words of each, the longest first, and its meaning."""
 
 
 class _DateWords(NamedTuple):
-    """The words of one language."""
+    """The words of one language that say something of dates.
+
+    Attributes:
+        units: The unit that a word means: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
+        steps: The direction that a word means: -1 for last, 0 for this, 1 for next.
+        numbers: The number that a word means.
+        months: The month that a word means, from 1 to 12.
+        month_names: The usual name of each month.
+        days: Phrases such as "yesterday", with their distance from today in days.
+        comparisons: Phrases that open a range: ``since``, ``before``, ``after`` or ``until``.
+        ago: Phrases behind a number and unit (``ago``) or before them (``before_ago``).
+        newest: Phrases that ask for the newest.
+        within: Words that a month follows: in May.
+        between: Words that may stand between a comparison and its date.
+        starts: The words with which an expression of time may begin, apart from numbers.
+    """
 
     units: Mapping[str, str]
     steps: Mapping[str, int]
@@ -151,35 +193,43 @@ class _DateWords(NamedTuple):
     within: frozenset[str]
     between: frozenset[str]
     starts: frozenset[str]
-    """The words that anything may begin with that is no number."""
 
 
 def split_tokens(text: str) -> list[str]:
-    """Return the folded words of *text*; a code, a version or a date is one: zp-410, 4.2, 2025-03-01."""
+    """Return the folded words of *text*.
+
+    A code, a version or a date is one word: zp-410, 4.2, 2025-03-01.
+    """
     return [match.group() for match in islice(_TOKEN.finditer(fold_accents(text)), MOST_TOKENS)]
 
 
 def read_times(text: str, language: str, today: Today) -> Times:
-    """Return what *text* says of dates and versions.
+    """Return the dates and versions that *text* names.
 
-    *today* is asked only if a word leans on it, and returns ``None`` if no clock tells.
+    Args:
+        text: The question.
+        language: The code of its language. An unknown one is read as English.
+        today: Returns today's date. It is called only if a word depends on the date.
     """
-    tokens, known = split_tokens(text), language if language in LANGUAGES else DEFAULT
-    times = _Reader(tokens, _load_words(known), today).read()
-    deniers = load(known).negations
-    if not deniers.isdisjoint(tokens):
-        behind = [
-            tokens[at + 1 : at + 1 + _BEHIND_DENIAL]
-            for at, token in enumerate(tokens)
-            if token in deniers
+    tokens, list_language = split_tokens(text), language if language in LANGUAGES else DEFAULT
+    times = _TimeReader(tokens, _load_words(list_language), today).read()
+    negations = load(list_language).negations
+    if not negations.isdisjoint(tokens):
+        denied_tokens = [
+            tokens[position + 1 : position + 1 + _BEHIND_DENIAL]
+            for position, token in enumerate(tokens)
+            if token in negations
         ]
-        times.denied = frozenset().union(*behind)
+        times.denied = frozenset().union(*denied_tokens)
     return times
 
 
 def read_version(text: str) -> Version | None:
-    """Return the numbers of a version such as ``4.2``, ``v3.10`` or ``2.0-rc1``, ``None`` for anything else."""
-    match = _match(_VERSION, text.strip().lower())
+    """Return the numbers of a version such as ``4.2``, ``v3.10`` or ``2.0-rc1``.
+
+    The result is ``None`` for anything else.
+    """
+    match = _match_start(_VERSION, text.strip().lower())
     if match is None or (
         match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "
     ):
@@ -188,17 +238,22 @@ def read_version(text: str) -> Version | None:
 
 
 def read_period(text: str) -> Period | None:
-    """Return the days of a date, month, quarter or year written as data has them, ``None`` for anything else."""
+    """Return the days of a date, month, quarter or year that is written as in data.
+
+    The result is ``None`` for anything else.
+    """
     text = text.strip().lower()
-    if (match := _match(_ISO, text)) and (match.end() == len(text) or text[match.end()] in "t "):
+    if (match := _match_start(_ISO, text)) and (
+        match.end() == len(text) or text[match.end()] in "t "
+    ):
         year, month, day = match.groups()
         return _build_period(int(year), int(month), int(day) if day else None)
-    if match := _fullmatch(_DOTTED, text):
+    if match := _match_whole(_DOTTED, text):
         day, month, year = match.groups()
         return _build_period(int(year), int(month), int(day))
-    if _fullmatch(_YEAR, text):
+    if _match_whole(_YEAR, text):
         return _span_years(int(text), int(text))
-    if (match := _fullmatch(_QUARTER, text.replace(" ", "-"))) and (
+    if (match := _match_whole(_QUARTER, text.replace(" ", "-"))) and (
         year := match.group(1) or match.group(3)
     ):
         return _span_months(int(year), 3 * int(match.group(2)) - 2, 3)
@@ -206,10 +261,12 @@ def read_period(text: str) -> Period | None:
 
 
 def _write_version(version: Version | None) -> str:
+    """Return *version* with dots between its numbers."""
     return ".".join(map(str, version or ()))
 
 
 def _build_period(year: int, month: int, day: int | None) -> Period | None:
+    """Return the days of a date, or of a month without *day*; ``None`` if it does not exist."""
     try:
         if day is not None:
             return Period(date(year, month, day), date(year, month, day))
@@ -218,37 +275,44 @@ def _build_period(year: int, month: int, day: int | None) -> Period | None:
         return None
 
 
-def _span_years(first: int, last: int) -> Period:
-    return Period(date(first, 1, 1), date(last, 12, 31))
+def _span_years(first_year: int, last_year: int) -> Period:
+    """Return the days of all years from *first_year* to *last_year*."""
+    return Period(date(first_year, 1, 1), date(last_year, 12, 31))
 
 
 def _span_months(year: int, month: int, count: int) -> Period:
+    """Return the days of *count* months of *year*, from *month* on."""
     last = month + count - 1
     return Period(date(year, month, 1), date(year, last, monthrange(year, last)[1]))
 
 
 @cache
 def _load_words(language: str) -> _DateWords:
+    """Return the date words of *language*; they are read once."""
     data: Mapping[str, Any] = load(language).dates
     steps = {
         word: step
         for step, name in ((-1, "last"), (0, "this"), (1, "next"))
-        for word in _fold(data, name)
+        for word in _fold_list(data, name)
     }
-    names = [_split_words(name.split("|")) for name in data.get("months", ())]
+    names = [_fold_all(name.split("|")) for name in data.get("months", ())]
     numbers = [name.split("|") for name in data.get("numbers", ())]
     units = {
         word: unit
         for unit, words in data.get("units", {}).items()
         for word in map(fold_accents, words)
     }
-    counts = {fold_accents(word): at for at, words in enumerate(numbers, start=1) for word in words}
-    months = {word: at for at, words in enumerate(names, start=1) for word in words}
-    days = _compile(
+    counts = {
+        fold_accents(word): number
+        for number, words in enumerate(numbers, start=1)
+        for word in words
+    }
+    months = {word: number for number, words in enumerate(names, start=1) for word in words}
+    days = _index_phrases(
         (phrase, step) for step, phrases in data.get("days", {}).items() for phrase in phrases
     )
     comparisons, ago, newest = (
-        _compile((phrase, name) for name in keys for phrase in data.get(name, ()))
+        _index_phrases((phrase, name) for name in keys for phrase in data.get(name, ()))
         for keys in (("since", "before", "after", "until"), ("ago", "before_ago"), ("newest",))
     )
     return _DateWords(
@@ -262,87 +326,107 @@ def _load_words(language: str) -> _DateWords:
         ago=ago,
         newest=newest,
         starts=frozenset().union(units, steps, counts, months, days, comparisons, ago, newest),
-        within=frozenset(_fold(data, "within")),
-        between=frozenset(_fold(data, "between")),
+        within=frozenset(_fold_list(data, "within")),
+        between=frozenset(_fold_list(data, "between")),
     )
 
 
-def _fold(data: Mapping[str, Any], name: str) -> list[str]:
-    return _split_words(data.get(name, ()))
+def _fold_list(data: Mapping[str, Any], name: str) -> list[str]:
+    """Return the words under the key *name* of *data*, folded."""
+    return _fold_all(data.get(name, ()))
 
 
-def _split_words(words: Sequence[str]) -> list[str]:
+def _fold_all(words: Sequence[str]) -> list[str]:
+    """Return all *words*, folded."""
     return list(map(fold_accents, words))
 
 
-def _compile(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
+def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
+    """Return *phrases*, each with its meaning, by their first word, the longest first."""
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for phrase, meaning in phrases:
         words = tuple(split_tokens(phrase))
         table.setdefault(words[0], []).append((words, meaning))
     return {
-        first: tuple(sorted(found, key=lambda it: -len(it[0]))) for first, found in table.items()
+        first_word: tuple(sorted(rows, key=lambda row: -len(row[0])))
+        for first_word, rows in table.items()
     }
 
 
-class _Reader:
-    """Reads the tokens of one question from left to right; what was read as one thing is not read as another."""
+class _TimeReader:
+    """Reads the tokens of one question from left to right.
+
+    Each token is read only once: tokens of a date are not read as a version.
+    """
 
     def __init__(self, tokens: Sequence[str], words: _DateWords, today: Today) -> None:
-        self._tokens, self._words, self._ask = tokens, words, today
+        self._tokens, self._words, self._ask_today = tokens, words, today
         self._times = Times(tokens=tokens)
         self._today: date | None = None
 
     def read(self) -> Times:
-        """Return what the question says."""
-        at, starts = 0, self._words.starts
-        while at < len(self._tokens):
-            token = self._tokens[at]
+        """Return the dates and versions in the question."""
+        position, starts = 0, self._words.starts
+        while position < len(self._tokens):
+            token = self._tokens[position]
             if token.isalpha() and token not in starts:
-                at += 1
+                position += 1
                 continue
-            at += self._read_compared(at) or self._read_newest(at) or 1
+            position += self._read_compared(position) or self._read_newest(position) or 1
         return self._times
 
-    def _match(self, phrases: _Phrases, at: int) -> tuple[int, str]:
-        """How many tokens from *at* on are one of *phrases*, and what it means."""
-        for words, meaning in phrases.get(self._tokens[at], ()) if at < len(self._tokens) else ():
-            if tuple(self._tokens[at : at + len(words)]) == words:
+    def _match_phrase(self, phrases: _Phrases, position: int) -> tuple[int, str]:
+        """Return how many tokens from *position* on are one of *phrases*, and its meaning."""
+        for words, meaning in (
+            phrases.get(self._tokens[position], ()) if position < len(self._tokens) else ()
+        ):
+            if tuple(self._tokens[position : position + len(words)]) == words:
                 return len(words), meaning
         return 0, ""
 
-    def _read_newest(self, at: int) -> int:
-        size, _ = self._match(self._words.newest, at)
+    def _read_newest(self, position: int) -> int:
+        """Read words that ask for the newest; return how many tokens they are."""
+        size, _ = self._match_phrase(self._words.newest, position)
         self._times.newest = self._times.newest or bool(size)
         return size
 
-    def _read_compared(self, at: int) -> int:
-        """Read a range, with or without a word before it that opens one of its ends; return its tokens."""
-        size, comparison = self._match(self._words.comparisons, at)
+    def _read_compared(self, position: int) -> int:
+        """Read a period or version, with or without a comparison before it ("since").
+
+        Return how many tokens it takes, 0 if there is none at *position*.
+        """
+        size, comparison = self._match_phrase(self._words.comparisons, position)
         if size:
-            between = at + size
+            between = position + size
+            # The date may follow directly, or behind small words: "since the year 2020".
             most = between + _MOST_BETWEEN
             while (
                 between < min(most, len(self._tokens))
                 and self._tokens[between] in self._words.between
             ):
                 between += 1
-            for start in (at + size, between):
+            for start in (position + size, between):
                 if read := self._read_object(start, comparison):
-                    return start + read - at
-        return self._read_object(at, "")
+                    return start + read - position
+        return self._read_object(position, "")
 
-    def _read_object(self, at: int, comparison: str) -> int:
-        if at >= len(self._tokens):
+    def _read_object(self, position: int, comparison: str) -> int:
+        """Read a period or version behind *comparison*; return how many tokens it takes."""
+        if position >= len(self._tokens):
             return 0
-        period, size = self._read_period(at, is_compared=bool(comparison))
+        period, size = self._read_period(position, is_compared=bool(comparison))
         if size:
             if period is not None and period.is_relative:
-                self._times.leaning.extend(self._tokens[at : at + size])
+                self._times.relative_tokens.extend(self._tokens[position : position + size])
             if period is not None:
-                self._times.periods.append(self._open(period, comparison))
+                self._times.periods.append(self._apply_comparison(period, comparison))
             return size
-        version = read_version(self._tokens[at]) if _fullmatch(_VERSION, self._tokens[at]) else None
+        # In a question only plain versions count, without a suffix such as -rc1.
+        version = (
+            read_version(self._tokens[position])
+            if _match_whole(_VERSION, self._tokens[position])
+            else None
+        )
         if version is None:
             return 0
         self._times.versions.append(
@@ -355,8 +439,11 @@ class _Reader:
         )
         return 1
 
-    def _open(self, period: Period, comparison: str) -> Period:
-        """The days that *comparison* makes of *period*."""
+    def _apply_comparison(self, period: Period, comparison: str) -> Period:
+        """Return the range that *comparison* makes of *period*.
+
+        "Since 2020" has all days from the first one of 2020 on.
+        """
         first, last = period.first, period.last
         if not comparison or first is None or last is None:
             return period
@@ -375,39 +462,45 @@ class _Reader:
             words = tuple(map(str, years))
         return Period(first, last, period.is_relative, words if first is not None else ())
 
-    # --- one period
-    # -----------------------------------------------------------------------------------------------
+    # --- one period ---
 
-    def _read_period(self, at: int, *, is_compared: bool) -> tuple[Period | None, int]:
-        """The period that begins at a token and how many tokens it takes; ``None`` if it cannot be told which."""
-        token = self._tokens[at]
-        named, size = self._read_named(at, is_compared=is_compared)
+    def _read_period(self, position: int, *, is_compared: bool) -> tuple[Period | None, int]:
+        """Return the period that begins at *position*, and how many tokens it takes.
+
+        The period is ``None`` if there is one but its days cannot be told.
+        """
+        token = self._tokens[position]
+        named, size = self._read_named(position, is_compared=is_compared)
         if size:
             return named, size
-        if size := self._match(self._words.days, at)[0]:
-            step = int(self._match(self._words.days, at)[1])
-            return self._lean("day", step, step), size
+        if size := self._match_phrase(self._words.days, position)[0]:
+            step = int(self._match_phrase(self._words.days, position)[1])
+            return self._build_relative_period("day", step, step), size
         return (
-            self._read_ago(at)
-            or self._read_step(at)
+            self._read_ago(position)
+            or self._read_step(position)
             or (read_period(token), int(read_period(token) is not None))
         )
 
-    def _read_named(self, at: int, *, is_compared: bool) -> tuple[Period | None, int]:
-        """A month or quarter with its year; one without is the last one before today, if a word says it is one."""
+    def _read_named(self, position: int, *, is_compared: bool) -> tuple[Period | None, int]:
+        """Return the month or quarter that is named at *position*, and how many tokens it takes.
+
+        A month without a year is the latest one up to today. It must stand behind a comparison or a
+        word that a month follows.
+        """
         tokens, words = self._tokens, self._words
-        following = tokens[at + 1] if at + 1 < len(tokens) else ""
-        quarter = _fullmatch(_QUARTER, tokens[at])
+        following = tokens[position + 1] if position + 1 < len(tokens) else ""
+        quarter = _match_whole(_QUARTER, tokens[position])
         if (
             quarter
             and quarter.group(1) is None
             and quarter.group(3) is None
-            and _fullmatch(_YEAR, following)
+            and _match_whole(_YEAR, following)
         ):
             return _span_months(int(following), 3 * int(quarter.group(2)) - 2, 3), 2
-        start, day = at, None
-        if (match := _fullmatch(_DAY_IN_MONTH, tokens[at])) and following in words.months:
-            start, day = at + 1, int(match.group(1))
+        start, day = position, None
+        if (match := _match_whole(_DAY_IN_MONTH, tokens[position])) and following in words.months:
+            start, day = position + 1, int(match.group(1))
         month = words.months.get(tokens[start])
         if month is None:
             return None, 0
@@ -415,90 +508,112 @@ class _Reader:
         if (
             day is None
             and end + 1 < len(tokens)
-            and (match := _fullmatch(_DAY_IN_MONTH, tokens[end]))
+            and (match := _match_whole(_DAY_IN_MONTH, tokens[end]))
         ):
             day, end = (
                 (int(match.group(1)), end + 1)
-                if _fullmatch(_YEAR, tokens[end + 1])
+                if _match_whole(_YEAR, tokens[end + 1])
                 else (None, end)
             )
+        # In Spanish, Portuguese and Italian a word may stand before the year: marzo de 2024.
         if end < len(tokens) and tokens[end] in ("de", "del", "di") and end + 1 < len(tokens):
-            end += bool(_fullmatch(_YEAR, tokens[end + 1]))
-        if end < len(tokens) and _fullmatch(_YEAR, tokens[end]):
-            return _build_period(int(tokens[end]), month, day), end + 1 - at
+            end += bool(_match_whole(_YEAR, tokens[end + 1]))
+        if end < len(tokens) and _match_whole(_YEAR, tokens[end]):
+            return _build_period(int(tokens[end]), month, day), end + 1 - position
         if not (
             is_compared
-            or (at and (tokens[at - 1] in words.within or tokens[at - 1] in words.steps))
+            or (
+                position
+                and (tokens[position - 1] in words.within or tokens[position - 1] in words.steps)
+            )
         ):
             return None, 0
-        # May and March are words too: alone they count only behind a word that a month follows.
+        # "May" and "March" are words too. Without a year they count only behind a word that a month
+        # follows.
         today = self._find_today()
         if today is None:
-            return None, start + 1 - at
+            return None, start + 1 - position
         year = today.year - (month > today.month)
-        if at and words.steps.get(tokens[at - 1]) == -1 and month == today.month:
+        if position and words.steps.get(tokens[position - 1]) == -1 and month == today.month:
             year -= 1
         period = _build_period(year, month, day)
-        return period and period._replace(is_relative=True, words=(str(year),)), start + 1 - at
+        return period and period._replace(
+            is_relative=True, words=(str(year),)
+        ), start + 1 - position
 
-    def _read_ago(self, at: int) -> tuple[Period | None, int] | None:
-        """Three years ago, vor drei Jahren, il y a trois ans."""
-        size, meaning = self._match(self._words.ago, at)
-        start = at + size if meaning == "before_ago" else at
+    def _read_ago(self, position: int) -> tuple[Period | None, int] | None:
+        """Return the period of "three years ago", "vor drei Jahren" or "il y a trois ans"."""
+        size, meaning = self._match_phrase(self._words.ago, position)
+        start = position + size if meaning == "before_ago" else position
         if start + 1 >= len(self._tokens):
             return None
         count, unit = self._read_number(start), self._words.units.get(self._tokens[start + 1])
         if count is None or unit is None:
             return None
         if meaning == "before_ago":
-            return self._lean(unit, -count, -count), size + 2
-        size, meaning = self._match(self._words.ago, start + 2)
-        return (self._lean(unit, -count, -count), size + 2) if meaning == "ago" else None
+            return self._build_relative_period(unit, -count, -count), size + 2
+        size, meaning = self._match_phrase(self._words.ago, start + 2)
+        return (
+            (self._build_relative_period(unit, -count, -count), size + 2)
+            if meaning == "ago"
+            else None
+        )
 
-    def _read_step(self, at: int) -> tuple[Period | None, int] | None:
-        """Last year, this quarter, the last three months; the unit may come first: l'année dernière."""
+    def _read_step(self, position: int) -> tuple[Period | None, int] | None:
+        """Return the period of "last year", "this quarter" or "the last three months".
+
+        In some languages the unit comes first: l'année dernière.
+        """
         tokens, words = self._tokens, self._words
-        if at + 1 >= len(tokens):
+        if position + 1 >= len(tokens):
             return None
-        if (step := words.steps.get(tokens[at])) is not None:
-            if (unit := words.units.get(tokens[at + 1])) is not None:
-                return self._lean(unit, step, step), 2
-            count = self._read_number(at + 1)
-            unit = words.units.get(tokens[at + 2]) if at + 2 < len(tokens) else None
-            # Symptoms may last three days; the last three days have a word before them.
-            is_led = at > 0 and tokens[at - 1] in words.between | words.within
+        if (step := words.steps.get(tokens[position])) is not None:
+            if (unit := words.units.get(tokens[position + 1])) is not None:
+                return self._build_relative_period(unit, step, step), 2
+            count = self._read_number(position + 1)
+            unit = words.units.get(tokens[position + 2]) if position + 2 < len(tokens) else None
+            # In "symptoms last three days" it is a verb. "The last three days" has a small word
+            # before it.
+            is_led = position > 0 and tokens[position - 1] in words.between | words.within
             if count is not None and unit is not None and step == -1 and is_led:
-                return self._lean(unit, -count, 0), 3
+                return self._build_relative_period(unit, -count, 0), 3
             return None
-        unit, step = words.units.get(tokens[at]), words.steps.get(tokens[at + 1])
-        return None if unit is None or not step else (self._lean(unit, step, step), 2)
+        unit, step = words.units.get(tokens[position]), words.steps.get(tokens[position + 1])
+        return (
+            None if unit is None or not step else (self._build_relative_period(unit, step, step), 2)
+        )
 
-    def _read_number(self, at: int) -> int | None:
-        token = self._tokens[at]
+    def _read_number(self, position: int) -> int | None:
+        """Return the number at *position*, in digits or as a word, ``None`` if there is none."""
+        token = self._tokens[position]
         if token.isascii() and token.isdigit() and len(token) <= 3:
             return int(token)
         return self._words.numbers.get(token)
 
     def _find_today(self) -> date | None:
+        """Return today's date; it is asked for only once."""
         if not self._times.needs_today:
             self._times.needs_today = True
-            self._today = self._ask()
+            self._today = self._ask_today()
         return self._today
 
-    def _lean(self, unit: str, first: int, last: int) -> Period | None:
-        """The days from *first* to *last* units away from today; ``None`` beyond the calendar and without a clock."""
+    def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
+        """Return the days from *first_step* to *last_step* units away from today.
+
+        The result is ``None`` if there is no clock or the days are beyond the calendar.
+        """
         today = self._find_today()
-        if today is None or max(abs(first), abs(last)) > _FARTHEST:
+        if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
             return None
         try:
-            begin, _ = find_unit(today, unit, first)
-            _, end = find_unit(today, unit, last)
+            begin, _ = find_unit(today, unit, first_step)
+            _, end = find_unit(today, unit, last_step)
         except (ValueError, OverflowError):
             return None
-        return Period(begin, end, is_relative=True, words=self._name(unit, begin, end))
+        return Period(begin, end, is_relative=True, words=self._name_period(unit, begin, end))
 
-    def _name(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
-        """The words that a text may have for the days of one *unit*."""
+    def _name_period(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
+        """Return the words that a text may use for the days from *begin* to *end*."""
         if unit == "year":
             return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))
         if unit == "quarter":
@@ -513,9 +628,11 @@ class _Reader:
 
 
 def find_unit(today: date, unit: str, step: int) -> tuple[date, date]:
-    """Return the first and the last day of the *unit* that is *step* units away from the one of *today*.
+    """Return the first and the last day of the *unit* that is *step* units away from today's.
 
-    Raises `ValueError` or `OverflowError` beyond the calendar.
+    Raises:
+        ValueError: The unit is beyond the calendar.
+        OverflowError: The unit is beyond the calendar.
     """
     if unit == "day":
         day = today + timedelta(days=step)

@@ -1,6 +1,6 @@
-"""The word lists: reading them, changing them by what a user wants kept or removed, telling a language by them.
+"""Read the word lists, adjust them to a user's words, and detect a language by them.
 
-A language is one JSON file in `lexicons`; README.md there says what each of its keys holds.
+A language is one JSON file in `lexicons`. README.md there describes its keys.
 """
 
 from __future__ import annotations
@@ -17,24 +17,35 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold
 
 Phrase = tuple[tuple[frozenset[str], bool], ...]
-"""A phrase, place by place: the words that may stand there, and whether the place may be left out."""
+"""A phrase, place by place: the allowed words, and whether the place may be left out."""
 
 Phrases = Mapping[str, tuple[Phrase, ...]]
-"""Phrases by the word they begin with."""
+"""Phrases by each word that they may begin with."""
 
 STRONG, WEAK = 2, 1
+"""How much a strong and a weak word count for their language."""
 
 DEFAULT = "en"
-"""One weak word is enough for this one, in a query of plain ASCII where no other language has shown itself."""
+"""The language for which one weak word is enough.
+
+This holds for a query of plain ASCII in which no other language shows itself.
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Lexicon:
-    """The word list of one language, every word folded; README.md in `lexicons` says what each of its parts means.
+    """The word list of one language, every word folded.
 
-    *stop* are the words of all its classes, *verbs* its auxiliaries and modals, *kept* and
-    *removed* the phrases that are, *extra* what a user wants out whatever its capitals. *removable*
-    are the stop words that deny nothing.
+    README.md in `lexicons` describes its parts. These have other names or come from elsewhere:
+
+    Attributes:
+        language: The code of the language, ``""`` for an empty list.
+        stop: The stop words of all classes.
+        verbs: The auxiliaries and modals among the stop words.
+        kept: The phrases that stay as they are written.
+        removed: The phrases that only ask.
+        extra: The words that the user wants removed, whatever their capitals.
+        removable: The stop words that do not deny.
     """
 
     language: str
@@ -80,16 +91,21 @@ class Lexicon:
         object.__setattr__(self, "removable", self.stop - self.negations - {""})
 
     def collect_words(self) -> frozenset[str]:
-        """Return every word that may be removed in lower case, by itself or as the first of a phrase."""
+        """Return every word that may be removed in lower case.
+
+        That may be by itself or as the first word of a phrase.
+        """
         return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Markers:
-    """What small words say about the language.
+    """The words by which a language is detected.
 
-    *weights* are the languages each word speaks for. *starters* are first words that are enough
-    alone, *openers* those that weigh more in that place.
+    Attributes:
+        weights: For each word its languages, each with the weight of the word.
+        starters: The first words that are enough on their own, with their language.
+        openers: The words that count more if they come first, with their language.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
@@ -97,12 +113,12 @@ class Markers:
     openers: Mapping[str, str]
 
 
-_WORDS = (
-    "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings", "titles", "talk",
-    "shared_talk", "denials", "exclusions", "conjunctions", "function_words",
+_WORD_KEYS = (
+    "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings",
+    "titles", "talk", "shared_talk", "denials", "exclusions", "conjunctions", "function_words",
 )  # fmt: skip
-"""The keys of a file that hold words."""
-_PATTERNS = (
+"""The keys of a file that hold words, which are folded."""
+_PATTERN_KEYS = (
     "chatter",
     "fillers",
     "denial_patterns",
@@ -111,38 +127,42 @@ _PATTERNS = (
     "abbreviations",
     "endings",
 )
-"""The keys of a file that hold patterns and what else is taken as it is written."""
+"""The keys of a file that hold patterns and other texts, which stay as they are written."""
 
 
 @cache
 def load(language: str) -> Lexicon:
-    """The word list of *language*, read from its file once."""
+    """Return the word list of *language*; its file is read only once."""
     return _read_lexicon(language, _read_file(language))
 
 
 @cache
 def load_all() -> tuple[Lexicon, ...]:
-    """Every word list, and what is known of the languages that have none: how they deny, refuse and announce."""
+    """Return every word list, including the short ones of languages that are not detected.
+
+    The short lists say only how a language denies, refuses and announces.
+    """
     others = (_read_lexicon(code, data) for code, data in _read_file("others").items())
     return (*map(load, LANGUAGES), *others)
 
 
 def _read_file(name: str) -> dict[str, Any]:
-    # importlib.resources would load half of the standard library.
+    """Return the content of the JSON file *name* in `lexicons`."""
+    # Importing importlib.resources would load half of the standard library.
     content = get_data("qtmiddleware.preprocessing", f"lexicons/{name}.json")
     data: dict[str, Any] = json.loads(content or b"{}")
     return data
 
 
 def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
-    """The word list that *data* holds; every key may be missing."""
+    """Return the word list that *data* holds; every key may be missing."""
     classes: dict[str, list[str]] = data.get("stop_words", {})
     hints: dict[str, list[str]] = data.get("hints", {})
-    words: dict[str, Any] = {name: _fold_words(data.get(name, ())) for name in _WORDS}
+    words: dict[str, Any] = {name: _fold_words(data.get(name, ())) for name in _WORD_KEYS}
     words |= {
         name: _fold_words(hints.get(name, ())) for name in ("strong", "weak", "starters", "openers")
     }
-    patterns: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _PATTERNS}
+    patterns: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _PATTERN_KEYS}
     return Lexicon(
         language=language,
         stop=_fold_words(word for words in classes.values() for word in words),
@@ -160,10 +180,13 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     )
 
 
-def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:
-    """*lexicon* with the words *extra* removed too and those of *keep* never removed; a word in both is kept.
+def adjust_lexicon(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:
+    """Return *lexicon* with the words *extra* removed too, and the words *keep* never removed.
 
-    Both are folded. A kept entry may be a phrase; a phrase in *extra* raises `ConfigError`.
+    A word in both is kept. Both are folded. *keep* may hold phrases.
+
+    Raises:
+        ConfigError: *extra* holds a phrase.
     """
     if any(" " in word for word in extra):
         raise ConfigError(
@@ -172,14 +195,14 @@ def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lex
         )
     singles = {word for word in keep if " " not in word}
     kept = dict(lexicon.kept)
-    for first, found in compile_phrases(word for word in keep if " " in word).items():
-        kept[first] = kept.get(first, ()) + found
+    for first_word, phrases in compile_phrases(word for word in keep if " " in word).items():
+        kept[first_word] = kept.get(first_word, ()) + phrases
     return replace(
         lexicon,
         stop=(lexicon.stop | extra) - singles,
-        # A word the user wants out goes even where it would otherwise be guarded as a negation.
+        # A word that the user wants removed is removed even if it is a negation.
         negations=(lexicon.negations | singles) - (extra - singles),
-        # Nor does a capital make a name or an acronym of it.
+        # Such a word is removed even if its capitals make it look like a name or an acronym.
         extra=extra - singles,
         closings=lexicon.closings - singles,
         kept=kept,
@@ -190,15 +213,19 @@ def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lex
 
 
 def _fold_words(words: Iterable[str]) -> frozenset[str]:
-    """Returns *words*, folded: all at once, as there are thousands."""
+    """Return *words*, folded.
+
+    There are thousands of them, so they are folded in one call.
+    """
     return frozenset(filter(None, fold("\n".join(words)).split("\n")))
 
 
 def check_words(words: Collection[str], key: str) -> frozenset[str]:
-    """The user's *words*, folded, each with single spaces.
+    """Return the user's *words*, folded and with single spaces.
 
-    Raises `ConfigError`, naming *key*, for a plain string in place of a list and for an entry that
-    is no text.
+    Raises:
+        ConfigError: *words* is a plain string or has an entry that is not text. The error names
+            *key*.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(
@@ -208,12 +235,13 @@ def check_words(words: Collection[str], key: str) -> frozenset[str]:
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
-    """Patterns such as ``can|could you [please] tell me`` by the words they may begin with.
+    """Return phrases by each word that they may begin with.
 
-    A place ``a|b`` takes one of these words, ``[a|b]`` one or none.
+    A pattern looks like ``can|could you [please] tell me``. Its place ``a|b`` takes one of these
+    words, ``[a|b]`` one or none.
     """
     table: dict[str, tuple[Phrase, ...]] = {}
-    for phrase in map(_compile, patterns):
+    for phrase in map(_compile_phrase, patterns):
         for words, optional in phrase:
             for word in words:
                 table[word] = (*table.get(word, ()), phrase)
@@ -222,8 +250,8 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
     return table
 
 
-def _compile(pattern: str) -> Phrase:
-    """One pattern, place by place: ``a|b`` is either word, ``[a|b]`` either or none."""
+def _compile_phrase(pattern: str) -> Phrase:
+    """Return one pattern as a phrase, place by place."""
     places = []
     for place in fold(pattern).split():
         optional = place.startswith("[") and place.endswith("]")
@@ -234,37 +262,40 @@ def _compile(pattern: str) -> Phrase:
 
 
 def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
-    """*phrases* as they are matched where *words* must stay."""
+    """Return *phrases* without *words*, so that no phrase removes them from a text."""
     return {
-        first: tuple(
-            tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in found
+        first_word: tuple(
+            tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in group
         )
-        for first, found in phrases.items()
+        for first_word, group in phrases.items()
     }
 
 
-def match_phrase(phrases: Phrases, keys: Sequence[str], start: int) -> int:
-    """How many of *keys* from *start* on are a phrase; the longest counts, 0 where none is."""
+def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int:
+    """Return how many of *keys*, from *start* on, match a phrase, 0 if none matches.
+
+    If several phrases match, the longest counts.
+    """
     longest, size = 0, len(keys)
     for phrase in phrases.get(keys[start], ()):
-        at = start
+        position = start
         for words, optional in phrase:
-            # A place that may be left out takes its word wherever it can.
-            if at < size and keys[at] in words:
-                at += 1
+            # A place that may be left out takes its word whenever it can.
+            if position < size and keys[position] in words:
+                position += 1
             elif not optional:
                 break
         else:
-            longest = max(longest, at - start)
+            longest = max(longest, position - start)
     return longest
 
 
 def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
-    """What the small words of *lexicons* say about the language."""
+    """Return the words of *lexicons* by which a language is detected."""
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
-            # One letter is a word in every language, so it speaks for none.
+            # A single letter is a word in every language, so it speaks for none.
             if len(word) > 1 or not word.isascii():
                 table.setdefault(word, {})[lexicon.language] = (
                     STRONG if word in lexicon.strong else WEAK
@@ -278,12 +309,19 @@ def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
     )
 
 
-def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
-    """The language of the folded words *keys* of *text*, or ``""`` where they do not tell."""
-    if keys and (language := known.starters.get(keys[0])) is not None:
+def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str:
+    """Return the language of a text, ``""`` if its words do not tell.
+
+    Args:
+        keys: The folded words of the text.
+        markers: The words by which a language is detected.
+        text: The text itself.
+    """
+    if keys and (language := markers.starters.get(keys[0])) is not None:
         return language
-    weights = known.weights
+    weights = markers.weights
     telling = set(filter(weights.__contains__, keys))
+    # An elided word speaks for its language by what stands before the apostrophe: l'homme.
     if "'" in "".join(keys):
         heads = (word[: word.index("'") + 1] for word in keys if "'" in word)
         telling.update(filter(weights.__contains__, heads))
@@ -291,49 +329,60 @@ def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
     for word in telling:
         for language, weight in weights[word]:
             scores[language] = scores.get(language, 0) + weight
-    opener = known.openers.get(keys[0]) if keys else None
+    opener = markers.openers.get(keys[0]) if keys else None
     if opener is not None and opener in scores:
         scores[opener] += WEAK
-    found = _find_winner(scores, keys, opener) if scores else ""
-    if not found:
-        # Nothing decides: plain ASCII is taken for the default language, unless a word is another's
-        # alone.
+    winner = _find_winner(scores, keys, opener) if scores else ""
+    if not winner:
+        # If nothing decides, plain ASCII is taken for the default language, unless a word belongs
+        # only to another one.
         is_foreign = any(
-            _is_own(weights[word], language) for word in telling for language, _ in weights[word]
+            _is_telling(weights[word], language)
+            for word in telling
+            for language, _ in weights[word]
         )
-        # One letter speaks for no language by itself, so the article among them is looked for.
+        # Words of one letter do not count above, so the article "a" is looked for here.
         is_told = bool(scores) or not load(DEFAULT).articles.isdisjoint(keys)
         return DEFAULT if is_told and not is_foreign and text.isascii() else ""
-    if found == DEFAULT or any(_is_own(weights[word], found) for word in telling):
-        return found
-    # Every word that spoke for it is one of the default language too. What tells "Was macht Amy in
-    # Berlin?" from "Was Amy in Berlin?" is the verb behind the opener.
-    if _is_verb(text.split()[1:2]):
-        return found
+    if winner == DEFAULT or any(_is_telling(weights[word], winner) for word in telling):
+        return winner
+    # Every word that speaks for this language is a word of the default language too. Only the verb
+    # behind the opener tells "Was macht Amy in Berlin?" from "Was Amy in Berlin?".
+    if _begins_with_german_verb(text.split()[1:2]):
+        return winner
     return DEFAULT if all(map(str.isascii, keys)) else ""
 
 
-def _is_verb(words: Sequence[str]) -> bool:
-    """Whether the first of *words*, if any, looks like a verb of German, whose "was" is the one such opener."""
+def _begins_with_german_verb(words: Sequence[str]) -> bool:
+    """Return whether the first of *words*, if any, looks like a German verb.
+
+    The German "was" is the only opener that is a word of the default language too.
+    """
     return any(
         word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
         for word in words[:1]
     )
 
 
-def _is_own(weights: Sequence[tuple[str, int]], language: str) -> bool:
-    """Whether a word with these *weights* is one of *language* and not of the default language."""
+def _is_telling(weights: Sequence[tuple[str, int]], language: str) -> bool:
+    """Return whether a word with these *weights* belongs to *language*, not to the default one."""
     languages = {name for name, _ in weights}
     return language in languages and DEFAULT not in languages
 
 
 def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
-    """The language with the best score, if it is good enough and ahead of all others."""
+    """Return the language with the best score, ``""`` if it is too low or shared.
+
+    Args:
+        scores: The score of each language that any word speaks for.
+        keys: The folded words of the text.
+        opener: The language of the opener, if the text begins with one.
+    """
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]
     if len(leaders) > 1:
-        # A draw with a language that leads by its opener alone: another word speaks for the
-        # default.
+        # In a draw with a language that leads only by its opener, another word speaks for the
+        # default language.
         return DEFAULT if DEFAULT in leaders and opener in leaders else ""
     enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, keys)))
     return leaders[0] if enough else ""

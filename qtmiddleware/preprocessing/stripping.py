@@ -1,58 +1,76 @@
-"""Strips the tokens of a query of the words that only make it a question."""
+"""Strip a query of the words that only make it a question."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from qtmiddleware.preprocessing.lexicon import Lexicon, match_phrase
+from qtmiddleware.preprocessing.lexicon import Lexicon, count_phrase_words
 from qtmiddleware.preprocessing.text import compose
 from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
+"""The most letters of an acronym."""
 
 
 def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
-    """Every token as word lists hold it; ``""`` for those that are kept as they are written.
+    """Return the folded key of each token, ``""`` for tokens that are kept as they are written.
 
-    Where the query is typed in capitals throughout (*all_caps*), acronyms are words.
+    If the query is typed in capitals (*all_caps*), acronyms are words.
     """
     other = "acronym" if all_caps else "word"
     return [token.key if token.kind == "word" or token.kind == other else "" for token in tokens]
 
 
 def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
-    """Whether capitals tell nothing, for the query is typed in them; *small* are all stop words.
+    """Return whether a query is typed in capitals, so that capitals say nothing.
 
-    A few short words in capitals are acronyms as long as no stop word is among them.
+    A few short words in capitals are acronyms, unless a stop word is among them.
+
+    Args:
+        tokens: The tokens of the query.
+        small: The stop words of all languages.
     """
-    capitals = [token for token in tokens if token.kind == "acronym"]
-    if not capitals:
+    in_capitals = [token for token in tokens if token.kind == "acronym"]
+    if not in_capitals:
         return False
-    calm = sum(token.kind == "word" and not token.text.isupper() for token in tokens)
-    if calm * 3 > len(capitals):
+    other_count = sum(token.kind == "word" and not token.text.isupper() for token in tokens)
+    if other_count * 3 > len(in_capitals):
         return False
-    if any(len(token.text) > LONGEST_ACRONYM for token in capitals):
+    if any(len(token.text) > LONGEST_ACRONYM for token in in_capitals):
         return True
-    return len(capitals) > 1 and any(token.key in small for token in capitals)
+    return len(in_capitals) > 1 and any(token.key in small for token in in_capitals)
 
 
 class Stripped(NamedTuple):
-    """The *keywords* of a text, ``""`` where nothing is left.
+    """The result of stripping a text.
 
-    *opens_with_name* says that they begin with a name that would read as a question word to whoever
-    strips them again.
+    Attributes:
+        keywords: The keywords, ``""`` if nothing is left.
+        opens_with_name: Whether they begin with a name that would be removed as a question word if
+            the keywords were stripped again.
     """
 
     keywords: str
     opens_with_name: bool
 
 
-def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> Stripped:
-    """Returns the keywords of *text*; *keys* are those of `fold_tokens`."""
+def strip_question(
+    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
+) -> Stripped:
+    """Return the keywords of *text*.
+
+    Args:
+        text: The query.
+        tokens: Its tokens.
+        keys: The keys of the tokens, as `fold_tokens` returns them.
+        lexicon: The word list of its language.
+    """
     acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
     all_caps = any(keys[index] for index in acronyms)
     topics = set() if all_caps else _find_topics(tokens, keys, acronyms, lexicon)
+    # A word in capitals has no key so far. It gets one if it is a stop word that is merely
+    # emphasised.
     if "" in keys:
         keys = [
             key or ("" if index in topics else _fold_emphasised(token, lexicon))
@@ -63,47 +81,55 @@ def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexi
         end -= 1
     names = _find_kept(text, tokens, keys, lexicon, all_caps)
     removed = _find_removed_phrases(tokens, keys, lexicon, names)
-    parts, first = [], -1
+    keywords, first_index = [], -1
     for index, key in enumerate(keys[:end]):
         if index in removed:
             continue
         if index in names or not key:
-            part = tokens[index].text
+            keyword = tokens[index].text
         elif key in lexicon.removable:
             continue
         else:
-            part = _strip_elision(tokens[index].text, key, lexicon, all_caps)
-        if part:
-            first = index if first < 0 else first
-            parts.append(part)
-    # Only behind another verb is it certain: "Is Can Yaman ...", but not "What Is ...".
-    is_certain = first > 0 and keys[first - 1] in lexicon.verbs
-    is_name = first in topics or (first in names and keys[first] in lexicon.removable)
-    return Stripped(" ".join(parts), is_certain and is_name)
+            keyword = _strip_elision(tokens[index].text, key, lexicon, all_caps)
+        if keyword:
+            first_index = index if first_index < 0 else first_index
+            keywords.append(keyword)
+    # Only behind another verb it is certain to be a name, as in "Is Can Yaman ..."; "What Is ..."
+    # proves nothing.
+    is_certain = first_index > 0 and keys[first_index - 1] in lexicon.verbs
+    is_name = first_index in topics or (
+        first_index in names and keys[first_index] in lexicon.removable
+    )
+    return Stripped(" ".join(keywords), is_certain and is_name)
 
 
 def _find_topics(
     tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
 ) -> set[int]:
-    """Verbs in capitals that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
+    """Return the places of the verbs in capitals that a question is about.
 
-    *acronyms* are the places of all words in capitals. One is that where another verb stands right
-    before it, which otherwise none can follow, or another such word does.
+    Examples are "what does DOES stand for" and "what do MUST, SHOULD and MAY mean". A verb in
+    capitals is a topic if it follows another verb, which no verb does otherwise, or another topic.
+    *acronyms* are the places of all words in capitals.
     """
-    found: set[int] = set()
+    topics: set[int] = set()
     for index in acronyms:
         if index and tokens[index].key in lexicon.verbs:
             before = index - 1
-            joined = before in found or (
-                index - 2 in found and keys[before] in lexicon.conjunctions
+            follows_topic = before in topics or (
+                index - 2 in topics and keys[before] in lexicon.conjunctions
             )
-            if joined or keys[before] in lexicon.verbs:
-                found.add(index)
-    return found
+            if follows_topic or keys[before] in lexicon.verbs:
+                topics.add(index)
+    return topics
 
 
 def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
-    """A stop word in capitals that is no acronym ("what IS the ..."), as word lists hold it, else ``""``."""
+    """Return the key of a word in capitals that is to be removed all the same, else ``""``.
+
+    It is a stop word that is not an acronym ("what IS the ..."), or a word that the user wants
+    removed.
+    """
     key = token.key
     if key in lexicon.extra:
         return key
@@ -115,20 +141,27 @@ def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
 def _find_removed_phrases(
     tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, names: Container[int]
 ) -> set[int]:
-    """Which tokens go as parts of phrases: how a sentence is opened politely, and what only asks, anywhere."""
+    """Return the places of the tokens that are removed as parts of phrases.
+
+    Polite openings and greetings are removed at the start of a sentence. Phrases that only ask are
+    removed anywhere.
+    """
     removed: set[int] = set()
     index, is_opening = 0, True
     while index < len(keys):
         length = 0
         if is_opening or tokens[index].opens:
-            length = match_phrase(lexicon.lead_ins, keys, index)
-            if length > 1 and (more := match_phrase(lexicon.removed, keys, index + length - 1)):
-                # A lead-in ends in "how", a phrase goes on from there: find out how much it costs.
-                length += more - 1
+            length = count_phrase_words(lexicon.lead_ins, keys, index)
+            if length > 1 and (
+                phrase_length := count_phrase_words(lexicon.removed, keys, index + length - 1)
+            ):
+                # A phrase may begin with the last word of a lead-in: "find out how" and "how much"
+                # in "find out how much it costs".
+                length += phrase_length - 1
             length = length or _count_greeting(tokens, keys, index, lexicon)
             is_opening = length > 0
         if not length and keys[index] in lexicon.removed and index not in names:
-            length = match_phrase(lexicon.removed, keys, index)
+            length = count_phrase_words(lexicon.removed, keys, index)
         if length:
             removed.update(range(index, index + length))
             index += length
@@ -140,19 +173,27 @@ def _find_removed_phrases(
 def _count_greeting(
     tokens: Sequence[Token], keys: Sequence[str], index: int, lexicon: Lexicon
 ) -> int:
-    """How many tokens from *index* on are a greeting: one before a comma or a question, so that Hello Kitty stays."""
-    length = match_phrase(lexicon.greetings, keys, index)
-    after = index + length
-    if not length or after >= len(keys):
+    """Return how many tokens, from *index* on, are a greeting.
+
+    A greeting comes before a comma or a question, so that "Hello Kitty" stays.
+    """
+    length = count_phrase_words(lexicon.greetings, keys, index)
+    next_index = index + length
+    if not length or next_index >= len(keys):
         return 0
-    is_question = keys[after] in lexicon.removable or match_phrase(lexicon.lead_ins, keys, after)
-    return length if tokens[after - 1].closed or is_question else 0
+    is_question = keys[next_index] in lexicon.removable or count_phrase_words(
+        lexicon.lead_ins, keys, next_index
+    )
+    return length if tokens[next_index - 1].closed or is_question else 0
 
 
 def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str:
-    """*word* in the form it is searched in, without an elided article (l'homme: homme); ``""`` if nothing is left."""
+    """Return *word* in the form that is searched for, without an elided article (l'homme: homme).
+
+    The form is ``""`` if nothing is left.
+    """
     if word.isascii() and "'" not in key:
-        # Letters without accents are folded by lowering them.
+        # The key of a word without accents is the word in lower case.
         return key
     shown = compose(word)
     if not lexicon.elisions or "'" not in key:
@@ -171,17 +212,17 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
 def _find_kept(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool
 ) -> set[int]:
-    """Which tokens are kept as they are written although word lists would take or change them."""
+    """Return the places of tokens that stay as written, although the rules would change them."""
     kept: set[int] = set()
     for index, key in enumerate(keys):
-        if key in lexicon.kept and (length := match_phrase(lexicon.kept, keys, index)):
+        if key in lexicon.kept and (length := count_phrase_words(lexicon.kept, keys, index)):
             kept.update(range(index, index + length))
         elif (
             len(key) == 1
             and key in lexicon.articles
             and (index + 1 == len(keys) or _is_operand(tokens, index))
         ):
-            # No article, for nothing follows it: plan a.
+            # An article needs a word behind it, so "a" is none in "plan a".
             kept.add(index)
         elif key == "may" and _is_month(tokens, index) and "may" in lexicon.homographs:
             kept.add(index)
@@ -192,30 +233,33 @@ def _find_kept(
     return kept
 
 
-def _find_beside(tokens: Sequence[Token], index: int) -> Sequence[Token]:
-    """The token at *index* with those right beside it."""
+def _find_neighbours(tokens: Sequence[Token], index: int) -> Sequence[Token]:
+    """Return the token at *index* and those directly beside it."""
     return tokens[max(0, index - 1) : index + 2]
 
 
 def _is_operand(tokens: Sequence[Token], index: int) -> bool:
-    """Whether an operator stands right beside the token at *index*: a != b."""
-    beside = _find_beside(tokens, index)
+    """Return whether an operator is beside the token at *index*, as in a != b."""
+    neighbours = _find_neighbours(tokens, index)
     return any(
-        token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in beside
+        token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in neighbours
     )
 
 
 def _is_month(tokens: Sequence[Token], index: int) -> bool:
-    """Whether a number stands right beside the token at *index*."""
-    return any(token.kind == "number" for token in _find_beside(tokens, index))
+    """Return whether a number is beside the token at *index*, as in May 2024."""
+    return any(token.kind == "number" for token in _find_neighbours(tokens, index))
 
 
 def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
-    """Whether The Words Are Capitalised Like This, so that a capital tells nothing; *words* with their folded forms."""
+    """Return whether The Words Are Capitalised Like This, so that a capital says nothing.
+
+    *words* are the words of the text, each with its folded form.
+    """
     verbs = lexicon.verbs
     for word, key in words:
         if word[0].islower() and (
-            len(word) > 3 or key in verbs or (len(word) > 2 and not _is_small(key, lexicon))
+            len(word) > 3 or key in verbs or (len(word) > 2 and not _is_small_word(key, lexicon))
         ):
             return False
     if len(words) < 3:
@@ -226,44 +270,54 @@ def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     )
 
 
-def _is_small(key: str, lexicon: Lexicon) -> bool:
+def _is_small_word(key: str, lexicon: Lexicon) -> bool:
+    """Return whether *key* is a stop word or a hint of its language."""
     return key in lexicon.stop or key in lexicon.strong or key in lexicon.weak
 
 
-def leads_to_name(text: str, tokens: Sequence[Token], at: int, lexicon: Lexicon) -> bool:
-    """Whether the token at *at* is a title or an initial with a full stop that a name follows: Dr. May Wong, J. Smith.
+def leads_to_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexicon) -> bool:
+    """Return whether the token at *index* is a title or an initial before a name.
 
-    A word that is common too is a name there if it is called one of those that are, or another name
-    follows: the next word may also begin a sentence.
+    Examples are Dr. May Wong and J. Smith. The token must have a full stop. If the next word is a
+    stop word, that word may also begin a sentence. It is a name if it is known to be one too (May)
+    and follows a title, or if another name follows it.
     """
-    token = tokens[at]
+    token = tokens[index]
     if not text.startswith(".", token.end):
         return False
-    rest = tokens[at + 1 : at + 3]
+    next_tokens = tokens[index + 1 : index + 3]
     is_initial = len(token.text) == 1 and token.text.isupper() and token.text != "I"
-    if not (is_initial or token.key in lexicon.titles) or not rest or not is_capitalised(rest[0]):
+    if (
+        not (is_initial or token.key in lexicon.titles)
+        or not next_tokens
+        or not is_capitalised(next_tokens[0])
+    ):
         return False
-    key = rest[0].key
+    key = next_tokens[0].key
     if key not in lexicon.stop or (key in lexicon.homographs and not is_initial):
         return True
     return (
-        len(rest) > 1
-        and is_capitalised(rest[1])
-        and not rest[0].closed
-        and rest[1].key not in lexicon.stop
+        len(next_tokens) > 1
+        and is_capitalised(next_tokens[1])
+        and not next_tokens[0].closed
+        and next_tokens[1].key not in lexicon.stop
     )
 
 
 def is_capitalised(token: Token) -> bool:
-    """Whether *token* is a word that begins with a capital."""
+    """Return whether *token* is a word that begins with a capital."""
     return token.kind in ("word", "acronym") and token.text[0].isupper()
 
 
 def _find_names(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
 ) -> set[int]:
-    """Stop words with a capital inside a sentence or behind a title, each with the capitalised article before it."""
-    found: set[int] = set()
+    """Return the places of the stop words that are names.
+
+    Such a word has a capital inside a sentence or behind a title. A capitalised article before it
+    belongs to the name.
+    """
+    names: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
         if key not in lexicon.removable or key in lexicon.extra:
             continue
@@ -272,31 +326,32 @@ def _find_names(
         if token.opens and not (index and leads_to_name(text, tokens, index - 1, lexicon)):
             continue
         if key in lexicon.articles:
-            # An article opens many a title and says nothing there, but vitamin A and plan A are
-            # called by that letter.
-            found.update((index,) if len(key) == 1 else ())
+            # A capitalised article begins many titles and says nothing there. In "vitamin A" and
+            # "plan A" it is a name.
+            names.update((index,) if len(key) == 1 else ())
             continue
-        found.add(index)
+        names.add(index)
         if index and keys[index - 1] in lexicon.articles and tokens[index - 1].text[0].isupper():
-            found.add(index - 1)
-    return found
+            names.add(index - 1)
+    return names
 
 
 def _find_first_name(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept: set[int]
 ) -> tuple[int, ...]:
-    """The first token where it is a name (Will said ...) and not a modal (Will it rain?), else nothing.
+    """Return the place of the first token if it is a name (Will said ...), else nothing.
 
-    It is one where no question mark follows, no pronoun comes next and nothing else could be
-    removed: keywords that were found before look like that, so they are left alone.
+    A homograph at the start may also be a modal (Will it rain?). It is a name if there is no
+    question mark, no pronoun comes next, and no other word could be removed. Keywords that were
+    found earlier look like that, so they stay as they are.
     """
     if "?" in text or len(keys) < 2 or not tokens[0].text[0].isupper():
         return ()
     if keys[0] not in lexicon.homographs or keys[0] in lexicon.extra or keys[1] in lexicon.pronouns:
         return ()
-    others = (
+    removable = (
         index
         for index, key in enumerate(keys)
         if index and index not in kept and key in lexicon.removable
     )
-    return () if any(True for _ in others) else (0,)
+    return () if any(True for _ in removable) else (0,)

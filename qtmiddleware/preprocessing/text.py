@@ -1,4 +1,4 @@
-"""Plain facts about a text: its clean form, its folded form, its words and tokens, its script."""
+"""Normalise a text and take it apart: its clean and folded forms, words, tokens and script."""
 
 from __future__ import annotations
 
@@ -8,46 +8,49 @@ from functools import cache
 from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
-"""Every mark that is written for an apostrophe, and the straight one all of them become."""
+"""Maps every mark that is written for an apostrophe to the straight one."""
 
-# These three are compiled when they are first used: most processes never meet such a character.
-# Control, zero-width, bidi, soft-hyphen, tag and surrogate characters: nothing a reader sees, much
-# that can hide.
+# These three are compiled when they are first used: most processes never meet such a character. The
+# first matches control, zero-width, bidi, soft-hyphen, tag and surrogate characters. A reader does
+# not see them, but they can hide text.
 _UNSEEN: Final = (
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-# Joiners are part of the spelling between letters of Arabic and Indic scripts, and invisible
-# everywhere else.
+# Joiners belong to the spelling between letters of Arabic and Indic scripts. Everywhere else they
+# are invisible.
 _JOINER: Final = "(?<![\u0600-\u0dff])[\u200c\u200d]|[\u200c\u200d](?![\u0600-\u0dff])"
-_CJK: Final = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+_CJK_RUN: Final = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 _OPENING: Final = "\"'“”‘’«»„`¿¡ "
 _FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)*")
 SCRIPTS = (
-    "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari", "Bengali",
-    "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala", "Thai", "Lao", "Khmer",
-    "Myanmar", "Tibetan", "Georgian", "Armenian", "Ethiopic", "Mongolian", "Bopomofo", "Cherokee", "Thaana", "Syriac",
+    "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew",
+    "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada",
+    "Malayalam", "Sinhala", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Georgian", "Armenian",
+    "Ethiopic", "Mongolian", "Bopomofo", "Cherokee", "Thaana", "Syriac",
 )  # fmt: skip
+"""The scripts that `dominant_script` names, as Unicode calls them."""
 
 KANA = frozenset({"hiragana", "katakana"})
+"""The scripts that count as Japanese together with Han characters."""
 
 
 def compose(word: str) -> str:
-    """*word* in composed form with straight apostrophes, its case untouched."""
+    """Return *word* in composed form (NFC) with straight apostrophes; its case stays."""
     if word.isascii():
         return word
     return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
 
 
 def fold(word: str) -> str:
-    """*word* as word lists hold it: composed, with straight apostrophes and without case."""
+    """Return *word* as word lists hold it: composed, with straight apostrophes and without case."""
     return compose(word).casefold()
 
 
 def fold_accents(text: str) -> str:
-    """*text* without case and accents, with one kind of apostrophe and hyphen."""
+    """Return *text* without case and accents, with one kind of apostrophe and hyphen."""
     if text.isascii():
         return text.lower()
     decomposed = unicodedata.normalize("NFKD", text.casefold())
@@ -56,36 +59,45 @@ def fold_accents(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """*text* on one line, with single spaces and no character that cannot be seen."""
-    spaced = " ".join(text.split())
-    if spaced.isascii() and spaced.isprintable():
-        return spaced
+    """Return *text* on one line, with single spaces and without invisible characters."""
+    line = " ".join(text.split())
+    if line.isascii() and line.isprintable():
+        return line
     previous = ""
-    # Taking a character out may leave a joiner that stands at an edge now.
+    # Removing a character may leave a joiner at an edge, where it is invisible.
     while previous != text:
         previous, text = text, re.sub(_JOINER, "", re.sub(_UNSEEN, "", text))
     return " ".join(text.split())
 
 
 def shorten(text: str, length: int = 240) -> str:
-    """Return the start of *text* on one line, in at most *length* characters, the last of them "…" if it is cut."""
+    """Return the start of *text* on one line, in at most *length* characters.
+
+    A text that is cut ends in "…".
+    """
     line = clean(text)
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
 def normalise(text: str) -> str:
-    """What two spellings of one question have in common: no case, no spacing, no outer quotes, no final punctuation."""
-    shown = clean(text)
+    """Return the form of *text* that is the same for different spellings of one question.
+
+    It has no case, no extra spaces, no outer quotes and no final punctuation.
+    """
+    line = clean(text)
     folded = (
-        shown.lower()
-        if shown.isascii()
-        else " ".join(unicodedata.normalize("NFKC", shown).casefold().split())
+        line.lower()
+        if line.isascii()
+        else " ".join(unicodedata.normalize("NFKC", line).casefold().split())
     )
     return folded.lstrip(_OPENING).rstrip(_FINAL)
 
 
 def cut_at_word(text: str, limit: int) -> str:
-    """*text* if it has at most *limit* characters, else as many whole words of it as fit."""
+    """Return *text* if it has at most *limit* characters, else as many of its first words as fit.
+
+    If that would leave less than half of *limit*, the text is cut inside a word.
+    """
     if len(text) <= limit:
         return text
     head = text[: limit + 1]
@@ -94,54 +106,57 @@ def cut_at_word(text: str, limit: int) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of *text* in their order, as they are written."""
+    """Return the words of *text* in their order, as they are written."""
     return _WORD.findall(text)
 
 
 def find_first_word(text: str) -> str:
-    """The first word of *text* in lower case, ``""`` where it has none."""
+    """Return the first word of *text* in lower case, ``""`` if there is none."""
     match = _WORD.search(text)
     return match.group().lower() if match else ""
 
 
 def fold_words(text: str) -> list[str]:
-    """The words of *text* in their order, without case and accents."""
+    """Return the words of *text* in their order, without case and accents."""
     return split_words(fold_accents(text))
 
 
 def split_tokens(text: str) -> list[str]:
-    """The folded words of *text*; in scripts without spaces, the pairs of neighbouring characters."""
-    plain = fold_accents(text)
-    words = split_words(plain)
-    if plain.isascii() or not re.search(_CJK, plain):
-        return [word.removesuffix("'s") for word in words] if "'s" in plain else words
+    """Return the folded words of *text*.
+
+    In scripts without spaces, return the pairs of neighbouring characters instead.
+    """
+    folded = fold_accents(text)
+    words = split_words(folded)
+    if folded.isascii() or not re.search(_CJK_RUN, folded):
+        return [word.removesuffix("'s") for word in words] if "'s" in folded else words
     tokens = []
     for word in words:
-        if not re.search(_CJK, word):
+        if not re.search(_CJK_RUN, word):
             tokens.append(word.removesuffix("'s"))
         elif len(word) == 1:
             tokens.append(word)
         else:
-            tokens.extend(word[i : i + 2] for i in range(len(word) - 1))
+            tokens.extend(word[start : start + 2] for start in range(len(word) - 1))
     return tokens
 
 
 def is_blank(text: str) -> bool:
-    """Whether *text* holds no letter and no digit."""
+    """Return whether *text* has no letter and no digit."""
     return not any(map(str.isalnum, text))
 
 
 def dominant_script(text: str) -> str:
-    """The script most of *text*'s letters belong to, in lower case: ``latin``, ``cyrillic``, ``han``, ``arabic``, ...
+    """Return the script of most letters of *text*, such as ``latin``, ``han`` or ``arabic``.
 
-    Kana and the Han characters beside them count together as ``japanese``. ``other`` stands for a
-    script without a name here, ``""`` for a text without letters; of two scripts with the same
-    number of letters the first one counts.
+    Kana and the Han characters beside them count together as ``japanese``. The script is ``other``
+    if it has no name here, and ``""`` for a text without letters. If two scripts have the same
+    number of letters, the first one counts.
     """
     if text.isascii():
         return "latin" if any(map(str.isalpha, text)) else ""
     counts: dict[str, int] = {}
-    for run in _script_pattern().finditer(text):
+    for run in _compile_script_pattern().finditer(text):
         script = run.lastgroup or "other"
         counts[script] = counts.get(script, 0) + run.end() - run.start()
     kana = sum(counts.pop(script, 0) for script in KANA)
@@ -151,8 +166,8 @@ def dominant_script(text: str) -> str:
 
 
 @cache
-def _script_pattern() -> Any:
-    """A pattern for one run of letters of one script."""
+def _compile_script_pattern() -> Any:
+    """Return the pattern for a run of letters of one script."""
     import regex
 
     named = "|".join(

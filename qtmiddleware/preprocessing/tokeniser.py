@@ -1,7 +1,7 @@
-"""Reads a query into words and the things that must stay as they are written: codes, numbers, addresses, quotes.
+"""Split a query into words and pieces that stay as written: codes, numbers, addresses, quotes.
 
-Every piece between blanks is looked at once. All repetitions in the patterns are possessive, so
-nothing is tried twice.
+Every piece between blanks is read once. All repetitions in the patterns are possessive, so that no
+position is tried twice.
 """
 
 from __future__ import annotations
@@ -14,27 +14,37 @@ from typing import Any, Literal, NamedTuple
 from qtmiddleware.preprocessing.text import APOSTROPHES, fold
 
 TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
-"""What a piece of a query is; everything but a word is kept as it is written."""
+"""The kinds of tokens. Every kind but a word is kept as it is written."""
 
 CLOSERS = {
     '"': '"”', "“": "”\"“", "„": "“”\"", "”": "”", "«": "»", "»": "«", "‹": "›",
     "'": "'’", "‘": "’'", "‚": "‘’", "`": "`", "「": "」", "『": "』", "《": "》",
 }  # fmt: skip
-"""Every opening mark with the marks that may close it."""
+"""The marks that may close a quote, by the mark that opens it."""
 
-SINGLE = "'’‘"
-"""Marks that are apostrophes too."""
+SINGLE_MARKS = "'’‘"
+"""The quotation marks that are apostrophes too."""
 
 BLANKS = re.compile(r"\S+")
 
-LEADING = "([{<¿¡\"'“”‘’‚„«»‹›,;:!?…—–―*~|`=&%/\\^\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；（「『《"
-TRAILING = "?!.,;:…)]}>\"'“”‘’„«»‹›—–―-*~|`=&/\\^\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；）」』》"
-ENDS = frozenset(".?!…:。？！：")
+LEADING_MARKS = (
+    "([{<¿¡\"'“”‘’‚„«»‹›,;:!?…—–―*~|`=&%/\\^"
+    "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；（「『《"
+)
+"""The marks that do not belong to a piece if it begins with them."""
+TRAILING_MARKS = (
+    "?!.,;:…)]}>\"'“”‘’„«»‹›—–―-*~|`=&/\\^"
+    "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；）」』》"
+)
+"""The marks that do not belong to a piece if it ends in them."""
+SENTENCE_ENDS = frozenset(".?!…:。？！：")
+"""The marks that end a sentence."""
 
 OPERATORS = frozenset(
-    ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++", "?.", "|>", ":=", "+=",
-     "&"]
+    ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++",
+     "?.", "|>", ":=", "+=", "&"]
 )  # fmt: skip
+"""Signs that are a piece of their own although they consist of punctuation."""
 SUMS = frozenset("-+*/^=<>≤≥≠×÷±−")
 """Signs that stand alone and belong to a number beside them: 5 + 3, x > 5."""
 AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
@@ -43,8 +53,8 @@ ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGN
 EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
 WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
 CURRENCIES = "$€£¥₹₩₽¢"
-SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
-"""What stands behind a number, with a space between: 100 €, 5 %."""
+NUMBER_SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
+"""A sign behind a number, with a space between them: 100 €, 5 %."""
 CODE = re.compile(
     r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
 )
@@ -56,28 +66,40 @@ PATH = re.compile(
 TAG = re.compile(r"</?[A-Za-z][\w-]*+/?>")
 DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}+")
 STARRED = re.compile(r"[A-Z]\*")
-"""A* is an algorithm."""
+"""A letter with a star: A* is an algorithm."""
 PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
 
-SHIFTED = 6
-"""A word with two capitals at its start is a code from this length on, and a slip of the shift key below it."""
+SHORTEST_MIXED_CODE = 6
+"""The length from which on a word with two capitals at its start is a code.
 
-SHORTENED = frozenset(["w/o", "w/out"])
-"""Words with a slash inside."""
+In a shorter one the second capital is a slip of the shift key.
+"""
 
-LONGEST_KNOWN = 24
-LONGEST_KNOWN_TEXT = 300
-"""How many characters a piece may have to be remembered."""
+SLASHED_WORDS = frozenset(["w/o", "w/out"])
+"""Words with a slash inside them."""
 
-SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
-"""What makes a piece of letters a code; the hyphen, the slash and the ampersand alone do not."""
+MOST_PIECE_CHARS = 24
+MOST_TEXT_CHARS = 300
+"""The most characters of a piece, and of a text, whose tokens are remembered."""
+
+CODE_SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
+"""Characters that make a code of a piece with letters.
+
+A hyphen, a slash or an ampersand alone does not.
+"""
 
 
 class Token(NamedTuple):
-    """One piece of a query: ``query[start:end] == text``.
+    """One piece of a query.
 
-    *key* is the text as word lists hold it. *opens* says that a sentence begins with it, *closed*
-    that punctuation stands between it and the next one.
+    Attributes:
+        kind: The kind of piece.
+        text: The piece itself, ``query[start:end]``.
+        key: The text as word lists hold it.
+        start: Where it begins in the query.
+        end: Where it ends.
+        opens: Whether a sentence begins with it.
+        closed: Whether punctuation stands between it and the next token.
     """
 
     kind: TokenKind
@@ -90,89 +112,100 @@ class Token(NamedTuple):
 
 
 def tokenise(text: str) -> Sequence[Token]:
-    """The tokens of *text* from left to right; a quoted phrase is one."""
-    return _tokenise_known(text) if len(text) <= LONGEST_KNOWN_TEXT else _tokenise(text)
+    """Return the tokens of *text* from left to right; a quoted phrase is one token."""
+    return _tokenise_known(text) if len(text) <= MOST_TEXT_CHARS else _tokenise(text)
 
 
 def _tokenise(text: str) -> Sequence[Token]:
+    """Return the tokens of *text*; `tokenise` remembers those of short texts."""
     tokens: list[Token] = []
     start, opens = 0, True
     for left, right in find_quotes(text):
-        opens = _read_between(text, start, left, opens, tokens)
+        opens = _append_tokens(text, start, left, opens, tokens)
         quote = text[left:right]
         tokens.append(Token("quote", quote, fold(quote), left, right, opens, True))
         start, opens = right, False
-    _read_between(text, start, len(text), opens, tokens)
+    _append_tokens(text, start, len(text), opens, tokens)
     return tuple(tokens)
 
 
-# A question is read for its keywords, for what a rewrite must keep and for its language.
+# The same question is tokenised several times: for its keywords, its protected spans and its
+# language.
 _tokenise_known = lru_cache(64)(_tokenise)
 
 
-def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
-    """Add the tokens of ``text[start:end]`` to *tokens*; return whether a sentence begins after them."""
+def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
+    """Add the tokens of ``text[start:end]`` to *tokens*.
+
+    Return whether a sentence begins after them. *opens* says whether one begins with the first of
+    them.
+    """
     for match in BLANKS.finditer(text, start, end):
-        chunk, place = match.group(), match.start()
-        before = tokens[-1] if tokens else None
+        chunk, offset = match.group(), match.start()
+        previous = tokens[-1] if tokens else None
         if (
-            before
-            and before.kind == "number"
-            and _is_amount(before, place)
-            and (sign := SIGN.match(chunk))
+            previous
+            and previous.kind == "number"
+            and _is_amount(previous, offset)
+            and (sign := NUMBER_SIGN.match(chunk))
         ):
-            after = place + sign.end()
-            amount = text[before.start : after]
-            is_closed = after < match.end()
+            sign_end = offset + sign.end()
+            amount = text[previous.start : sign_end]
+            is_closed = sign_end < match.end()
             tokens[-1] = Token(
-                "number", amount, fold(amount), before.start, after, before.opens, is_closed
+                "number", amount, fold(amount), previous.start, sign_end, previous.opens, is_closed
             )
-            opens = is_closed and not ENDS.isdisjoint(chunk[-3:])
+            opens = is_closed and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
         elif (
             chunk in SUMS
-            and before is not None
-            and _belongs_to_number(text, before, place, match.end())
+            and previous is not None
+            and _belongs_to_number(text, previous, offset, match.end())
         ):
-            tokens.append(Token("identifier", chunk, chunk, place, match.end(), False, False))
+            tokens.append(Token("identifier", chunk, chunk, offset, match.end(), False, False))
             opens = False
         else:
             pieces, is_end = (
-                _split_known_chunk(chunk) if len(chunk) <= LONGEST_KNOWN else _split_chunk(chunk)
+                _split_known_chunk(chunk) if len(chunk) <= MOST_PIECE_CHARS else _split_chunk(chunk)
             )
             for kind, piece, key, left, right, closed in pieces:
-                token = Token(kind, piece, key, place + left, place + right, opens, closed)
+                token = Token(kind, piece, key, offset + left, offset + right, opens, closed)
+                # Only the first piece of a chunk can have a sign with a space before it.
                 if kind == "number" and left == pieces[0].start and start <= token.start - 2:
-                    token = _add_sign_before(text, token, before)
+                    token = _add_sign_before(text, token, previous)
                 tokens.append(token)
                 opens = False
             opens = opens or is_end
     return opens
 
 
-def _is_amount(token: Token, place: int) -> bool:
-    """Whether the number *token* ends in a digit, one blank before *place*."""
-    return token.end + 1 == place and token.text[-1].isdigit()
+def _is_amount(token: Token, offset: int) -> bool:
+    """Return whether the number *token* ends in a digit, one blank before *offset*."""
+    return token.end + 1 == offset and token.text[-1].isdigit()
 
 
-def _belongs_to_number(text: str, before: Token, start: int, end: int) -> bool:
-    """Whether the sign ``text[start:end]`` stands between *before* and something else, one of which is a number.
+def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool:
+    """Return whether the sign ``text[start:end]`` belongs to a number beside it.
 
+    It must be between the token *previous* and something else, and one of them must be a number.
     For a dash both must be.
     """
-    if before.end + 1 != start or not text[end:].strip():
+    if previous.end + 1 != start or not text[end:].strip():
         return False
-    sides = before.kind == "number", AMOUNT_AHEAD.match(text, end) is not None
+    sides = previous.kind == "number", AMOUNT_AHEAD.match(text, end) is not None
     return all(sides) if text[start] in "-−" else any(sides)
 
 
-def _add_sign_before(text: str, token: Token, before: Token | None) -> Token:
-    """The number *token* with the sign of a currency that stands alone before it, behind the token *before*: € 100."""
+def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
+    """Return the number *token* with a currency sign that stands alone before it: € 100.
+
+    *previous* is the token before it, if any. Without such a sign *token* is returned as it is.
+    """
     start = token.start - 2
     is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
     if (
         not is_sign
         or (start and not text[start - 1].isspace())
-        or (before is not None and before.end > start)
+        or (previous is not None and previous.end > start)
     ):
         return token
     amount = text[start : token.end]
@@ -180,7 +213,10 @@ def _add_sign_before(text: str, token: Token, before: Token | None) -> Token:
 
 
 class _Piece(NamedTuple):
-    """One piece of a chunk, which is the *text* from *start* to *end* of it; the others are those of `Token`."""
+    """One piece of a chunk, which is a part of a query between two blanks.
+
+    It has the attributes of a `Token`, but *start* and *end* are places in the chunk.
+    """
 
     kind: TokenKind
     text: str
@@ -191,53 +227,60 @@ class _Piece(NamedTuple):
 
 
 def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
-    """What *chunk* is made of, and whether a sentence ends behind the last piece."""
+    """Return the pieces of *chunk*, and whether a sentence ends behind the last piece."""
     pieces = [
-        _Piece(kind, chunk[a:b], fold(chunk[a:b]), a, b, closed)
-        for kind, a, b, closed in _find_pieces(chunk)
+        _Piece(kind, chunk[left:right], fold(chunk[left:right]), left, right, closed)
+        for kind, left, right, closed in _find_pieces(chunk)
     ]
-    return pieces, not ENDS.isdisjoint(chunk[-3:]) and (not pieces or pieces[-1].end < len(chunk))
+    return pieces, not SENTENCE_ENDS.isdisjoint(chunk[-3:]) and (
+        not pieces or pieces[-1].end < len(chunk)
+    )
 
 
 def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
-    """The kind of each piece of *chunk*, where it starts and ends, and whether punctuation follows."""
+    """Return the kind, start and end of each piece of *chunk*, and whether punctuation follows."""
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
-    left, right = _trim(chunk)
+    left, right = _trim_punctuation(chunk)
     core = chunk[left:right]
     kind = find_kind(core)
     if kind is not None:
         return [(kind, left, right, right < len(chunk))]
     return [
         (find_kind(match.group()) or "word", left + match.start(), left + match.end(), True)
-        for match in _piece_pattern(core.isascii()).finditer(core)
+        for match in _compile_piece_pattern(core.isascii()).finditer(core)
     ]
 
 
-# Questions repeat the same words, and so do the texts that a model makes of them.
+# Questions repeat the same words, and so do the texts that a model writes for them.
 _split_known_chunk = lru_cache(4_096)(_split_chunk)
 
 
-def _trim(chunk: str) -> tuple[int, int]:
-    """Where *chunk* starts and ends without the punctuation around it."""
-    left = len(chunk) - len(chunk.lstrip(LEADING))
+def _trim_punctuation(chunk: str) -> tuple[int, int]:
+    """Return where *chunk* starts and ends without the punctuation around it."""
+    left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
+    # The first mark belongs to a path: /etc, ~/notes, *.py.
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
         left = 0
-    dots = len(chunk) - left - len(chunk[left:].lstrip("."))
+    # A dot before a letter or digit belongs to the piece, as in .env. Other dots do not.
+    dot_count = len(chunk) - left - len(chunk[left:].lstrip("."))
     if (
-        dots
-        and not (dots == 1 and chunk[left + 1 : left + 2].isalnum())
+        dot_count
+        and not (dot_count == 1 and chunk[left + 1 : left + 2].isalnum())
         and not PATH.match(chunk, left)
     ):
-        left += dots
+        left += dot_count
     if chunk[left : left + 1] in "<>" and not chunk[left + 1 : left + 2].isdigit():
         left += 1
-    right = max(left, len(chunk.rstrip(TRAILING)))
-    return left, right + _count_closing(chunk, left, right)
+    right = max(left, len(chunk.rstrip(TRAILING_MARKS)))
+    return left, right + _count_closing_marks(chunk, left, right)
 
 
-def _count_closing(chunk: str, left: int, right: int) -> int:
-    """How many of the marks at *right* belong to ``chunk[left:right]`` after all: f(), f(x), U.S., /etc/."""
+def _count_closing_marks(chunk: str, left: int, right: int) -> int:
+    """Return how many marks at *right* belong to ``chunk[left:right]`` after all.
+
+    Examples are f(), f(x), U.S. and /etc/.
+    """
     tail = chunk[right : right + 2]
     if tail == "()":
         return 2
@@ -255,17 +298,20 @@ def _count_closing(chunk: str, left: int, right: int) -> int:
 
 
 def find_kind(core: str) -> TokenKind | None:
-    """What *core*, a piece without punctuation around it, is; ``None`` where it is several things or nothing."""
+    """Return the kind of *core*, ``None`` if it is several things or nothing.
+
+    *core* is a piece without the punctuation around it.
+    """
     if core.isalpha():
-        return _kind_of_letters(core)
-    plain = core.translate(APOSTROPHES)
-    if WORD.fullmatch(plain):
-        return "acronym" if PLURAL.fullmatch(plain) else _kind_of_compound(plain)
+        return _find_kind_of_letters(core)
+    straight = core.translate(APOSTROPHES)
+    if WORD.fullmatch(straight):
+        return "acronym" if PLURAL.fullmatch(straight) else _find_kind_of_compound(straight)
     if ADDRESS.fullmatch(core) or EMAIL.fullmatch(core):
         return "url"
-    if any(pattern.fullmatch(core) for pattern in _number_patterns()):
+    if any(pattern.fullmatch(core) for pattern in _compile_number_patterns()):
         return "number"
-    if core.casefold() in SHORTENED:
+    if core.casefold() in SLASHED_WORDS:
         return "word"
     if (
         DOTTED.fullmatch(core)
@@ -280,15 +326,18 @@ def find_kind(core: str) -> TokenKind | None:
 
 
 def _is_code(core: str) -> bool:
-    """Whether *core*, which has the form of a code, is more than words with a slash between them."""
-    if not SIGNS.isdisjoint(core) or core.count("/") > 1:
+    """Return whether *core* is more than words with a slash between them.
+
+    *core* must have the form of a code.
+    """
+    if not CODE_SIGNS.isdisjoint(core) or core.count("/") > 1:
         return True
     letters = core.replace("/", "").replace("&", "").replace("-", "")
     return ("/" in core or "&" in core) and letters.isupper()
 
 
-def _kind_of_letters(core: str) -> TokenKind:
-    """What a run of letters is by its capitals."""
+def _find_kind_of_letters(core: str) -> TokenKind:
+    """Return the kind of a run of letters, judged by its capitals."""
     rest = core[1:]
     if rest == rest.lower():
         return "word"
@@ -298,30 +347,34 @@ def _kind_of_letters(core: str) -> TokenKind:
     # from PhD.
     return (
         "word"
-        if core[:2].isupper() and core[2:].islower() and len(core) < SHIFTED
+        if core[:2].isupper() and core[2:].islower() and len(core) < SHORTEST_MIXED_CODE
         else "identifier"
     )
 
 
-def _kind_of_compound(plain: str) -> TokenKind:
-    """What words joined by hyphens or apostrophes are: a code where a part has capitals inside, else a word."""
-    if not any(map(_is_marked, re.split("['-]", plain))):
+def _find_kind_of_compound(core: str) -> TokenKind:
+    """Return the kind of words that are joined by hyphens or apostrophes.
+
+    Without capitals inside its parts it is a word. Otherwise it is an acronym if all letters are
+    capitals, and a code if it has a hyphen.
+    """
+    if not any(map(_has_inner_capitals, re.split("['-]", core))):
         return "word"
-    if plain.isupper():
+    if core.isupper():
         return "acronym"
-    return "identifier" if "-" in plain else "word"
+    return "identifier" if "-" in core else "word"
 
 
-def _is_marked(part: str) -> bool:
-    """Whether *part* has two capitals at its start or one inside."""
-    return _kind_of_letters(part) != "word"
+def _has_inner_capitals(part: str) -> bool:
+    """Return whether *part* has two capitals at its start or one inside it."""
+    return _find_kind_of_letters(part) != "word"
 
 
 @cache
-def _number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """The patterns of a number with its signs and units, and of an amount for a time or a piece: €100/month.
+def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return the patterns of a number with signs and units, and of a rate such as €100/month.
 
-    They take longer to compile than all others here, and most questions hold no number.
+    They take longer to compile than all other patterns here, and most questions hold no number.
     """
     number = re.compile(
         r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
@@ -332,13 +385,13 @@ def _number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 @cache
-def _piece_pattern(ascii_only: bool) -> Any:
-    """A pattern for the words and symbols of a piece that is several things."""
+def _compile_piece_pattern(ascii_only: bool) -> Any:
+    """Return the pattern for the words and symbols in a piece of mixed content."""
     if ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex
 
-    # A mark belongs to its letter, joiners belong to their word, and a pictograph is a word of its
+    # A combining mark belongs to its letter, a joiner to its word. A pictograph is a word of its
     # own.
     word = r"[\p{L}\p{M}\p{N}_\u200c\u200d\u00ad]++"
     return regex.compile(
@@ -347,32 +400,35 @@ def _piece_pattern(ascii_only: bool) -> Any:
 
 
 def find_quotes(text: str) -> list[tuple[int, int]]:
-    """Start and end of every quoted phrase of *text*, marks included, from left to right, none inside another.
+    """Return the start and end of every quoted phrase of *text*, marks included, in their order.
 
-    A mark without its partner is no quote. An apostrophe is none either: a single mark opens only
-    before and closes only after a word.
+    No phrase is inside another. A mark without its partner is not a quote, and neither is an
+    apostrophe: a single mark opens a quote only before a word, and closes one only behind a word.
     """
-    found: list[tuple[int, int]] = []
-    hopeless: set[str] = set()
-    places = [match.start() for match in _mark_pattern().finditer(text)]
+    spans: list[tuple[int, int]] = []
+    unclosed_marks: set[str] = set()
+    places = [match.start() for match in _compile_mark_pattern().finditer(text)]
     index = 0
     while index < len(places):
-        mark = text[places[index]]
-        may_open = mark not in hopeless and _can_open(text, places[index])
+        opening_mark = text[places[index]]
+        may_open = opening_mark not in unclosed_marks and _can_open(text, places[index])
         partner = _find_partner(text, places, index) if may_open else index
         if partner is None:
-            # Nothing further on closes this mark, so the search need not be made again: that keeps
-            # it linear.
-            hopeless.add(mark)
+            # No later mark closes this one, so the search is not made again for its kind. That
+            # keeps the time linear.
+            unclosed_marks.add(opening_mark)
         elif partner > index:
-            found.append((places[index], places[partner] + 1))
+            spans.append((places[index], places[partner] + 1))
             index = partner
         index += 1
-    return found
+    return spans
 
 
 def _find_partner(text: str, places: list[int], index: int) -> int | None:
-    """Which of *places* closes the quote that opens at ``places[index]``; the same *index* for an empty one."""
+    """Return which of *places* closes the quote that opens at ``places[index]``.
+
+    The result is ``None`` if none does, and *index* if the quote is empty.
+    """
     start = places[index]
     closers = CLOSERS[text[start]]
     for later in range(index + 1, len(places)):
@@ -383,23 +439,23 @@ def _find_partner(text: str, places: list[int], index: int) -> int | None:
 
 
 def _can_open(text: str, place: int) -> bool:
-    """Whether the mark at *place* can open a quote."""
+    """Return whether the mark at *place* can open a quote."""
     mark, after = text[place], text[place + 1 : place + 2]
     if mark not in CLOSERS or (place and text[place - 1].isalnum()):
         return False
-    # '90s and 'tis: a year without its century is no quote.
-    return not (mark in SINGLE and (after.isspace() or after.isdigit()))
+    # The mark before a digit is an apostrophe: '90s is a year without its century.
+    return not (mark in SINGLE_MARKS and (after.isspace() or after.isdigit()))
 
 
 def _can_close(text: str, place: int) -> bool:
-    """Whether the mark at *place* can close a quote."""
+    """Return whether the mark at *place* can close a quote."""
     if text[place + 1 : place + 2].isalnum():
         return False
-    return text[place] not in SINGLE or not text[place - 1].isspace()
+    return text[place] not in SINGLE_MARKS or not text[place - 1].isspace()
 
 
 @cache
-def _mark_pattern() -> re.Pattern[str]:
-    """A pattern for one quotation mark."""
+def _compile_mark_pattern() -> re.Pattern[str]:
+    """Return the pattern for one quotation mark."""
     marks = set("".join(CLOSERS.values())) | set(CLOSERS)
     return re.compile("[" + re.escape("".join(sorted(marks))) + "]")

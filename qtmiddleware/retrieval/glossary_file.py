@@ -1,4 +1,4 @@
-"""Reading a glossary: a mapping of the config, a JSON file, or a file in Solr's synonym format."""
+"""Read a glossary: a mapping of the config, a JSON file, or a file in Solr's synonym format."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ MOST_BYTES: Final = 50_000_000
 MOST_ENTRIES: Final = 200_000
 MOST_FORMS: Final = 100
 LONGEST_FORM: Final = 200
-"""The limits of a glossary: bytes of the file, entries, forms of one entry, and characters of one form."""
+"""The limits of a glossary.
 
-# A comma or a backslash that belongs to a term has a backslash before it.
+They are the bytes of a file, its entries, the forms of one entry, and the characters of one form.
+"""
+
+# A comma or a backslash that belongs to a term is written with a backslash before it.
 _COMMA: Final = re.compile(r"(?<!\\),")
 _ESCAPED: Final = re.compile(r"\\(.)")
 _ARROW: Final = re.compile(r"(?<!\\)=>")
 
 
 def load_glossary(options: GlossarySettings) -> Glossary | None:
-    """Return the glossary that *options* name, ``None`` without one; raises `ConfigError` that says where it is wrong.
+    """Return the glossary that *options* name, ``None`` if they name none.
 
-    An entry has the same form in the file and the mapping: a term and its other forms.
+    An entry in a JSON file has the same form as in the config: a term and its other forms.
+
+    Raises:
+        ConfigError: The glossary cannot be read. The error says which line or entry is wrong.
     """
     if options.path is None and not options.terms:
         return None
@@ -40,36 +46,41 @@ def load_glossary(options: GlossarySettings) -> Glossary | None:
 
 
 def _read_path(path: str) -> list[Row]:
+    """Return the entries of the file at *path*, whatever its format."""
     source = f"glossary file {path if path.isprintable() else ascii(path)}"
     text = _read_text(path, source)
     if not text.strip():
-        raise _error(
+        raise _make_error(
             source,
             "is empty",
             'write {"CR": "change request"} or lines such as: CR, change request',
         )
-    # No term of the other format begins so, and what is cut or broken is told by the line.
+    # No term of the other format begins so. A JSON file that is cut or broken gets an error with
+    # its line.
     if text.lstrip().startswith(("{", "[")):
         return list(_read_json(text, source))
     return list(_read_lines(text, source))
 
 
 def _read_text(path: str, source: str) -> str:
+    """Return the text of the file at *path*; *source* names the file in errors."""
     try:
         with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
-            # A device may have no end.
+            # Reading is limited because a device may have no end.
             content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise _error(
+        raise _make_error(
             source, f"does not exist (looked from {Path.cwd()})", "set glossary.path to a file"
         ) from None
     except IsADirectoryError:
-        raise _error(source, "is a folder", "name a file in it") from None
+        raise _make_error(source, "is a folder", "name a file in it") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _error(source, f"cannot be read: {reason}", "set glossary.path to a file") from None
+        raise _make_error(
+            source, f"cannot be read: {reason}", "set glossary.path to a file"
+        ) from None
     if len(content) > MOST_BYTES:
-        raise _error(
+        raise _make_error(
             source,
             f"is larger than {MOST_BYTES:,} bytes, the limit",
             "split it or leave entries out",
@@ -78,9 +89,9 @@ def _read_text(path: str, source: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _error(source, f"is not UTF-8 (line {line})", "save it as UTF-8 text") from None
+        raise _make_error(source, f"is not UTF-8 (line {line})", "save it as UTF-8 text") from None
     if "\0" in text:
-        raise _error(
+        raise _make_error(
             source,
             "is not a text file",
             "name a JSON file or one of lines such as: CR, change request",
@@ -89,44 +100,45 @@ def _read_text(path: str, source: str) -> str:
 
 
 def _read_json(text: str, source: str) -> Iterator[Row]:
+    """Yield the entries of a JSON object of terms, each with a form or a list of forms."""
     try:
-        # As pairs, so that a term that is written twice keeps both.
+        # The object is read as pairs, so that a term that is written twice keeps both entries.
         pairs = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
-        raise _error(
+        raise _make_error(
             source,
             f"is not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}",
             "mend that line",
         ) from None
     except (RecursionError, ValueError):
-        raise _error(
+        raise _make_error(
             source, "is not JSON that can be read", "write one object of texts and lists"
         ) from None
     if not isinstance(pairs, _Pairs):
-        raise _error(
+        raise _make_error(
             source, "must hold one JSON object, not a list", 'write {"CR": "change request"}'
         )
-    _check_count(len(pairs), source)
+    _check_entry_count(len(pairs), source)
     for term, value in pairs:
         forms = [value] if isinstance(value, str) else value
         if (
             not isinstance(forms, list)
             or isinstance(value, _Pairs)
-            or not all(isinstance(it, str) for it in forms)
+            or not all(isinstance(form, str) for form in forms)
         ):
-            raise _error(
+            raise _make_error(
                 f"{_find_line(text, term, source)}",
-                f"must be a text or a list of texts for {_show(term)}",
+                f"must be a text or a list of texts for {_quote(term)}",
             )
-        yield _build_row(term, forms, _Lazy(text, term, source))
+        yield _build_row(term, forms, _EntryPlace(text, term, source))
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as it is written."""
+    """A JSON object as a list of its (key, value) pairs, with repeated keys."""
 
 
-class _Lazy:
-    """Where a term of a JSON file stands, looked up only for an error."""
+class _EntryPlace:
+    """The place of an entry in a JSON file, which is looked up only for an error."""
 
     def __init__(self, text: str, term: str, source: str) -> None:
         self._place = (text, term, source)
@@ -136,93 +148,110 @@ class _Lazy:
 
 
 def _find_line(text: str, term: str, source: str) -> str:
-    at = max(text.find(json.dumps(term)), text.find(json.dumps(term, ensure_ascii=False)))
-    return source if at < 0 else f"{source}, line {text.count(chr(10), 0, at) + 1},"
+    """Return *source* with the line of *term* in *text*, for an error."""
+    offset = max(text.find(json.dumps(term)), text.find(json.dumps(term, ensure_ascii=False)))
+    return source if offset < 0 else f"{source}, line {text.count(chr(10), 0, offset) + 1},"
 
 
-def _build_row(term: str, others: list[str], where: object) -> Row:
-    forms = [_check_form(form, where) for form in (term, *others)]
-    _check_forms(len(forms), where)
+def _build_row(term: str, others: list[str], place: object) -> Row:
+    """Return the entry of *term* and its other forms, all of which count for one another."""
+    forms = [_check_form(form, place) for form in (term, *others)]
+    _check_form_count(len(forms), place)
     if len(forms) < 2:
-        raise _error(
-            str(where), f"must give another form for {_show(term)}", "add one or remove the entry"
+        raise _make_error(
+            str(place), f"must give another form for {_quote(term)}", "add one or remove the entry"
         )
     return forms, forms
 
 
 def _read_lines(text: str, source: str) -> Iterator[Row]:
-    """The rows of Solr's synonym format: ``a, b, c`` are forms of one term; ``a => b`` counts b for a, one way."""
+    """Yield the entries of a file in Solr's synonym format.
+
+    ``a, b, c`` are forms of one term. ``a => b`` lets a passage with b count for a, but not the
+    reverse.
+    """
     lines = text.splitlines()
     count = 0
     for number, line in enumerate(lines, 1):
-        written, where = line.strip(), f"{source}, line {number},"
-        if not written or written.startswith("#"):
+        entry, place = line.strip(), f"{source}, line {number},"
+        if not entry or entry.startswith("#"):
             continue
         count += 1
-        _check_count(count, source)
-        sides = [_split_forms(side, where) for side in _ARROW.split(written)]
+        _check_entry_count(count, source)
+        sides = [_split_forms(side, place) for side in _ARROW.split(entry)]
         if len(sides) > 2:
-            raise _error(
-                where, "must hold one => at most", "write each mapping in a line of its own"
+            raise _make_error(
+                place, "must hold one => at most", "write each mapping in a line of its own"
             )
         if len(sides) == 1 and len(sides[0]) < 2:
-            raise _error(
-                where,
-                f"must hold at least two forms, not {_show(written)} alone",
+            raise _make_error(
+                place,
+                f"must hold at least two forms, not {_quote(entry)} alone",
                 "write: CR, change request",
             )
         yield sides[0], sides[-1]
 
 
-def _split_forms(side: str, where: str) -> list[str]:
-    forms = [_check_form(_ESCAPED.sub(r"\1", form), where) for form in _COMMA.split(side)]
-    _check_forms(len(forms), where)
+def _split_forms(side: str, place: str) -> list[str]:
+    """Return the forms on one *side* of an entry, which are separated by commas."""
+    forms = [_check_form(_ESCAPED.sub(r"\1", form), place) for form in _COMMA.split(side)]
+    _check_form_count(len(forms), place)
     return forms
 
 
 def _read_mapping(terms: Mapping[str, str], source: str) -> Iterator[Row]:
+    """Yield the entries of a mapping in the config."""
     for term, forms in terms.items():
-        where = f"{source}.{_show(term)}"
-        yield _build_row(term, _split_forms(forms, where), where)
+        place = f"{source}.{_quote(term)}"
+        yield _build_row(term, _split_forms(forms, place), place)
 
 
-def _check_form(form: str, where: object) -> str:
-    """Return *form* on one line; an empty one, one without a word and one that is too long are errors."""
+def _check_form(form: str, place: object) -> str:
+    """Return *form* on one line.
+
+    A form that is empty, too long or without any letter or digit raises an error.
+    """
     plain = " ".join(form.split())
     if not plain:
-        raise _error(
-            str(where), "must not have an empty side", "write both forms or remove the entry"
+        raise _make_error(
+            str(place), "must not have an empty side", "write both forms or remove the entry"
         )
     if len(plain) > LONGEST_FORM:
-        raise _error(
-            str(where), f"must have forms of at most {LONGEST_FORM} characters, not {len(plain):,}"
+        raise _make_error(
+            str(place), f"must have forms of at most {LONGEST_FORM} characters, not {len(plain):,}"
         )
     if not re.search(r"\w", plain):
-        raise _error(str(where), f"must have a letter or digit in each form, not {_show(plain)}")
+        raise _make_error(
+            str(place), f"must have a letter or digit in each form, not {_quote(plain)}"
+        )
     return plain
 
 
-def _check_forms(count: int, where: object) -> None:
+def _check_form_count(count: int, place: object) -> None:
+    """Raise an error if one entry has too many forms."""
     if count > MOST_FORMS:
-        raise _error(
-            str(where),
+        raise _make_error(
+            str(place),
             f"must have at most {MOST_FORMS} forms, not {count:,}",
             "split it into several",
         )
 
 
-def _check_count(count: int, source: str) -> None:
+def _check_entry_count(count: int, source: str) -> None:
+    """Raise an error if the glossary has too many entries."""
     if count > MOST_ENTRIES:
-        raise _error(
+        raise _make_error(
             source, f"must have at most {MOST_ENTRIES:,} entries", "leave out what nobody asks for"
         )
 
 
-def _show(text: str) -> str:
+def _quote(text: str) -> str:
+    """Return *text* as an error may show it, without secrets."""
     return hide_secrets(display(text))
 
 
-def _error(where: str, what: str, advice: str = "") -> ConfigError:
+def _make_error(place: str, problem: str, advice: str = "") -> ConfigError:
+    """Return the error that names the *problem* at *place*, with *advice* on how to fix it."""
     return ConfigError(
-        f"{where} {what}" + (f"; {advice}" if advice else ""), path="glossary.path", source=where
+        f"{place} {problem}" + (f"; {advice}" if advice else ""), path="glossary.path", source=place
     )

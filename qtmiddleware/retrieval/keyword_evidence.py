@@ -137,7 +137,7 @@ def weigh_by_keywords(
         opinion = _weigh_own_words(words, texts, read_titles(fields), language, is_whole=is_whole)
     metadata = None if options.weight == 0.0 else weigh_metadata(fields)
     if metadata is not None:
-        trace.notes.extend(("metadata", sentence) for sentence in metadata.says)
+        trace.notes.extend(("metadata", sentence) for sentence in metadata.notes)
         opinion = _add_metadata(opinion, metadata)
     if opinion is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")

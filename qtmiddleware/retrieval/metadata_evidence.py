@@ -1,19 +1,19 @@
-"""The evidence of metadata: what a question says that values beside the texts of the passages hold.
+"""Score passages by their metadata: by the values that a question names.
 
-"Hotel limit for Germany in 2024" has its answer in a passage whose text names neither, and whose
-metadata does. Nothing is known of the fields but what the candidates hold: a field counts if its
-values tell candidates apart, in one of four ways.
+"Hotel limit for Germany in 2024" is answered by a passage whose text names neither Germany nor
+2024, but whose metadata does. Nothing is known of the fields except the values that the candidates
+hold. A field counts if its values tell candidates apart, in one of four ways.
 
-========  ==============================================================================================
+========  ==========================================================================================
 periods   Dates, months, quarters and years: compared with the days that the question means.
 versions  Numbers with dots: compared number by number, so that 3.10 comes after 3.9.
-words     Short values: named if all their words stand in the question. A code must be equal.
-numbers   Other numbers: named if the name of the field stands in the question too.
-========  ==============================================================================================
+words     Short values: named if all their words are in the question. A code must be equal.
+numbers   Other numbers: named if the name of the field is in the question too.
+========  ==========================================================================================
 
-Evidence only adds to what a passage has. "All" and missing values are no value; beside a field
-whose value the question names, "All" counts `NEUTRAL` of it. `python -m benchmarks.metadata` redoes
-the choice of the constants.
+Evidence only adds to the score of a passage. "All" and missing values count nothing, except that
+"All" counts `NEUTRAL` in a field whose value the question names. `python -m benchmarks.metadata`
+repeats the measurements by which the constants were chosen.
 """
 
 from __future__ import annotations
@@ -38,40 +38,42 @@ from qtmiddleware.preprocessing.dates import (
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
 
 WEIGHT: Final = 1.0
-"""What a value that the question names adds to a score, in spreads of the function's scores.
+"""How much a value that the question names adds to a score, in spreads of the function's scores.
 
-Between .5 and 4 the set it was chosen on scores the same within .002. At 1 the last passage of a
-list passes the first one if it has a value more and the scores run evenly.
+Between .5 and 4, scores on the set that it was chosen on stay the same within .002. At 1, the last
+passage of a list passes the first one if it has one more value and the scores are evenly spaced.
 """
 NEUTRAL: Final = 0.5
-"""The share of it that "All" has."""
+"""The share of `WEIGHT` for "All" in a field whose value the question names."""
 MOST_FIELDS: Final = 40
 MOST_CHARS: Final = 64
 MOST_WORDS: Final = 5
 MOST_LISTED: Final = 16
-"""What is read of each passage: fields, characters and words of a value, values of a list."""
+"""How much of each passage is read: fields, characters and words per value, values per list."""
 BY_MODEL: Final = 0.5
-"""The share of it that a value has which a model names and the question does not.
+"""The share of `WEIGHT` for a value that a model names and the question does not.
 
-A choice and no measurement: half of what the user's own words have."""
+It is a choice, not a measurement: half of what the user's own words count.
+"""
 _MOST_NOTED: Final = 4
 
-# Their words are evidence already, or tell one passage from all others.
-_NO_VALUES: Final = frozenset(
+# The words of these fields are evidence already, or they are different in every passage.
+_SKIPPED_FIELDS: Final = frozenset(
     """
-    title text content page_content chunk_text chunk passage body document snippet raw_text description abstract answer
-    context summary heading url uri link href source src path file filename file_name file_path filepath page
-    page_number page_label id _id id_ ids chunk_id node_id doc_id document_id parent_id uuid pk hash checksum
-    score _score similarity distance namespace values vector embedding _node_content chunk_index index position
+    title text content page_content chunk_text chunk passage body document snippet raw_text
+    description abstract answer context summary heading url uri link href source src path file
+    filename file_name file_path filepath page page_number page_label id _id id_ ids chunk_id
+    node_id doc_id document_id parent_id uuid pk hash checksum score _score similarity distance
+    namespace values vector embedding _node_content chunk_index index position
     """.split()  # noqa: SIM905
 )
-_ANYTHING: Final = frozenset(
+_NEUTRAL_TEXTS: Final = frozenset(
     """
-    all any every everyone everything * - none null n/a na unknown general global other alle alles alla tous toutes
-    tout todos todas todo tutti tutte tutto
+    all any every everyone everything * - none null n/a na unknown general global other alle alles
+    alla tous toutes tout todos todas todo tutti tutte tutto
     """.split()  # noqa: SIM905
 )
-_TIMESTAMP_NAMES: Final = (
+_TIME_NAMES: Final = (
     "date",
     "time",
     "created",
@@ -81,28 +83,36 @@ _TIMESTAMP_NAMES: Final = (
     "_at",
     "_on",
 )
+# Unix times in seconds, from 1979 to 2128. A number outside this range is not a time.
 _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class MetadataEvidence:
-    """What metadata says of each candidate.
+    """The evidence that metadata gives for each candidate.
 
-    *shares* are in spreads of the function's scores, *matched* is the part of what was named that a
-    candidate has, from 0 to 1, and *says* what was named: ``year = 2024``. Other values than dates
-    and versions are not told: they may be names of people.
+    Attributes:
+        shares: The amount added to each score, in spreads of the function's scores.
+        matched: The part of the named values that each candidate has, from 0 to 1.
+        notes: Notes on what was named, such as ``year = 2024``. They quote only dates and versions,
+            because other values may be names of people.
     """
 
     shares: Sequence[float]
     matched: Sequence[float]
-    says: Sequence[str]
+    notes: Sequence[str]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Value:
-    """One value: its *folded* words, and what else it may be read as. A *neutral* one stands for any value.
+    """One value of a field. Values that are written alike are one object.
 
-    What is written alike is one object.
+    Attributes:
+        folded: Its words, folded.
+        period: The days that it means, if it is a date.
+        version: Its numbers, if it is a version.
+        number: The number, if it is one.
+        neutral: Whether it stands for any value ("All").
     """
 
     folded: tuple[str, ...]
@@ -113,7 +123,7 @@ class _Value:
 
     @property
     def kind(self) -> str:
-        """What it is read as: periods, versions, numbers or words."""
+        """How the value is compared: ``periods``, ``versions``, ``numbers`` or ``words``."""
         if self.period is not None:
             return "periods"
         if self.version is not None:
@@ -122,10 +132,17 @@ class _Value:
 
 
 _Row = tuple[_Value, ...]
+"""The values of one field in one passage."""
 
 
 class _Column:
-    """The values of one field by passage, and how often there is each that is no "All"."""
+    """The values of one field in all passages.
+
+    Attributes:
+        rows: The values of each passage.
+        counts: How often each value occurs, except those that stand for any value.
+        kind: How most of the values are compared, ``""`` if there are none.
+    """
 
     __slots__ = ("counts", "kind", "rows")
 
@@ -136,15 +153,15 @@ class _Column:
         self.kind = max(kinds, key=lambda kind: kinds[kind], default="")
 
     @property
-    def differs_everywhere(self) -> bool:
-        """Whether no two passages have the same value, as ids and names of files have none."""
+    def has_no_repeats(self) -> bool:
+        """Whether no two passages have the same value, as with ids and file names."""
         return len(self.counts) > 2 and max(self.counts.values()) == 1
 
     @property
-    def tells_apart(self) -> bool:
-        """Whether a question may name a value that some passages have."""
+    def is_telling(self) -> bool:
+        """Whether a question may name a value that some passages have and others do not."""
         return len(self.counts) > 1 and (
-            not self.differs_everywhere or self.kind in ("periods", "versions")
+            not self.has_no_repeats or self.kind in ("periods", "versions")
         )
 
 
@@ -155,45 +172,48 @@ def weigh_by_metadata(
     today: date | None,
     constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
-    """Return what the *metadata* of each passage says of a question that was read as *times*, ``None`` if nothing.
+    """Return the evidence of *metadata* for each passage, ``None`` if there is none.
 
     Args:
-        rules: Those of the question's language.
-        today: What values that lie in the future are told by, if the question asks for the newest.
-        constraints: What a model says that the question limits its answer to, as ``field: value``.
-            Used if the field is there, a passage has the value, and the question names none of it.
+        times: The words of the question, with its dates and versions.
+        metadata: The metadata of each passage.
+        rules: The word rules of the question's language.
+        today: The date of the question. Later values do not count as the newest.
+        constraints: The limits on the answer that a model found in the question, as ``field:
+            value``. One is used if the field exists, a passage has the value, and the question
+            itself names no value of the field.
     """
     columns = collect_columns(metadata)
     if not columns:
-        # Most passages have a text and an id alone.
+        # Most passages have only a text and an id.
         return None
-    wanted = _Wanted(times, rules, today)
-    found = [
+    demands = _QuestionDemands(times, rules, today)
+    matches = [
         demand
         for name, column in columns.items()
-        for demand in [*wanted.match(name, column)]
-        or wanted.match_constraints(name, column, constraints)
+        for demand in [*demands.match_field(name, column)]
+        or demands.match_constraints(name, column, constraints)
     ]
-    # Of two fields that hold the same thing, as a year beside a date, the better one counts for
-    # each passage.
-    demands: dict[str, list[tuple[str, list[float]]]] = {}
-    for demand, says, held in found:
-        if min(held) < max(held):
-            demands.setdefault(demand, []).append((says, held))
-    if "newest" in demands:
-        # Dates say what is new better than the names of versions do.
-        demands.pop("newest of versions", None)
-    if not demands:
+    # Two fields may answer the same demand, such as a year beside a date. For each passage the
+    # better one counts.
+    groups: dict[str, list[tuple[str, list[float]]]] = {}
+    for demand, note, shares in matches:
+        if min(shares) < max(shares):
+            groups.setdefault(demand, []).append((note, shares))
+    if "newest" in groups:
+        # Dates show what is new better than version numbers do.
+        groups.pop("newest of versions", None)
+    if not groups:
         return None
     best = [
-        [max(column) for column in zip(*(held for _, held in group), strict=True)]
-        for group in demands.values()
+        [max(column) for column in zip(*(shares for _, shares in group), strict=True)]
+        for group in groups.values()
     ]
     sums = [sum(column) for column in zip(*best, strict=True)]
     return MetadataEvidence(
-        shares=[WEIGHT * held for held in sums],
-        matched=[held / len(best) for held in sums],
-        says=list(dict.fromkeys(says for group in demands.values() for says, _ in group))[
+        shares=[WEIGHT * total for total in sums],
+        matched=[total / len(best) for total in sums],
+        notes=list(dict.fromkeys(note for group in groups.values() for note, _ in group))[
             :_MOST_NOTED
         ],
     )
@@ -201,82 +221,97 @@ def weigh_by_metadata(
 
 def find_telling_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the names of the fields whose values tell some passages apart from others."""
-    return tuple(name for name, column in collect_columns(metadata).items() if column.tells_apart)
+    return tuple(name for name, column in collect_columns(metadata).items() if column.is_telling)
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
-    """Return the short values of each field by its name, passage by passage; what cannot be read is skipped."""
+    """Return the short values of each field that differs between passages, by its name.
+
+    Fields that cannot be read are skipped.
+    """
     columns: dict[str, list[_Row]] = {}
-    for place, held in enumerate(metadata):
-        for name, value in _read_fields(held):
+    for index, fields in enumerate(metadata):
+        for name, value in _read_fields(fields):
             if row := _read_values(name, value):
                 rows = columns.get(name)
                 if rows is None:
                     rows = columns[name] = [()] * len(metadata)
-                rows[place] = row
+                rows[index] = row
     return {
         name: _Column(rows) for name, rows in columns.items() if any(row != rows[0] for row in rows)
     }
 
 
-def _read_fields(held: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The fields of one passage that may hold a value, ``()`` if they cannot be read."""
+def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Return the fields of one passage that may hold a value, none if they cannot be read."""
     try:
-        names = _pick_telling(
-            tuple(held) if len(held) <= MOST_FIELDS else tuple(islice(held, MOST_FIELDS))
+        names = _pick_field_names(
+            tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
         )
-        return [(name, held[name]) for name in names] if names else ()
+        return [(name, fields[name]) for name in names] if names else ()
     except Exception:
         # A mapping may raise at whatever is read of it.
         return ()
 
 
 @lru_cache(maxsize=256)
-def _pick_telling(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Those of the *names* of fields whose values may tell passages apart."""
-    words = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
+def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return those of the field *names* whose values may tell passages apart."""
+    texts = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
     return tuple(
-        [name for name in words if name.lower() not in _NO_VALUES and not name.startswith("_")]
+        [name for name in texts if name.lower() not in _SKIPPED_FIELDS and not name.startswith("_")]
     )
 
 
 @lru_cache(maxsize=1_024)
-def _is_time(name: str) -> bool:
-    return any(part in name.lower() for part in _TIMESTAMP_NAMES)
+def _is_time_field(name: str) -> bool:
+    """Return whether a field of this *name* may hold timestamps."""
+    return any(part in name.lower() for part in _TIME_NAMES)
 
 
 def _read_values(name: str, value: Any) -> _Row:
-    """What one field holds: a short text, a number, a date, or several short texts; nothing of anything else."""
+    """Return the values of one field: a short text, a number, a date, or several short texts.
+
+    Anything else has no values.
+    """
     kind = type(value)
-    read: _Value | None = None
+    parsed: _Value | None = None
     if kind is str:
-        read = _read_text(value) if 0 < len(value) <= MOST_CHARS else None
+        parsed = _read_text(value) if 0 < len(value) <= MOST_CHARS else None
     elif kind is int or kind is float:
-        # A number with a million digits is not written out.
-        read = _read_number(value, is_time=_is_time(name)) if -1e15 < value < 1e15 else None
+        # A number may have a million digits, which would take long to write out.
+        parsed = _read_number(value, is_time=_is_time_field(name)) if -1e15 < value < 1e15 else None
     elif kind is date or kind is datetime:
-        read = _read_day(value.date() if kind is datetime else value)
+        parsed = _read_day(value.date() if kind is datetime else value)
     elif kind is list or kind is tuple:
-        texts = [it for it in value[:MOST_LISTED] if type(it) is str and 0 < len(it) <= MOST_CHARS]
-        return tuple([it for it in map(_read_text, texts) if it is not None])
-    return () if read is None else (read,)
+        texts = [
+            item
+            for item in value[:MOST_LISTED]
+            if type(item) is str and 0 < len(item) <= MOST_CHARS
+        ]
+        return tuple([item for item in map(_read_text, texts) if item is not None])
+    return () if parsed is None else (parsed,)
 
 
 @lru_cache(maxsize=4_096)
 def _read_text(value: str) -> _Value | None:
+    """Return the value that a text holds, ``None`` if it has too many words."""
     words = tuple(split_tokens(value))
-    if value.strip().lower() in _ANYTHING or not words:
+    if value.strip().lower() in _NEUTRAL_TEXTS or not words:
         return _Value(words, neutral=True)
     if len(words) > MOST_WORDS:
         return None
     period = read_period(value)
     version = None if period is not None else read_version(value)
+    # A float holds 15 digits exactly; a longer number is an identifier.
     is_number = len(words) == 1 and words[0].isascii() and words[0].isdigit() and len(words[0]) < 16
     return _Value(words, period, version, float(words[0]) if is_number else None)
 
 
 @lru_cache(maxsize=4_096)
 def _read_number(value: float, *, is_time: bool) -> _Value:
+    """Return the value that a number holds; a plausible Unix time (*is_time*) is a day."""
+    # A Unix time that is so large is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
         return _read_day(datetime.fromtimestamp(seconds, UTC).date())
@@ -286,81 +321,106 @@ def _read_number(value: float, *, is_time: bool) -> _Value:
 
 @lru_cache(maxsize=4_096)
 def _read_day(day: date) -> _Value:
+    """Return the value that a day holds."""
     return _Value((day.isoformat(),), period=Period(day, day))
 
 
-class _Wanted:
-    """What a question names, and how well the values of a field meet it."""
+class _QuestionDemands:
+    """The values that a question names, and how well the values of a field meet them."""
 
     def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
         self._times, self._rules, self._today = times, rules, today
         self._tokens = frozenset(times.tokens)
-        self._stems = frozenset(map(self._stem, times.tokens))
-        # A date that the question names says more than "current", even one that cannot be told.
+        self._stems = frozenset(map(self._find_stem, times.tokens))
+        # A date in the question says more than "current" does, even if its days cannot be told.
         self._wants_newest = times.newest and not (
             times.periods or times.versions or times.needs_today
         )
 
-    def _stem(self, word: str) -> str:
+    def _find_stem(self, word: str) -> str:
+        """Return the stem of *word* by the endings of the question's language."""
         return find_stem(word, self._rules.endings)
 
-    def match(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """What the question demands of a field, what the trace says of it, and what each passage has of it."""
+    def match_field(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield each demand of the question on the field *name*, as (demand, note, shares).
+
+        A demand is one thing that the question names, such as a period. The note is for the trace.
+        There is one share per passage, from 0 to 1.
+        """
         kind, times = column.kind, self._times
         if kind == "periods":
             for period in times.periods:
                 yield (
                     f"period {period}",
                     f"{name} = {period}",
-                    _share_out(column, partial(_meets, wanted=period)),
+                    _score_passages(column, partial(_overlaps, period=period)),
                 )
             if self._wants_newest:
-                yield "newest", f"{name}: newest", self._rank(column)
+                yield "newest", f"{name}: newest", self._score_newness(column)
         elif kind == "versions":
-            for wanted in times.versions:
-                held = _share_out(column, partial(_is_version, wanted=wanted))
-                yield f"version {wanted}", f"{name} = {wanted}", held
+            for version_range in times.versions:
+                shares = _score_passages(column, partial(_is_in_range, version_range=version_range))
+                yield f"version {version_range}", f"{name} = {version_range}", shares
             if self._wants_newest:
-                yield "newest of versions", f"{name}: newest", self._rank(column)
+                yield "newest of versions", f"{name}: newest", self._score_newness(column)
         elif kind:
             yield from self._match_words(name, column)
 
     def match_constraints(
         self, name: str, column: _Column, constraints: Sequence[str]
     ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield, as `match` does, what a model's *constraints* demand of the field *name*."""
+        """Yield, as `match_field` does, the demands of *constraints* on the field *name*."""
         for label, _, text in (constraint.partition(":") for constraint in constraints):
             if not self._is_same_label(label, name):
                 continue
             value = _read_text(text.strip()[:MOST_CHARS])
             if value is None or value.neutral:
                 continue
-            held = [BY_MODEL * share for share in _share_out(column, partial(_is_same, value))]
-            is_told = column.kind in ("periods", "versions")
-            what = " = " + " ".join(value.folded) if is_told else ": a value"
-            yield f"words {name}", f"{name}{what}, as the model says", held
+            shares = [
+                BY_MODEL * share
+                for share in _score_passages(column, partial(_is_same_value, value))
+            ]
+            can_be_told = column.kind in ("periods", "versions")
+            description = " = " + " ".join(value.folded) if can_be_told else ": a value"
+            yield f"words {name}", f"{name}{description}, as the model says", shares
 
     def _is_same_label(self, label: str, name: str) -> bool:
-        words = [self._stem(word) for word in split_tokens(label.replace("_", " "))]
-        return words == [self._stem(word) for word in split_tokens(name.replace("_", " "))]
+        """Return whether the *label* of a constraint means the field *name*."""
+        words = [self._find_stem(word) for word in split_tokens(label.replace("_", " "))]
+        return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield, as `match_field` does, the demand for values that the question names in words."""
         is_number = column.kind == "numbers"
         if is_number and not any(
-            self._stem(word) in self._stems for word in split_tokens(name.replace("_", " "))
+            self._find_stem(word) in self._stems for word in split_tokens(name.replace("_", " "))
         ):
             return
-        needs_code = column.differs_everywhere and not is_number
-        named = {it.folded for it in column.counts if self._names(it, needs_code=needs_code)}
-        if not named:
+        needs_code = column.has_no_repeats and not is_number
+        named_values = {
+            value.folded for value in column.counts if self._is_named(value, needs_code=needs_code)
+        }
+        if not named_values:
             return
-        # "Field Service" is meant by its name, not the "Service" inside of it.
-        longest = {it for it in named if not any(set(it) < set(other) for other in named)}
-        says = f"{name}: {'the value' if len(longest) == 1 else 'values'} that the question names"
-        yield f"words {name}", says, _share_out(column, lambda it: it.folded in longest)
+        # A question with "Field Service" does not mean the value "Service" inside of that name.
+        longest = {
+            words
+            for words in named_values
+            if not any(set(words) < set(other) for other in named_values)
+        }
+        note = f"{name}: {'the value' if len(longest) == 1 else 'values'} that the question names"
+        yield (
+            f"words {name}",
+            note,
+            _score_passages(column, lambda value: value.folded in longest),
+        )
 
-    def _names(self, value: _Value, *, needs_code: bool) -> bool:
-        """Whether the question names *value*."""
+    def _is_named(self, value: _Value, *, needs_code: bool) -> bool:
+        """Return whether the question names *value*.
+
+        If it *needs_code*, only a code does: the value must be one word of the question with a
+        digit.
+        """
         words = value.folded
         if needs_code:
             return len(words) == 1 and words[0] in self._tokens and _is_code(words[0])
@@ -369,23 +429,29 @@ class _Wanted:
             for word in words
         ):
             return False
-        # "Not in Germany" asks for other passages, and says not which.
+        # "Not in Germany" asks for other passages, but does not say which.
         if not self._times.denied.isdisjoint(words):
             return False
-        return all(word in self._tokens or self._stem(word) in self._stems for word in words)
+        return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
 
-    def _rank(self, column: _Column) -> list[float]:
-        """How new each passage's value is among those up to today, from 0 to 1."""
-        order = sorted({when for it in column.counts if (when := self._date(it)) is not None})
-        if len(order) < 2:
+    def _score_newness(self, column: _Column) -> list[float]:
+        """Return how new each passage's value is, from 0 to 1; values after today count 0."""
+        keys = sorted(
+            {key for value in column.counts if (key := self._make_order_key(value)) is not None}
+        )
+        if len(keys) < 2:
             return [0.0] * len(column.rows)
-        places = {when: place / (len(order) - 1) for place, when in enumerate(order)}
+        places = {key: index / (len(keys) - 1) for index, key in enumerate(keys)}
         return [
-            max((places.get(self._date(it), 0.0) for it in row), default=0.0) for row in column.rows
+            max((places.get(self._make_order_key(value), 0.0) for value in row), default=0.0)
+            for row in column.rows
         ]
 
-    def _date(self, value: _Value) -> Any:
-        """What orders values by time: the first day of a period up to today, or the numbers of a version."""
+    def _make_order_key(self, value: _Value) -> Any:
+        """Return a key that orders values by time, ``None`` if *value* has none.
+
+        It is the first day of a period up to today, or the numbers of a version.
+        """
         if value.period is None:
             return None if value.version is None else (0, *value.version)
         first = value.period.first
@@ -396,36 +462,48 @@ class _Wanted:
         )
 
 
-def _share_out(column: _Column, meets: Callable[[_Value], bool]) -> list[float]:
-    """What each passage of a *column* has: all of it if one of its values *meets* the question's, "All" less."""
-    met = {it for it in column.counts if meets(it)}
+def _score_passages(column: _Column, is_met: Callable[[_Value], bool]) -> list[float]:
+    """Return the share of each passage of *column*: 1 if one of its values *is_met*, else 0.
+
+    A passage without such a value has `NEUTRAL` if it has "All".
+    """
+    met_values = {value for value in column.counts if is_met(value)}
     return [
-        1.0 if not met.isdisjoint(row) else NEUTRAL if any(it.neutral for it in row) else 0.0
+        1.0
+        if not met_values.isdisjoint(row)
+        else NEUTRAL
+        if any(value.neutral for value in row)
+        else 0.0
         for row in column.rows
     ]
 
 
-def _is_same(wanted: _Value, value: _Value) -> bool:
-    """Whether a passage's *value* is the *wanted* one: alike in its words, its days or its version."""
-    if value.period is not None and wanted.period is not None:
-        return _meets(value, wanted.period)
-    if value.version is not None and wanted.version is not None:
-        return value.version == wanted.version
-    return value.folded == wanted.folded
+def _is_same_value(expected: _Value, value: _Value) -> bool:
+    """Return whether *value* is *expected*.
+
+    It has the same words, the same version, or days in common.
+    """
+    if value.period is not None and expected.period is not None:
+        return _overlaps(value, expected.period)
+    if value.version is not None and expected.version is not None:
+        return value.version == expected.version
+    return value.folded == expected.folded
 
 
 def _is_code(word: str) -> bool:
+    """Return whether *word* has digits and other characters."""
     return any(map(str.isdigit, word)) and not word.isdigit()
 
 
-def _is_version(value: _Value, wanted: VersionRange) -> bool:
-    return value.version in wanted
+def _is_in_range(value: _Value, version_range: VersionRange) -> bool:
+    """Return whether *value* is a version in *version_range*."""
+    return value.version in version_range
 
 
-def _meets(value: _Value, wanted: Period) -> bool:
-    """Whether days of *value* are among the *wanted* ones."""
-    period = value.period
-    if period is None or period.first is None or period.last is None:
+def _overlaps(value: _Value, period: Period) -> bool:
+    """Return whether some days of *value* are in *period*."""
+    value_period = value.period
+    if value_period is None or value_period.first is None or value_period.last is None:
         return False
-    is_late_enough = wanted.first is None or period.last >= wanted.first
-    return is_late_enough and (wanted.last is None or period.first <= wanted.last)
+    is_late_enough = period.first is None or value_period.last >= period.first
+    return is_late_enough and (period.last is None or value_period.first <= period.last)

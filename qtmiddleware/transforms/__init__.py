@@ -1,7 +1,7 @@
-"""Prompts out of questions and transformations out of replies: everything about the language model but the model.
+"""Build prompts from questions, and turn a model's replies into transformations.
 
-Nothing here does I/O. Each transform of the catalogue has one file of its name in `prompts`: its
-instruction, the version of that and its reply fields.
+Nothing here does I/O or calls a model. Each transform of the catalogue has one file of its name in
+`prompts`, with its instruction, the instruction's version and its reply fields.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard
-from qtmiddleware.transforms.own import make_own
-from qtmiddleware.transforms.parsing import fill, parse
+from qtmiddleware.transforms.own import build_own_transform
+from qtmiddleware.transforms.parsing import build_transformation, parse
 from qtmiddleware.transforms.prompt import Facts, Transform
 from qtmiddleware.transforms.reply_rules import NONE_NEEDED, SAME, is_within_limits
 from qtmiddleware.types import Message, Transformation
@@ -44,48 +44,70 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
         for name in prompt_names()
     }
 )
-"""The prompt of every transform, by its name in the catalogue."""
+"""The definition of each built-in prompt, by its name in the catalogue."""
 
 
 def build_prompts(
     settings: Settings, query: str, history: Sequence[Message] = (), facts: Facts = ()
 ) -> tuple[Prompt, ...]:
-    """Returns the prompts that the settings ask for: none for ``none``, three for ``all``, else one.
+    """Return the prompts that the settings ask for: three for ``all``, none for ``none``, else one.
 
-    With a *history* each of them asks for the standalone form of the query too. *facts* are what a
-    glossary says of it.
+    Args:
+        settings: The settings that name the transform and its options.
+        query: The question of the user.
+        history: Earlier messages. With them, every prompt also asks for the standalone form of the
+            query.
+        facts: Terms of the query with their other forms, as a glossary has them.
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
-    asked = [make_own(row)] if row.prompt else [PROMPTS[name] for name in names]
-    return tuple(it.build_prompt(settings, query, history, facts) for it in asked)
+    transforms = [build_own_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
+    return tuple(
+        transform.build_prompt(settings, query, history, facts) for transform in transforms
+    )
 
 
 def build_standalone_prompt(
     settings: Settings, query: str, history: Sequence[Message], facts: Facts = ()
 ) -> Prompt:
-    """Returns the prompt that asks for the standalone form of *query* and nothing else."""
+    """Return the prompt that asks only for the standalone form of *query*."""
     return PROMPTS[STANDALONE].build_prompt(settings, query, history, facts)
 
 
-def merge(parts: Iterable[Transformation]) -> Transformation:
-    """Returns what several replies to one query hold together: the first of each single text, all of each list."""
-    parts = [part for part in parts if part is not NOTHING]
-    if len(parts) == 1:
-        return parts[0]
-    texts = {
-        name: _drop_repeats([found for part in parts if (found := part.texts(name))])
+def merge(transformations: Iterable[Transformation]) -> Transformation:
+    """Return one transformation with the texts of all *transformations*, each text once.
+
+    A field for a single text keeps the text of the first transformation that has one. A list field
+    gets the texts of all.
+    """
+    transformations = [
+        transformation for transformation in transformations if transformation is not NOTHING
+    ]
+    if len(transformations) == 1:
+        return transformations[0]
+    distinct = {
+        name: _drop_repeats(
+            [texts for transformation in transformations if (texts := transformation.texts(name))]
+        )
         for name in TEXT_FIELDS
     }
-    return fill(texts, dict.fromkeys([note for part in parts for note in part.notes]))
+    return build_transformation(
+        distinct,
+        dict.fromkeys(
+            [note for transformation in transformations for note in transformation.notes]
+        ),
+    )
 
 
-def _drop_repeats(given: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The texts that several replies gave for one field, each once; those of one reply are free of repeats already."""
-    if len(given) < 2:
-        return given[0] if given else ()
-    first: dict[str, str] = {}
-    for texts in given:
+def _drop_repeats(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the texts that several replies gave for one field, each once.
+
+    The texts of one reply are distinct already.
+    """
+    if len(texts_by_reply) < 2:
+        return texts_by_reply[0] if texts_by_reply else ()
+    distinct: dict[str, str] = {}
+    for texts in texts_by_reply:
         for text in texts:
-            first.setdefault(normalise(text), text)
-    return tuple(first.values())
+            distinct.setdefault(normalise(text), text)
+    return tuple(distinct.values())

@@ -1,4 +1,4 @@
-"""The dates that words such as "last year" lean on, told to the model with the questions that hold such a word."""
+"""Tell the model which dates words such as "last year" mean, if the question has such words."""
 
 from __future__ import annotations
 
@@ -22,40 +22,57 @@ _RULE: Final = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Anchors:
-    """What *today* makes of the words of one question, read as *times*, that lean on it."""
+    """The dates that relative words in one question mean.
+
+    Attributes:
+        today: The day from which the dates are counted.
+        times: The dates and versions that the question names.
+    """
 
     today: date
     times: Times
 
     def add_to(self, prompt: Prompt) -> Prompt:
-        """Return *prompt* with the dates; they are part of its version, and so of the cache key."""
+        """Return *prompt* with these dates in its user message and a rule on how to use them.
+
+        The version of the prompt, and so the cache key, then contains today's date: a reply of
+        yesterday is not used again.
+        """
         user = as_data({"dates": self._name_dates(), **json.loads(prompt.user)})
         version = f"{prompt.version}@{self.today}"
         return replace(prompt, version=version, system=f"{prompt.system}\n\n{_RULE}", user=user)
 
     def _name_dates(self) -> dict[str, str]:
+        """Return today's date and the last week, month and year, as text by name."""
         today = self.today
-        named = {"today": f"{today:%A}, {today}"}
+        dates = {"today": f"{today:%A}, {today}"}
         for unit in ("week", "month", "year"):
             try:
                 first, last = find_unit(today, unit, -1)
             except (ValueError, OverflowError):
-                # Before the first year of the calendar there is none.
+                # In the first year of the calendar there is no last year.
                 continue
-            spans = {
+            texts = {
                 "week": f"{first} to {last}",
                 "month": f"{first:%B} {first.year}",
                 "year": str(first.year),
             }
-            named[f"last {unit}"] = spans[unit]
-        return named
+            dates[f"last {unit}"] = texts[unit]
+        return dates
 
-    def drop_leaning(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Return those of *spans* that the model must keep: not the 3 of "3 years ago", which it may resolve."""
-        leaning, asked = Counter(self.times.leaning), Counter(self.times.tokens)
+    def drop_relative(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Return the *spans* that the model must keep, without those of relative dates.
+
+        A span is left out if each of its words occurs only in relative dates: in "3 years ago" the
+        model may replace the 3.
+        """
+        relative_counts, token_counts = (
+            Counter(self.times.relative_tokens),
+            Counter(self.times.tokens),
+        )
         return [
             span
             for span in spans
             if not (words := split_tokens(span.text))
-            or any(leaning[word] < max(1, asked[word]) for word in words)
+            or any(relative_counts[word] < max(1, token_counts[word]) for word in words)
         ]

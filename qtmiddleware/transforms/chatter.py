@@ -1,8 +1,8 @@
-"""Sentences that are about the task instead of doing it: preambles, remarks, error messages and empty forms.
+"""Recognise text about the task instead of an answer: preambles, remarks, errors, empty forms.
 
-Only openings that nobody would search for are named, in the word list of each language; what
-programs write in any language is named here. Where the user's own question uses the same words,
-they are no noise.
+The word list of each language names only openings that nobody would search for. Openings that
+programs write, in any language, are named here. Words that the user's own question uses too are not
+noise.
 """
 
 from __future__ import annotations
@@ -45,53 +45,70 @@ _EMPTY_FORMS: Final = (
         r"rate limit exceeded)[.!]?$"
     ),
 )
-"""How a folded text opens that is an empty form or an error message."""
+"""Patterns for the start of a folded text that is an empty form or an error message."""
 _POLITE: Final = (
     r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 )
 _ANNOUNCED: Final = (
     r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]"
 )
-_LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
-# One set of characters comes first, so that the search steps over all others at once.
+_PREAMBLE: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
+# The pattern begins with a single set of characters, so that the search skips all other characters
+# quickly.
 _STOP: Final = re.compile(r"[.!?…:。！？：](?:(?<=[。！？：])|[.!?…:]*[\"'”»)]*\s)")
 _SENTENCE_CHARS: Final = 300
 _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""The longest statement about the task, by shape; a passage is made of statements that may well have other words."""
+"""The most words of a text that `is_beside_the_point` judges, by the shape of its field.
+
+A passage consists of statements that may share no word with the question, so its limit is low.
+"""
 _INNER_WORD: Final = re.compile(r"(?<=[\w,;] )[^\W\d_]+")
 _STATED: Final = (".", "!")
 _QUOTES: Final = "\"'”»* "
 _OPENING_CHARS: Final = 300
 
 _Pattern = tuple[tuple[frozenset[str], bool, int], ...]
-"""A phrase, place by place: the words that may stand there, whether it may be left out, and up to how many words of any
-kind stand there instead."""
+"""A phrase, place by place: the allowed words, whether the place is optional, and its gap.
+
+A gap is the number of words of any kind that may stand there at most, 0 for a place that names its
+words.
+"""
 _Patterns = Mapping[str, tuple[_Pattern, ...]]
-"""Phrases by the word they begin with."""
+"""Phrases by each word that they may begin with."""
 
 
 def is_noise(text: str, query: str) -> bool:
-    """Whether *text* holds nothing, or opens as talk about the task does."""
+    """Return whether *text* is blank, an empty form, or opens with talk about the task.
+
+    Openings in the words of *query* do not count.
+    """
     return (
         is_blank(text)
-        or _opens_with(_opening_pattern(), text, query)
+        or _opens_with(_compile_noise_pattern(), text, query)
         or find_chatter_end(text, query) > 0
     )
 
 
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
-    """Returns *text* without a "Sure! Here is the rewritten query:" before it, in any language that has a word list.
+    """Return *text* without a preamble such as "Sure! Here is the rewritten query:".
 
-    Sentences of chatter go too where what follows is surely the text: it stands behind a colon, it
-    asks for something of *query*, or it is long enough for a passage.
+    Preambles are English. Sentences of chatter are removed too, in every language that has a word
+    list, but only if the rest is clearly the text that was asked for: the chatter ends in a colon,
+    the rest is a question that shares a topic with *query*, or the rest is long enough for a
+    passage.
+
+    Args:
+        text: The text of a model.
+        query: The user's question. A preamble that begins with its first two words stays.
+        is_passage: Whether a passage was asked for. Then 20 words are long enough.
     """
-    match = _LEAD_IN.match(text)
-    lead_in = match.group() if match else ""
-    if lead_in and fold_words(lead_in)[:2] != fold_words(query[:_SENTENCE_CHARS])[:2]:
-        text = text[len(lead_in) :]
+    match = _PREAMBLE.match(text)
+    preamble = match.group() if match else ""
+    if preamble and fold_words(preamble)[:2] != fold_words(query[:_SENTENCE_CHARS])[:2]:
+        text = text[len(preamble) :]
     end = find_chatter_end(text, query)
     if not end or is_blank(rest := text[end:].strip()):
         return text
@@ -107,51 +124,65 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
 
 
 def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool:
-    """Whether *text* is a statement in words of talk that has no other word in common with *query* and its *context*.
+    """Return whether *text* is a statement in words of talk, with no topic word of *context*.
 
-    None is judged that is longer than `STATEMENT_WORDS` for its *shape*, or where the user too
-    writes in statements. A passage answers in other words than the question, and a company says
-    "we" and "you" in it, so of a passage only words count that nobody uses but a model that speaks
-    of itself or of its task.
+    A text is not judged if it has more words than `STATEMENT_WORDS` allows for its *shape*, if it
+    has fewer than four, or if *query* is a statement too. In a passage only words count that nobody
+    uses but a model that speaks of itself or of its task: a passage answers in other words than the
+    question has, and a company says "we" and "you" in it.
+
+    Args:
+        text: The model's text for one field.
+        shape: The shape of the field: ``line``, ``list`` or ``passage``.
+        query: The user's question.
+        context: The question and everything else that the model was shown.
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
-    said = fold_words(text) if text.count(" ") < STATEMENT_WORDS[shape] else []
-    if len(said) < _FEW_WORDS:
+    words = fold_words(text) if text.count(" ") < STATEMENT_WORDS[shape] else []
+    if len(words) < _FEW_WORDS:
         return False
     languages = _guess_languages(text, shape, query)
-    talk = _talk_words(languages, is_passage=shape == "passage")
-    if talk.isdisjoint(set(said) - set(fold_words(query)) - _find_titles(text, languages)):
+    talk = _collect_talk_words(languages, is_passage=shape == "passage")
+    if talk.isdisjoint(set(words) - set(fold_words(query)) - _find_titles(text, languages)):
         return False
     return _find_topic_stems(text).isdisjoint(_find_topic_stems(context))
 
 
 def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
-    """The languages whose words of talk count in *text*.
+    """Return the languages whose words of talk count in *text*.
 
-    A passage is in the language of *query*, and a model that does not write one may fall into
-    English. A line without any word of the question is suspect, so if nothing tells its language
-    the words of all count.
+    For a passage that is the language of *query*, and English if *text* is English: a model that
+    does not write a passage may fall back into English. For any other shape it is the languages of
+    both. A line that shares no word with the question is suspect, so if neither language is known,
+    the words of all languages count.
     """
-    asked, given = detect_language(query), detect_language(text)
+    query_language, text_language = detect_language(query), detect_language(text)
     if shape == "passage":
-        return frozenset({asked or given, DEFAULT if given == DEFAULT else ""} - {""})
-    return frozenset({asked, given} - {""}) or frozenset(LANGUAGES)
+        return frozenset(
+            {query_language or text_language, DEFAULT if text_language == DEFAULT else ""} - {""}
+        )
+    return frozenset({query_language, text_language} - {""}) or frozenset(LANGUAGES)
 
 
-# A text is asked for its lead-in, and what is left of it for whether it is talk.
+# The same text is often checked twice: for its preamble, then for whether the rest is talk.
 @lru_cache(4)
 def find_chatter_end(text: str, query: str) -> int:
-    """Returns how many characters at the start of *text* are chatter; 0 where none is or *query* opens so too."""
+    """Return how many characters at the start of *text* are chatter, 0 if there is none.
+
+    Chatter that *query* opens with too does not count. At most five sentences are read.
+    """
     end = place = 0
+    # Most texts open with no such word, which is cheap to see in ASCII, where no accents need
+    # folding.
     if text.isascii() and not _opens_like_chatter(text):
         return 0
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
         keys = fold_words(text[place:after])
-        start = _match_fillers(keys)
-        # A word may be a filler and the beginning of chatter: "sì, cerco ..." and "si potrebbe
+        start = _count_filler_words(keys)
+        # A word may be a filler or the beginning of chatter: "sì, cerco ..." and "si potrebbe
         # cercare ...".
         if _is_chatter(keys[start:], query) or (start and _is_chatter(keys, query)):
             end = after
@@ -162,41 +193,50 @@ def find_chatter_end(text: str, query: str) -> int:
 
 
 def _opens_like_chatter(text: str) -> bool:
-    """Whether the first word of *text*, in ASCII, is one that chatter or a filler begins with; few are."""
-    return find_first_word(text) in _opening_words()
+    """Return whether the first word of *text* is one that chatter or a filler begins with.
+
+    *text* must be ASCII. Few words are, so most texts need no closer look.
+    """
+    return find_first_word(text) in _collect_opening_words()
 
 
 def _is_chatter(keys: Sequence[str], query: str) -> bool:
-    length = _match_chatter(keys)
+    """Return whether the words *keys* open with chatter that is not the query's own."""
+    length = _count_chatter_words(keys)
     if not length:
         return False
-    asked = fold_words(query[:_SENTENCE_CHARS])
-    return not (set(keys[:length]) <= set(asked) or _match_chatter(asked))
+    query_words = fold_words(query[:_SENTENCE_CHARS])
+    return not (set(keys[:length]) <= set(query_words) or _count_chatter_words(query_words))
 
 
-def _match_chatter(keys: Sequence[str]) -> int:
-    chatter, _ = _chatter_phrases()
-    found = chatter.get(keys[0]) if keys else None
+def _count_chatter_words(keys: Sequence[str]) -> int:
+    """Return how many of *keys* the shortest chatter phrase covers, 0 if none does."""
+    chatter, _ = _load_chatter_phrases()
+    phrases = chatter.get(keys[0]) if keys else None
     return (
-        min([length for phrase in found if (length := _match_length(phrase, keys))], default=0)
-        if found
+        min(
+            [length for phrase in phrases if (length := _count_matched_words(phrase, keys))],
+            default=0,
+        )
+        if phrases
         else 0
     )
 
 
-def _match_fillers(keys: Sequence[str]) -> int:
-    _, fillers = _chatter_phrases()
+def _count_filler_words(keys: Sequence[str]) -> int:
+    """Return how many of *keys*, from the first on, are fillers."""
+    _, fillers = _load_chatter_phrases()
     start = 0
-    while start < len(keys) and (found := fillers.get(keys[start])):
-        length = max(_match_length(phrase, keys[start:]) for phrase in found)
+    while start < len(keys) and (phrases := fillers.get(keys[start])):
+        length = max(_count_matched_words(phrase, keys[start:]) for phrase in phrases)
         if not length:
             break
         start += length
     return start
 
 
-def _match_length(phrase: _Pattern, keys: Sequence[str]) -> int:
-    """How many of *keys* from the first on *phrase* covers at least, 0 where it does not stand there."""
+def _count_matched_words(phrase: _Pattern, keys: Sequence[str]) -> int:
+    """Return the fewest of *keys*, from the first on, that *phrase* matches, 0 if it does not."""
     size = len(keys)
     for start, (allowed, optional, gap) in enumerate(phrase):
         if optional or gap:
@@ -220,28 +260,35 @@ def _match_length(phrase: _Pattern, keys: Sequence[str]) -> int:
 
 
 @cache
-def _opening_pattern() -> re.Pattern[str]:
+def _compile_noise_pattern() -> re.Pattern[str]:
+    """Return the pattern for the start of a text that is an empty form or a preamble."""
     return _compile_openings(
-        [*_EMPTY_FORMS, *(pattern for one in load_all() for pattern in one.preambles)]
+        [*_EMPTY_FORMS, *(pattern for lexicon in load_all() for pattern in lexicon.preambles)]
     )
 
 
 @cache
-def _chatter_phrases() -> tuple[_Patterns, _Patterns]:
-    """How chatter opens, and what may stand before it, in all languages: a model may fall into any of them."""
-    lists = [load(code) for code in LANGUAGES]
-    chatter = _compile_patterns(pattern for one in lists for pattern in one.chatter)
-    return chatter, _compile_patterns(pattern for one in lists for pattern in one.fillers)
+def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
+    """Return the phrases that open chatter, and the fillers that may stand before them.
+
+    They are of all languages, because a model may fall into any of them.
+    """
+    lexicons = [load(code) for code in LANGUAGES]
+    chatter = _compile_patterns(pattern for lexicon in lexicons for pattern in lexicon.chatter)
+    return chatter, _compile_patterns(
+        pattern for lexicon in lexicons for pattern in lexicon.fillers
+    )
 
 
 @cache
-def _opening_words() -> frozenset[str]:
-    """The words that chatter or a filler begins with."""
-    chatter, fillers = _chatter_phrases()
+def _collect_opening_words() -> frozenset[str]:
+    """Return the words that chatter or a filler begins with."""
+    chatter, fillers = _load_chatter_phrases()
     return frozenset((*chatter, *fillers))
 
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
+    """Return *patterns* of a word list as phrases, by each word that they may begin with."""
     return {
         word: tuple(
             tuple((words, optional, _read_gap(words)) for words, optional in phrase)
@@ -252,20 +299,29 @@ def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
 
 
 def _read_gap(allowed: frozenset[str]) -> int:
-    """How many words a place ``*3`` stands for at most, 0 for any other place."""
+    """Return how many words a place such as ``*3`` may stand for at most, 0 for any other place."""
     return next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
 
 
 @cache
-def _talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str]:
-    """The words of talk in *languages*: "i" is one in English, and an article in Italian."""
-    lists = [load(code) for code in languages]
-    words = [one.talk if is_passage else one.talk | one.shared_talk for one in lists]
+def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str]:
+    """Return the words in *languages* by which a model talks of itself or of its task.
+
+    If a passage was asked for, words that companies use to their customers do not count. The words
+    are read per language: "i" is such a word in English, and an article in Italian.
+    """
+    lexicons = [load(code) for code in languages]
+    words = [
+        lexicon.talk if is_passage else lexicon.talk | lexicon.shared_talk for lexicon in lexicons
+    ]
     return frozenset(map(fold_accents, frozenset[str]().union(*words)))
 
 
 def _find_titles(text: str, languages: frozenset[str]) -> set[str]:
-    """The small words of *text* with a capital inside a sentence, which belong to a title: "open My Account"."""
+    """Return the small words of *text* that have a capital inside a sentence, so belong to a title.
+
+    In "open My Account" that is "my".
+    """
     capitals = {
         fold_accents(word)
         for word in _INNER_WORD.findall(text)
@@ -276,8 +332,8 @@ def _find_titles(text: str, languages: frozenset[str]) -> set[str]:
 
 
 @cache
-def _common_stems() -> frozenset[str]:
-    """The beginnings of the words that say nothing about a topic."""
+def _collect_common_stems() -> frozenset[str]:
+    """Return the first five letters of the words that say nothing about a topic."""
     return frozenset(
         fold_accents(word)[:5]
         for code in LANGUAGES
@@ -286,12 +342,12 @@ def _common_stems() -> frozenset[str]:
 
 
 def _find_topic_stems(text: str) -> set[str]:
-    """The beginnings of the words of *text* that may say what it is about."""
-    return {word[:5] for word in fold_words(text) if len(word) > 2} - _common_stems()
+    """Return the first five letters of each word of *text* that may say what it is about."""
+    return {word[:5] for word in fold_words(text) if len(word) > 2} - _collect_common_stems()
 
 
 def is_error_page(text: str) -> bool:
-    """Whether *text* is what gateways and clients send in place of a reply when something failed."""
+    """Return whether *text* is the error page of a gateway or client instead of a reply."""
     opening = text.lstrip()[:200].lower()
     return (
         opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::"))
@@ -300,29 +356,31 @@ def is_error_page(text: str) -> bool:
 
 
 def is_refusal(text: str, query: str) -> bool:
-    """Whether *text* opens as a model does that will not do its task, in words that *query* does not hold itself."""
-    return _opens_with(_refusal_pattern(), text, query)
+    """Return whether *text* opens with a model's refusal, in words that *query* does not have."""
+    return _opens_with(_compile_refusal_pattern(), text, query)
 
 
 @cache
-def _refusal_pattern() -> re.Pattern[str]:
-    return _compile_openings(pattern for one in load_all() for pattern in one.refusals)
+def _compile_refusal_pattern() -> re.Pattern[str]:
+    """Return the pattern for the start of a refusal, in any language."""
+    return _compile_openings(pattern for lexicon in load_all() for pattern in lexicon.refusals)
 
 
 def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
-    """One pattern for a folded text that opens as any of *patterns* says."""
+    """Return one pattern that matches a folded text if one of *patterns* matches its start."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
-    """Whether *text* opens as *pattern* says, in words that are not all the query's own."""
+    """Return whether *pattern* matches the start of *text*, in words *query* does not have."""
     match = pattern.match(_fold_opening(text))
     return match is not None and not (
         match.group() and set(split_words(match.group())) <= set(fold_words(query))
     )
 
 
-# A text is asked whether it refuses, and then whether it is an empty form.
+# Each text is checked twice: for a refusal, then for an empty form.
 @lru_cache(4)
 def _fold_opening(text: str) -> str:
+    """Return the beginning of *text* without case, accents and opening marks."""
     return fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")

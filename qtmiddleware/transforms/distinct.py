@@ -1,4 +1,4 @@
-"""Which of several texts repeat one another, and so are not worth a search of their own."""
+"""Find the texts that repeat one another, and so are not worth a search of their own."""
 
 from __future__ import annotations
 
@@ -10,25 +10,34 @@ from qtmiddleware.preprocessing.text import fold_accents, normalise, split_token
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
-"""Token overlap (Jaccard) from which on two texts are taken for one."""
+"""The overlap of their tokens (Jaccard) from which on two texts count as the same."""
 
-# Words that hardly move an embedding. Question words are not among them: who and when ask for
-# different things.
-_LIGHT: Final = frozenset(
+# These words hardly change an embedding. Question words are not among them: "who" and "when" ask
+# for different things.
+_LIGHT_WORDS: Final = frozenset(
     """
-    a an the is are was were be been being do does did have has had of to in on at by for with and or please
-    der die das ein eine ist sind le la les un une des du est sont el los las una es son de en il lo gli o os as um uma
+    a an the is are was were be been being do does did have has had of to in on at by for with and
+    or please der die das ein eine ist sind le la les un une des du est sont el los las una es son
+    de en il lo gli o os as um uma
     """.split()  # noqa: SIM905
 )
-# Looked for from the beginning of a word alone, or a long word would be read from each of its
-# letters.
-_MARKED: Final = re.compile(
+# The search starts only at the beginning of a word. Otherwise it would read a long word again from
+# each of its letters.
+_MARKED_TERM: Final = re.compile(
     r"(?<![^\s\"“”«»„?!,;])[^\s\"“”«»„?!,;]*(?:[\d_@#/\\+$]|::|\w\.\w|[a-z][A-Z]|\w-\w)[^\s\"“”«»„?!,;]*|\b[A-Z]{2,}\b"
 )
 
 
-class _Compared(NamedTuple):
-    """What is compared of a *text*: its normal form and its tokens; the rest only of texts that look near."""
+class _ComparedText(NamedTuple):
+    """One text in the forms in which it is compared with others.
+
+    Attributes:
+        text: The text as it is.
+        normal: Its normal form.
+        tokens: Its tokens without light words, or all of them if it has only light words.
+
+    The properties are computed only for texts whose tokens nearly agree.
+    """
 
     text: str
     normal: str
@@ -36,53 +45,61 @@ class _Compared(NamedTuple):
 
     @property
     def marked(self) -> frozenset[str]:
-        """Its numbers, identifiers and acronyms."""
-        return frozenset(fold_accents(term).strip(".:'()[]") for term in _MARKED.findall(self.text))
+        """The numbers, identifiers and acronyms of the text, folded."""
+        return frozenset(
+            fold_accents(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
+        )
 
     @property
     def names(self) -> frozenset[str]:
-        """Its words with a capital; the first has one in any case, so it tells nothing."""
+        """The capitalised words of the text after the first word, folded."""
         return frozenset(
             fold_accents(word) for word in split_words(self.text)[1:] if word[0].isupper()
         )
 
 
 ORIGINAL: Final = -1
-"""What a text repeats that says the same as the original."""
+"""The index that stands for the original in the result of `find_repeats`."""
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
-    """Returns for each of *texts* the index of the one before it that it repeats, `ORIGINAL`, or ``None``.
+    """Return for each text the index of the earlier text that it repeats, or ``None``.
 
-    Near-duplicates are texts that differ in case, punctuation and light words alone, in the order
-    of their words, or in so little that their tokens overlap by `NEAR` or more. Texts that differ
-    in a number, an identifier, a name or a denial never are.
+    A text that repeats *original* gets `ORIGINAL`. Two texts repeat one another if they differ only
+    in case, punctuation, light words or the order of their words, or if their tokens overlap by
+    `NEAR` or more. Texts that differ in a number, an identifier, a name or a negation never do.
     """
-    kept = [(ORIGINAL, _compare(original))]
+    kept = [(ORIGINAL, _prepare_comparison(original))]
     repeats: list[int | None] = []
     for index, text in enumerate(texts):
-        this = _compare(text)
-        repeated = next((place for place, other in kept if _are_near(this, other)), None)
+        candidate = _prepare_comparison(text)
+        repeated = next(
+            (place for place, kept_text in kept if _are_near(candidate, kept_text)), None
+        )
         repeats.append(repeated)
         if repeated is None:
-            kept.append((index, this))
+            kept.append((index, candidate))
     return repeats
 
 
-def _compare(text: str) -> _Compared:
+def _prepare_comparison(text: str) -> _ComparedText:
+    """Return *text* in the forms in which it is compared."""
     tokens = frozenset(split_tokens(text))
-    return _Compared(text, normalise(text), tokens - _LIGHT or tokens)
+    return _ComparedText(text, normalise(text), tokens - _LIGHT_WORDS or tokens)
 
 
-def _are_near(one: _Compared, other: _Compared) -> bool:
-    if one.normal == other.normal:
+def _are_near(left: _ComparedText, right: _ComparedText) -> bool:
+    """Return whether two texts say the same."""
+    if left.normal == right.normal:
         return True
-    fewer, more = sorted((len(one.tokens), len(other.tokens)))
+    fewer, more = sorted((len(left.tokens), len(right.tokens)))
+    # With far fewer tokens in one text the overlap cannot be high enough.
     if fewer < NEAR * more:
         return False
-    common = len(one.tokens & other.tokens)
-    if not common or common < NEAR * (len(one.tokens) + len(other.tokens) - common):
+    common = len(left.tokens & right.tokens)
+    if not common or common < NEAR * (len(left.tokens) + len(right.tokens) - common):
         return False
-    if one.marked != other.marked or is_negated(one.text) != is_negated(other.text):
+    if left.marked != right.marked or is_negated(left.text) != is_negated(right.text):
         return False
-    return not (one.tokens ^ other.tokens) & (one.names | other.names)
+    # The few tokens that differ may not be names: they would ask for something else.
+    return not (left.tokens ^ right.tokens) & (left.names | right.names)

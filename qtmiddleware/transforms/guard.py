@@ -1,4 +1,4 @@
-"""What a model's texts must not lose of the query, and what is done where they did."""
+"""Check that a model's texts keep what matters in the query; repair or drop the others."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from typing import Final
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
 from qtmiddleware.preprocessing import detect_language, dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
-from qtmiddleware.transforms.parsing import fill
+from qtmiddleware.transforms.parsing import build_transformation
 from qtmiddleware.transforms.prompt import Facts
 from qtmiddleware.transforms.span_matching import keeps_span, write_span
 
 Spans = Sequence[tuple[str, str]]
+"""Spans of a query, each as (kind, text)."""
 
 MAX_REPAIRS: Final = 5
-"""A text that lost more spans than this is dropped."""
+"""The most lost spans that are appended to a text. A single text that lost more is dropped."""
 MAX_CHARS: Final = 1_000
-"""A text that would be longer than this with what it lost is dropped."""
+"""The most characters of a repaired text. A single text that would be longer is dropped."""
 
-_MISMATCH: Final = "language_mismatch"
-# One language is written in several of these, so they pass for one another.
-_KIN: Final = frozenset(["han", "japanese", "hiragana", "katakana"])
-_SHARE_OF_TEXT: Final = 0.2
-_SHARE_OF_QUERY: Final = 0.1
+_LANGUAGE_MISMATCH: Final = "language_mismatch"
+# Japanese is written in all of these together, so they count as one script.
+_SCRIPTS_OF_JAPANESE: Final = frozenset(["han", "japanese", "hiragana", "katakana"])
+_LEAST_SHARE_OF_TEXT: Final = 0.2
+"""The share of a text's letters in the query's script from which on the text passes."""
+_LEAST_SHARE_OF_QUERY: Final = 0.1
+"""The share of the query's letters in the text's script from which on the text passes."""
 
 
 def guard(
@@ -36,22 +39,31 @@ def guard(
     may_be_english: bool = True,
     facts: Facts = (),
 ) -> Transformation:
-    """Returns *transformation* without the texts that would search for something else than *query*.
+    """Return *transformation* without the texts that would search for something else than *query*.
 
-    *must_keep* holds the spans of *query* that carry its meaning, as (kind, text) with a kind of
-    ``quote``, ``identifier``, ``number``, ``negation``, ``name`` or ``url``. A standalone form,
-    rewrite or paraphrase that lost some gets them appended, or is dropped where that is most of
-    them or a negation. Sub-queries have to hold them together. A step-back may generalise and a
-    hypothetical passage may say anything. A text in another script than
-    *query* is dropped, and one in English unless it *may_be_english*. A term that a text has in
-    another form of the
-    *facts* is kept. Every change is a note.
+    Each field has its own rule, and every change becomes a note:
+
+    - A standalone form, rewrite or paraphrase must hold every span. Lost spans are appended. The
+      text is dropped if it lost a negation, most of the spans or more than `MAX_REPAIRS`.
+    - Sub-queries must hold the spans together. Spans that none of them holds are appended to the
+      one that is closest to *query*.
+    - A step-back may generalise, and a hypothetical passage may say anything.
+    - A text in another script than *query* is dropped. Key terms are dropped only if all are.
+
+    Args:
+        transformation: The texts of the model's reply.
+        query: The user's question, or its standalone form.
+        must_keep: The spans of *query* that carry its meaning, as (kind, text). The kinds are
+            ``quote``, ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
+        may_be_english: Whether a text in English stays. Key terms always do.
+        facts: Terms of *query* with their other forms. A text that holds a term in another form
+            keeps the term.
     """
     return _Guard(query, must_keep, may_be_english, facts).check(transformation)
 
 
 class _Guard:
-    """One query with what its variants are held against, and the notes on what was changed."""
+    """Checks the texts for one query, and collects the notes on what it changed."""
 
     def __init__(self, query: str, must_keep: Spans, may_be_english: bool, facts: Facts) -> None:
         self.query = query
@@ -60,16 +72,18 @@ class _Guard:
         self.facts = facts
         self.notes: dict[tuple[str, str], None] = {}
 
-    def check(self, given: Transformation) -> Transformation:
-        self.notes.update(dict.fromkeys(given.notes))
-        kept = {
+    def check(self, transformation: Transformation) -> Transformation:
+        """Return *transformation* with its texts repaired or dropped."""
+        self.notes.update(dict.fromkeys(transformation.notes))
+        texts_by_field = {
             name: self._check_field(row, texts)
             for name, row in TEXT_FIELDS.items()
-            if (texts := given.texts(name))
+            if (texts := transformation.texts(name))
         }
-        return fill(kept, self.notes)
+        return build_transformation(texts_by_field, self.notes)
 
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the texts of one field that stay, repaired by the rule of its *row*."""
         match row.guard:
             case "each":
                 return tuple(
@@ -85,150 +99,167 @@ class _Guard:
                 return tuple(text for text in texts if self._is_readable(row.name, text))
 
     def _is_readable(self, field: str, text: str) -> bool:
-        """Whether *text* is in the script and language of the query."""
+        """Return whether *text* is in the script and language of the query; note it if not."""
         if is_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
         ):
-            self.notes[field, _MISMATCH] = None
+            self.notes[field, _LANGUAGE_MISMATCH] = None
             return False
         return True
 
     def _repair(self, field: str, text: str) -> str | None:
-        """*text* with every span of the query, or nothing where too much of it is lost."""
+        """Return *text* with every span of the query, or ``None`` if it lost too much of them."""
         if not self._is_readable(field, text):
             return None
         lost = [(kind, span) for kind, span in self.must_keep if not self._keeps(kind, span, text)]
         if not lost:
             return text
-        what = self._describe(lost)
-        whole = _append_spans(text, lost)
+        description = self._describe(lost)
+        repaired = _append_spans(text, lost)
         if (
             any(kind == "negation" for kind, _ in lost)
             or self._is_too_much(lost)
-            or len(whole) > MAX_CHARS
+            or len(repaired) > MAX_CHARS
         ):
-            self.notes[field, f"dropped: {what}"] = None
+            self.notes[field, f"dropped: {description}"] = None
             return None
-        self.notes[field, f"repaired: {what}"] = None
-        return whole
+        self.notes[field, f"repaired: {description}"] = None
+        return repaired
 
     def _keeps(self, kind: str, span: str, text: str) -> bool:
-        """Whether *text* holds *span*, or the term that it is, or is part of, in another form."""
+        """Return whether *text* holds *span*, or the glossary term of *span* in another form."""
         if keeps_span(kind, span, text, query=self.query):
             return True
-        plain = span.casefold()
+        folded_span = span.casefold()
         return kind != "negation" and any(
-            (plain in term.casefold() or term.casefold() in plain)
-            and _holds_form(term, plain, forms, text)
+            (folded_span in term.casefold() or term.casefold() in folded_span)
+            and _holds_form(term, folded_span, forms, text)
             for term, forms in self.facts
         )
 
     def _repair_together(self, field: str, texts: list[str]) -> tuple[str, ...]:
-        """The sub-queries, with what none of them holds appended to the one that is closest to the query."""
+        """Return the sub-queries, with the spans that none holds appended to the closest one."""
         if not texts:
             return ()
-        # A part of a question may well be asked without the denial that joins the parts.
-        wanted = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
-        lost = [one for one in wanted if not any(self._keeps(*one, text) for text in texts)]
+        # One part of a question can be asked without the negation that joins the parts.
+        required = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
+        lost = [pair for pair in required if not any(self._keeps(*pair, text) for text in texts)]
         if lost and len(lost) <= MAX_REPAIRS:
-            asked = set(split_tokens(self.query))
+            query_tokens = set(split_tokens(self.query))
             closest = max(
-                range(len(texts)), key=lambda i: (len(asked & set(split_tokens(texts[i]))), -i)
+                range(len(texts)),
+                key=lambda place: (len(query_tokens & set(split_tokens(texts[place]))), -place),
             )
-            whole = _append_spans(texts[closest], lost)
-            if len(whole) <= MAX_CHARS:
-                texts[closest] = whole
+            repaired = _append_spans(texts[closest], lost)
+            if len(repaired) <= MAX_CHARS:
+                texts[closest] = repaired
                 self.notes[field, f"repaired: {self._describe(lost)}"] = None
         return tuple(texts)
 
     def _check_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
-        """The key terms, if any of them is in the query's script or words; single terms of another are common."""
-        asked = self.query.casefold()
+        """Return all key *terms*, or none if each is in another script and absent from the query.
+
+        Single terms in another script are common.
+        """
+        folded_query = self.query.casefold()
         if all(
-            is_other_script(term, self.query) and term.casefold() not in asked for term in terms
+            is_other_script(term, self.query) and term.casefold() not in folded_query
+            for term in terms
         ):
-            self.notes[field, _MISMATCH] = None
+            self.notes[field, _LANGUAGE_MISMATCH] = None
             return ()
         return terms
 
     def _describe(self, lost: Spans) -> str:
-        """Which spans were lost, by kind and place in the query: ``number 12:16``; never their text.
+        """Return the kind and place of each lost span: ``number 12:16``, never its text.
 
-        In a conversation the query is the question's standalone form, but for what becomes of that
-        form itself.
+        Places are offsets in the query. In a conversation that is the standalone form of the
+        question, except in notes on the standalone form itself.
         """
         places = [
             (kind, _find_place(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
         ]
-        shown = [f"{kind} {at}:{at + length}" for kind, at, length in places]
+        shown = [f"{kind} {start}:{start + length}" for kind, start, length in places]
         return ", ".join(shown) + (
             f" and {len(lost) - MAX_REPAIRS} more" if len(lost) > MAX_REPAIRS else ""
         )
 
     def _is_too_much(self, lost: Spans) -> bool:
-        spans = [kind for kind, _ in self.must_keep if kind != "negation"]
-        return len(lost) > MAX_REPAIRS or (len(lost) > 1 and 2 * len(lost) > len(spans))
+        """Return whether *lost* is too much to append: over `MAX_REPAIRS`, or most of the spans."""
+        kinds = [kind for kind, _ in self.must_keep if kind != "negation"]
+        return len(lost) > MAX_REPAIRS or (len(lost) > 1 and 2 * len(lost) > len(kinds))
 
 
 def _holds_form(term: str, span: str, forms: Sequence[str], text: str) -> bool:
-    """Whether *text* holds one of *forms* of *term* with what *span* has beside it."""
-    beside = span.replace(term.casefold(), " ").split() if term.casefold() in span else []
+    """Return whether *text* holds one of *forms* of *term*, and the other words of *span*."""
+    other_words = span.replace(term.casefold(), " ").split() if term.casefold() in span else []
     return any(
         keeps_span("identifier", form, text, query=form)
-        and all(keeps_span("name", word, text, query=word) for word in beside)
+        and all(keeps_span("name", word, text, query=word) for word in other_words)
         for form in forms
     )
 
 
 def _find_place(span: str, query: str) -> int:
-    """Where *span* begins in *query*; inside a longer word only where it stands nowhere by itself."""
+    """Return where *span* begins in *query*, as a whole word if it occurs as one."""
     match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", query)
     return match.start() if match else query.find(span)
 
 
 def _append_spans(text: str, lost: Spans) -> str:
-    """*text* with the lost spans in brackets behind it, where they disturb neither its words nor its grammar."""
+    """Return *text* with the lost spans in brackets behind it.
+
+    In brackets they disturb neither its words nor its grammar.
+    """
     return f"{text} ({', '.join(dict.fromkeys(write_span(kind, span) for kind, span in lost))})"
 
 
 def is_other_script(text: str, query: str) -> bool:
-    """Whether *text* is in another script than *query*.
+    """Return whether *text* is in another script than *query*.
 
-    A text that mixes scripts passes where a fifth of its letters are of the query's script, or any
-    if the query mixes the same. A text in a script that is a part of the query passes too, unless
-    that part is Latin: there it is the technical terms.
+    A text in mixed scripts passes if a fifth of its letters are in the query's script, or any of
+    them if the query mixes the same two scripts. A text passes too if a tenth of the query's
+    letters are in the text's script. This does not hold for Latin, because Latin letters in such a
+    query are technical terms.
     """
     if text.isascii() and query.isascii():
         return False
-    asked, given = _find_script(query), _find_script(text)
-    if not asked or not given or asked == given:
+    query_script, text_script = _find_script(query), _find_script(text)
+    if not query_script or not text_script or query_script == text_script:
         return False
-    in_text, in_query = _share_of_script(text, asked), _share_of_script(query, given)
-    if in_text >= _SHARE_OF_TEXT or (in_text and in_query):
+    in_text, in_query = _measure_share(text, query_script), _measure_share(query, text_script)
+    if in_text >= _LEAST_SHARE_OF_TEXT or (in_text and in_query):
         return False
-    return given == "latin" or in_query < _SHARE_OF_QUERY
+    return text_script == "latin" or in_query < _LEAST_SHARE_OF_QUERY
 
 
 def _find_script(text: str) -> str:
-    """The script of *text*, where long technical terms in Latin letters do not outvote the words around them."""
-    script = _join_kin(dominant_script(text))
-    if script != "latin" or text.isascii():
-        return script
+    """Return the main script of *text*.
+
+    Long technical terms in Latin letters do not outvote the words around them.
+    """
+    main_script = _unify_script(dominant_script(text))
+    if main_script != "latin" or text.isascii():
+        return main_script
     others = Counter(
-        _join_kin(dominant_script(char)) for char in text if char.isalpha() and not char.isascii()
+        _unify_script(dominant_script(char))
+        for char in text
+        if char.isalpha() and not char.isascii()
     )
     del others["latin"]
     likeliest, letters = max(others.items(), key=lambda item: item[1], default=("", 0))
-    # A character of Han is about a word; elsewhere a word has some five.
+    # A Han or Hangul character is about one word. In other scripts a word has about five letters.
     weight = letters if likeliest in {"han", "hangul"} else letters / 5
-    return likeliest if weight and weight >= len(re.findall("[A-Za-z]+", text)) else script
+    return likeliest if weight and weight >= len(re.findall("[A-Za-z]+", text)) else main_script
 
 
-def _join_kin(script: str) -> str:
-    return "han" if script in _KIN else script
+def _unify_script(script: str) -> str:
+    """Return one name for all scripts in which Japanese is written."""
+    return "han" if script in _SCRIPTS_OF_JAPANESE else script
 
 
-def _share_of_script(text: str, script: str) -> float:
+def _measure_share(text: str, script: str) -> float:
+    """Return the share of the letters of *text* that are in *script*, from 0 to 1."""
     letters = [char for char in text if char.isalpha()]
-    of_script = {char for char in set(letters) if _join_kin(dominant_script(char)) == script}
+    of_script = {char for char in set(letters) if _unify_script(dominant_script(char)) == script}
     return sum(char in of_script for char in letters) / max(1, len(letters))

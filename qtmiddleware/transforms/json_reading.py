@@ -1,9 +1,10 @@
-"""JSON out of whatever a model wrote around it, into it, or left off its end.
+"""Read JSON from a reply, whatever text surrounds it, and even if it is broken or cut off.
 
-One reader for good and bad JSON. Every well-formed text is read as the standard says, because in it
-an unescaped quote always ends a string and is always followed by one of the marks looked for here;
-in a bad text the same rule tells a quote that ends a string from one that stands inside it. Time is
-linear in the text, nesting is bounded.
+One reader serves good and bad JSON. It ends a string at the first quote that is followed by a mark
+that may come after a string at that place. In well-formed JSON an unescaped quote always ends a
+string and is always followed by such a mark, so there the reader agrees with the standard. In
+broken JSON the same rule tells a quote that ends a string from one inside it. Reading takes linear
+time, and nesting is limited.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 16
-"""Deeper nesting is not read."""
+"""The deepest nesting that is read."""
 
 JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
 )
-"""How a text begins that is meant as JSON."""
+"""A pattern for the start of a text that is meant as JSON."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")
@@ -29,11 +30,12 @@ _LITERAL: Final = re.compile(
     r"(-?\d[\d.eE+-]*|null|true|false|None|True|False|undefined|NaN)(?![\w])"
 )
 _LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
-# A string on another line.
+# The next string begins on another line: a comma may be missing.
 _BELOW: Final = rf"[^\S\n]*+\n\s*+[{_OPENERS}]"
-# What may follow the quote that ends a key, a member's value, an item and a text that is nothing
-# but a string. Possessive throughout: white space without end is read once.
-_AFTER: Final = {
+# The text that may follow the quote at the end of a string, by the place of the string: a key, a
+# member's value, an item of a list, or a text that is only a string. All quantifiers are
+# possessive, so that a long run of white space is read once.
+_AFTER_STRING: Final = {
     "key": r"(?=\s*+:)",
     "member": (
         rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}}}\]]|//|[\w-]++\s*+:|\Z)|[}}\]]|//|\Z)|{_BELOW}"
@@ -45,9 +47,9 @@ _AFTER: Final = {
     ),
     "alone": r"(?=\s*+\Z)",
 }
-_ENDS: Final = {
+_STRING_ENDS: Final = {
     (place, closer): re.compile(rf"\\.|{closer}{after}", re.DOTALL)
-    for place, after in _AFTER.items()
+    for place, after in _AFTER_STRING.items()
     for closer in _CLOSERS.values()
 }
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -55,7 +57,7 @@ _SHORT_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 class Members(list[tuple[str, Any]]):
-    """A JSON object as its members in their order, repeated keys and all."""
+    """A JSON object as a list of (key, value), in their order and with repeated keys."""
 
 
 class Cut(str):
@@ -66,7 +68,14 @@ class Cut(str):
 
 @dataclass(frozen=True, slots=True)
 class JsonValue:
-    """A JSON *value* that stands in a text from *start* to *end*; *is_cut* says that its end is missing."""
+    """A JSON object or list that was found in a text.
+
+    Attributes:
+        value: The value; an object is `Members`, an incomplete string is `Cut`.
+        start: Where the value begins in the text.
+        end: Where it ends.
+        is_cut: Whether its end is missing.
+    """
 
     value: Any
     start: int
@@ -75,26 +84,26 @@ class JsonValue:
 
 
 class _NotJson(Exception):
-    """What was taken for JSON is something else."""
+    """The text at this place is not JSON."""
 
 
 def find_json(text: str) -> list[JsonValue]:
-    """Returns every JSON object and list in *text*, outermost only, in their order."""
-    found = []
+    """Return every outermost JSON object and list in *text*, in their order."""
+    values = []
     position = 0
     while match := _START.search(text, position):
         reader = _Reader(text, match.start())
         try:
             value = reader.read_value("alone", 0)
-            found.append(JsonValue(value, match.start(), reader.position, reader.is_cut))
+            values.append(JsonValue(value, match.start(), reader.position, reader.is_cut))
         except _NotJson:
             pass
         position = max(reader.position, match.start() + 1)
-    return found
+    return values
 
 
 def read_json_string(text: str) -> str | None:
-    """Returns what *text* says if it is one JSON string and nothing else, else ``None``."""
+    """Return the content of *text* if it is one JSON string and nothing else, else ``None``."""
     stripped = text.strip()
     if not stripped.startswith('"'):
         return None
@@ -104,7 +113,13 @@ def read_json_string(text: str) -> str | None:
 
 
 class _Reader:
-    """Reads one value, from *position* on; *is_cut* tells afterwards whether its end was missing."""
+    """Reads one JSON value from a text.
+
+    Attributes:
+        text: The text that holds the value.
+        position: Where reading goes on.
+        is_cut: Whether the end of the value is missing; certain once the value was read.
+    """
 
     def __init__(self, text: str, position: int) -> None:
         self.text = text
@@ -112,19 +127,27 @@ class _Reader:
         self.is_cut = False
 
     def read_value(self, place: str, depth: int) -> Any:
-        here = self.text[self.position : self.position + 1]
+        """Return the value that begins here.
+
+        Args:
+            place: Where a string would be: ``member``, ``item`` or ``alone``. It decides which
+                text may follow.
+            depth: How many objects and lists the value is inside of.
+        """
+        character = self.text[self.position : self.position + 1]
         if depth >= MAX_DEPTH:
             raise _NotJson
-        if here == "{":
+        if character == "{":
             return self.read_members(depth)
-        if here == "[":
+        if character == "[":
             return self.read_items(depth)
-        if here and here in _OPENERS:
+        if character and character in _OPENERS:
             return self.read_string(place)
         return self.read_literal()
 
     def read_members(self, depth: int) -> Members:
-        pairs = Members()
+        """Return the object that begins here, with all members that are complete."""
+        members = Members()
         self.position += 1
         while not self.reach_end("}"):
             try:
@@ -133,29 +156,33 @@ class _Reader:
                     break
                 value = self.read_value("member", depth + 1)
             except _NotJson:
-                # What was complete before the mistake is kept; a text that went wrong at once was
-                # no JSON.
-                if not pairs:
+                # Members that were complete before the mistake are kept. A text with a mistake in
+                # its first member is not JSON at all.
+                if not members:
                     raise
                 self.is_cut = True
                 break
-            pairs.append((key, value))
-        return pairs
+            members.append((key, value))
+        return members
 
     def read_items(self, depth: int) -> list[Any]:
-        found: list[Any] = []
+        """Return the list that begins here, with all items up to the first mistake."""
+        items: list[Any] = []
         self.position += 1
         while not self.reach_end("]"):
             try:
-                found.append(self.read_value("item", depth + 1))
+                items.append(self.read_value("item", depth + 1))
             except _NotJson:
-                if not found:
+                if not items:
                     raise
                 self.is_cut = True
-        return found
+        return items
 
     def reach_end(self, bracket: str) -> bool:
-        """Step over spaces and commas, and over *bracket* if that is next; say whether the container ends here."""
+        """Return whether the object or list ends here, and step over its *bracket* if it does.
+
+        Spaces and commas before the bracket are skipped.
+        """
         self.skip(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):
             self.is_cut = True
@@ -167,6 +194,7 @@ class _Reader:
         return self.text[self.position] in "]}"
 
     def read_key(self) -> str:
+        """Return the key that begins here, in quotes or bare, and step over its colon."""
         bare = _BARE_KEY.match(self.text, self.position)
         if bare:
             key = bare.group()
@@ -180,6 +208,7 @@ class _Reader:
         return key
 
     def skip_colon(self) -> None:
+        """Step over the colon behind a key, and the spaces around it."""
         self.skip(_SPACE)
         if self.text.startswith(":", self.position):
             self.position += 1
@@ -190,8 +219,8 @@ class _Reader:
             self.is_cut = True
 
     def read_string(self, place: str) -> str:
-        """Returns the string that begins here; *place* says what may follow it."""
-        ends = _ENDS[place, _CLOSERS[self.text[self.position]]]
+        """Return the string that begins here; *place* says what may follow it."""
+        ends = _STRING_ENDS[place, _CLOSERS[self.text[self.position]]]
         begin = position = self.position + 1
         while match := ends.search(self.text, position):
             position = match.end()
@@ -203,6 +232,7 @@ class _Reader:
         return Cut(_unescape(self.text[begin:]))
 
     def read_literal(self) -> Any:
+        """Return the literal that begins here: a boolean, a number as text, or ``None``."""
         match = _LITERAL.match(self.text, self.position)
         if not match:
             raise _NotJson
@@ -214,20 +244,22 @@ class _Reader:
         return _LITERALS.get(word, word if word[-1].isdigit() else None)
 
     def skip(self, filling: re.Pattern[str]) -> None:
-        """Step over *filling*, of which there may be none."""
+        """Step over text that matches *filling*, if there is any."""
         if match := filling.match(self.text, self.position):
             self.position = match.end()
 
 
 def _unescape(text: str) -> str:
+    """Return *text* with its escapes replaced by the characters that they stand for."""
     if "\\" not in text:
         return text
-    plain = _ESCAPE.sub(_unescape_one, text)
-    # Two escapes may be the halves of one character; a half on its own is dropped.
+    plain = _ESCAPE.sub(_decode_escape, text)
+    # Two escapes may be the two halves (surrogates) of one character. A single half is dropped.
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
 
 
-def _unescape_one(match: re.Match[str]) -> str:
+def _decode_escape(match: re.Match[str]) -> str:
+    """Return the character that one escape stands for."""
     code = match.group(1)
     if len(code) == 5:
         return chr(int(code[1:], 16))

@@ -1,4 +1,4 @@
-"""The prompt of a transformation that a user adds."""
+"""Build the prompt of a transformation that a user defines."""
 
 from __future__ import annotations
 
@@ -19,26 +19,36 @@ _PROMPTS: Final = {
 }
 
 
-# Rows of one definition are one object, so that their prompt is put together once.
+# Equal rows share one transform, so that its prompt is built only once.
 @lru_cache(64)
-def make_own(row: TransformRow) -> Transform:
-    """Return the prompt of *row*: the user's instructions, and the fields of the built-in prompts.
+def build_own_transform(row: TransformRow) -> Transform:
+    """Return the transform of *row*: the user's instruction, with fields of the built-in prompts.
 
-    The rules of a single field are those of the built-in prompt for it. Several fields have the
-    rules of ``combined``.
+    A single field brings the rules of its built-in prompt. Several fields have the rules of
+    ``combined``.
     """
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
     def describe_fields(settings: Settings) -> tuple[ReplyField, ...]:
-        given = [it.fields(settings) if callable(it.fields) else it.fields for it in built_in]
-        return tuple(field for fields in given for field in fields)
+        """Return the fields of all built-in prompts, as *settings* shape them."""
+        field_groups = [
+            transform.fields(settings) if callable(transform.fields) else transform.fields
+            for transform in built_in
+        ]
+        return tuple(field for fields in field_groups for field in fields)
 
     def name_flavour(settings: Settings) -> str:
-        return "+".join(filter(None, [it.flavour(settings) for it in built_in if it.flavour]))
+        """Return the flavours of the built-in prompts, joined."""
+        return "+".join(
+            filter(
+                None, [transform.flavour(settings) for transform in built_in if transform.flavour]
+            )
+        )
 
     return Transform(
         mode=row.name,
-        # With other instructions or fields, no reply to the earlier prompt may be served.
+        # If the instruction or the fields change, the cache must not return a reply to the earlier
+        # prompt.
         version=mark_version(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
         instruction=row.prompt,
         fields=describe_fields,

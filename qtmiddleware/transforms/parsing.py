@@ -1,7 +1,7 @@
-"""A model's reply, turned into the transformation that was asked for, or into the reason why there is none.
+"""Turn a model's reply into the requested transformation, or into the reason why there is none.
 
-One way: take the answer out of the reply, find the texts for each field in its JSON or its plain
-text, judge each text by the rules, and make the transformation of those that pass.
+The steps: find the answer in the reply, collect texts for each field from its JSON or its plain
+text, judge each text by the rules, and build the transformation from those that pass.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from qtmiddleware.transforms.reply_rules import (
 )
 
 READ_CHARS: Final = 65_536
-"""How much of a reply is looked at."""
+"""The most characters of a reply that are read."""
 MOST_TEXTS: Final = 500
-"""How many texts of one field are looked at."""
+"""The most texts of one field that are judged."""
 _THOUGHT_CHARS: Final = 1_000_000
 
 _MESSAGES: Final = {
@@ -73,12 +73,13 @@ _THOUGHT_END: Final = re.compile(
     r"|<\|channel\|>\s*final\s*<\|message\|>",
     re.IGNORECASE,
 )
-# White space is looked through from its beginning alone, or a run of it would be read from each of
-# its places.
+# White space is matched only from its beginning. Otherwise a long run would be read again from each
+# of its places.
 _EDGE: Final = re.compile(r"^(?:\s|<\|\w+\|>|<s>)+|(?<!\s)\s*+(?:(?:<\|\w+\|>|</s>)\s*+){0,16}$")
-# The inside of an object whose braces are missing.
+# The start of a JSON object whose braces are missing.
 _JSON_MEMBER: Final = re.compile(r"\s*\"\w{3,40}\"\s*:\s*[\"\[]")
-# White space is looked through from its beginning alone: each of its line ends would read it again.
+# White space is matched only from its beginning. Otherwise each of its line ends would start to
+# read it again.
 _ITEM_BELOW: Final = re.compile(r"(?<!\s)[^\S\n]*+\n\s*+(?:\d|[-*•])")
 _TEXT_KEY: Final = re.compile(
     r"^(sub_?|search_?|rewritten_?)?(query|question|text|value|content|keyword|term|paraphrase|passage|rewrite|sentence)$",
@@ -90,11 +91,14 @@ _SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
 
 @dataclass(slots=True)
 class FieldTexts:
-    """The texts a reply gives for each field, the likeliest first, before any of them is judged.
+    """The texts that a reply gives for each field, before any of them is judged.
 
-    *named* are the fields that it names at all. It *is_refusal* where it says that it will not do
-    the task, *is_cut* where its end is missing, and *is_empty* where it, or one of the fields it
-    names, holds nothing.
+    Attributes:
+        texts: The texts by field, the likeliest first.
+        named: The fields that the reply names, with or without a text.
+        is_refusal: Whether the reply says that the model will not do the task.
+        is_cut: Whether the end of the reply is missing.
+        is_empty: Whether the reply, or a field that it names, holds nothing.
     """
 
     texts: Mapping[str, list[str]] = field(default_factory=dict)
@@ -106,7 +110,13 @@ class FieldTexts:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What one field is given: *texts* to search for, *notes* on the others and the *rules* that rejected them."""
+    """The result of judging the texts of one field.
+
+    Attributes:
+        texts: The texts to search for.
+        notes: The notes on texts that were dropped or changed.
+        rules: The names of the rules that dropped texts.
+    """
 
     texts: tuple[str, ...]
     notes: tuple[str, ...]
@@ -114,27 +124,36 @@ class _Choice:
 
 
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
-    """Returns what *reply* gives for the fields of *prompt*.
+    """Return the transformation that *reply* gives for the fields of *prompt*.
 
-    Reads JSON, whole or broken, and plain text; keeps what is complete. No refusal, remark, blank,
-    duplicate or copy of the query becomes a text to search for. At most 65,536 characters are read,
-    in linear time. A reply that says there is nothing to split, or that gives the query back as it
-    is, gives an empty transformation with a note.
+    JSON is read, complete or broken, and plain text; complete parts of a broken reply are kept. A
+    refusal, remark, blank text, duplicate or copy of the query never becomes a text to search for.
+    At most 65,536 characters are read, in linear time.
 
-    Raises `ModelError` with the reason ``refused``, ``empty``, ``truncated`` or ``unparsable``.
+    A reply that says there is nothing to split, or that gives the query back as it is, gives an
+    empty transformation with a note.
+
+    Raises:
+        ModelError: Nothing can be searched for. Its reason is ``refused``, ``empty``, ``truncated``
+            or ``unparsable``.
     """
     text, is_cut = _find_answer(reply)
-    found = _find_texts(prompt, text, is_cut=is_cut)
+    field_texts = _find_texts(prompt, text, is_cut=is_cut)
     choices = {
-        it.name: _choose_texts(it, found.texts.get(it.name, []), prompt) for it in prompt.fields
+        field.name: _choose_texts(field, field_texts.texts.get(field.name, []), prompt)
+        for field in prompt.fields
     }
     notes = [(name, note) for name, choice in choices.items() for note in choice.notes]
-    silent = [it for it in prompt.fields if not (choices[it.name].texts or choices[it.name].notes)]
-    notes += [(it.name, _note_missing(it, found)) for it in silent]
-    notes += [("reply", "truncated")] if found.is_cut else []
-    result = fill({name: choice.texts for name, choice in choices.items()}, notes)
+    silent = [
+        field
+        for field in prompt.fields
+        if not (choices[field.name].texts or choices[field.name].notes)
+    ]
+    notes += [(field.name, _describe_missing(field, field_texts)) for field in silent]
+    notes += [("reply", "truncated")] if field_texts.is_cut else []
+    result = build_transformation({name: choice.texts for name, choice in choices.items()}, notes)
     if result.is_empty:
-        reason = _explain_nothing(prompt, found, choices.values(), notes)
+        reason = _explain_nothing(prompt, field_texts, choices.values(), notes)
         if reason:
             error = ModelError(reason, _describe_nothing(reason, choices.values()))
             error.notes = result.notes
@@ -142,34 +161,42 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
     return result
 
 
-def fill(texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]) -> Transformation:
-    """Returns the transformation that holds *texts*, by field; of those for a single text, the first."""
-    given: dict[str, Any] = {
-        name: tuple(found) if row.shape == "list" else found[0]
+def build_transformation(
+    texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
+) -> Transformation:
+    """Return the transformation with *texts*, given by field.
+
+    A field for a single text takes the first of its texts.
+    """
+    values: dict[str, Any] = {
+        name: tuple(field_texts) if row.shape == "list" else field_texts[0]
         for name, row in TEXT_FIELDS.items()
-        if (found := texts.get(name))
+        if (field_texts := texts.get(name))
     }
-    return Transformation(**given, notes=tuple(notes))
+    return Transformation(**values, notes=tuple(notes))
 
 
 def _find_answer(reply: Reply) -> tuple[str, bool]:
-    """The part of a reply that is its answer, and whether its end is missing."""
-    # Clients of other making pass on a missing content as it is, whatever the type says.
+    """Return the part of *reply* that is its answer, and whether its end is missing."""
+    # Other clients may pass on a missing content as ``None``, although the type forbids it.
     text, is_cut = strip_thoughts(reply.text or "")
+    # One character more than is read shows that the text is too long.
     text = text[: READ_CHARS + 1]
+    # A model may leave out the braces of the object.
     if _JSON_MEMBER.match(text):
         text = f"{{{text}}}"
     is_long = len(text) > READ_CHARS
+    # Some clients pass on the whole answer as one JSON string.
     decoded = None if is_long else read_json_string(text)
     return (text[:READ_CHARS] if decoded is None else decoded), is_cut or is_long or reply.truncated
 
 
 def strip_thoughts(text: str) -> tuple[str, bool]:
-    """Returns the answer in *text* without what a reasoning model says first, and whether *text* ended before that did.
+    """Return *text* without the reasoning before its answer, and whether it ended in the reasoning.
 
-    Some models leave out the opening mark; a reply that begins as JSON is taken as the answer even
-    so, for the mark may stand in one of its texts. Of an enormous reply only the beginning is
-    looked at.
+    Some models leave out the mark that opens the reasoning. A text that begins as JSON is taken as
+    the answer all the same, because a closing mark in it may be part of a value. Only the first
+    million characters are read.
     """
     place = 0
     text = text[:_THOUGHT_CHARS]
@@ -188,134 +215,159 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
 
 
 def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
-    """The texts for each field in the JSON of *text*, or in its plain text where it holds none for them."""
+    """Return the texts for each field from the JSON in *text*, else from its plain text."""
     values = find_json(text)
-    found = pick_texts(values, text, prompt.fields)
-    found.is_cut = is_cut or found.is_cut
-    found.is_empty = found.is_empty or not text.strip()
-    if found.named or found.texts or JSON_OPENING.match(text) or is_error_page(text):
-        return found
-    return _find_plain_texts(prompt, text, found)
+    field_texts = pick_texts(values, text, prompt.fields)
+    field_texts.is_cut = is_cut or field_texts.is_cut
+    field_texts.is_empty = field_texts.is_empty or not text.strip()
+    if field_texts.named or field_texts.texts or JSON_OPENING.match(text) or is_error_page(text):
+        return field_texts
+    return _find_plain_texts(prompt, text, field_texts)
 
 
-def _find_plain_texts(prompt: Prompt, text: str, found: FieldTexts) -> FieldTexts:
-    if found.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
-        has_passage = any(it.shape == "passage" for it in prompt.fields)
+def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> FieldTexts:
+    """Return the texts for each field from the plain *text* of a reply.
+
+    Args:
+        prompt: The prompt that was answered.
+        text: The answer in the reply.
+        from_json: The result of reading the JSON in *text*, which gave no texts.
+    """
+    if from_json.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
+        has_passage = any(field.shape == "passage" for field in prompt.fields)
         text = text.rpartition("\n")[0] or (keep_whole_sentences(text) if has_passage else "")
     opening = next((line for line in text.splitlines() if line.strip()), "")
-    # One line of plain text that is longer than any query is an essay or debris.
+    # A line of plain text that is longer than any query is an essay or garbage.
     longest = {
-        it.name: READ_CHARS if it.shape == "passage" else MAX_CHARS[it.shape]
-        for it in prompt.fields
+        field.name: READ_CHARS if field.shape == "passage" else MAX_CHARS[field.shape]
+        for field in prompt.fields
     }
     texts = read_plain_text(text, prompt.fields, prompt.query)
     return replace(
-        found,
+        from_json,
         texts={
-            name: [one for one in given if len(one) <= longest[name]]
-            for name, given in texts.items()
+            name: [candidate for candidate in candidates if len(candidate) <= longest[name]]
+            for name, candidates in texts.items()
         },
-        is_refusal=found.is_refusal or is_refusal(opening, prompt.query),
-        is_empty=found.is_empty or is_noise(strip_marks(opening, prompt.query), prompt.query),
+        is_refusal=from_json.is_refusal or is_refusal(opening, prompt.query),
+        is_empty=from_json.is_empty or is_noise(strip_marks(opening, prompt.query), prompt.query),
     )
 
 
 def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
-    """Returns what the JSON *values* in *text* give for *fields*, under whatever keys and in whatever shape.
+    """Return the texts that the JSON *values* in *text* give for *fields*, whatever keys they have.
 
-    A field that is given twice has its last value first, lists are joined. Texts under a name that
-    says nothing ("query", a bare list) go to the one field that was asked for, if nothing is there
-    by its own name.
+    If a field is given twice, its last value comes first; lists are joined. Texts under a general
+    name ("query") or in a bare list go to the main field, if nothing has the name of that field.
     """
-    shapes: dict[str, str] = {it.name: it.shape for it in fields}
+    shapes: dict[str, str] = {field.name: field.shape for field in fields}
     texts: dict[str, list[str]] = {}
     named: set[str] = set()
-    spare: dict[str, list[str]] = {_REFUSAL: [], GENERIC: [], _UNKNOWN: []}
-    for one in values:
-        for name, value in _walk(one.value, fields, is_alone=_stands_alone(one, text)):
+    unassigned: dict[str, list[str]] = {_REFUSAL: [], GENERIC: [], _UNKNOWN: []}
+    for json_value in values:
+        for name, value in _iterate_named(
+            json_value.value, fields, is_alone=_stands_alone(json_value, text)
+        ):
             if name not in shapes:
-                spare[name] += (
+                unassigned[name] += (
                     [value] if isinstance(value, str) else _collect_strings(value, "list")
                 )
                 continue
             collect = _collect_pairs if TEXT_FIELDS[name].is_pairs else _collect_strings
-            before, given = texts.get(name, []), collect(value, shapes[name])
-            texts[name] = [*before, *given] if shapes[name] == "list" else [*given, *before]
-            # A value that was cut off says nothing about what would have stood there.
+            earlier, strings = texts.get(name, []), collect(value, shapes[name])
+            texts[name] = [*earlier, *strings] if shapes[name] == "list" else [*strings, *earlier]
+            # A value that was cut off does not show what the field would have held.
             if not isinstance(value, Cut):
                 named.add(name)
-    main = _main_field(fields)
-    unnamed = spare[GENERIC] or (spare[_UNKNOWN] if len(spare[_UNKNOWN]) == 1 else [])
+    # A single text of unknown name is likely the answer. Several are not: they may be anything.
+    main = _find_main_field(fields)
+    unnamed = unassigned[GENERIC] or (
+        unassigned[_UNKNOWN] if len(unassigned[_UNKNOWN]) == 1 else []
+    )
     if main and main.name not in named and unnamed:
         texts[main.name] = unnamed
         named.add(main.name)
     is_empty = any(not texts.get(name) for name in named) or (
-        bool(values) and not any(one.value for one in values)
+        bool(values) and not any(json_value.value for json_value in values)
     )
-    is_cut = any(one.is_cut for one in values)
+    is_cut = any(json_value.is_cut for json_value in values)
     return FieldTexts(
-        texts, frozenset(named), is_refusal=bool(spare[_REFUSAL]), is_cut=is_cut, is_empty=is_empty
+        texts,
+        frozenset(named),
+        is_refusal=bool(unassigned[_REFUSAL]),
+        is_cut=is_cut,
+        is_empty=is_empty,
     )
 
 
-def _main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
-    """The field that texts without a name belong to."""
-    main = [it for it in fields if it.name != STANDALONE] or list(fields)
-    lists = [it for it in main if it.shape == "list"]
-    return main[0] if len(main) == 1 else next(iter(lists), None)
+def _find_main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
+    """Return the field that texts without a name belong to, ``None`` if it is not clear.
+
+    It is the only field besides the standalone form, or else the first list.
+    """
+    candidates = [field for field in fields if field.name != STANDALONE] or list(fields)
+    lists = [field for field in candidates if field.shape == "list"]
+    return candidates[0] if len(candidates) == 1 else next(iter(lists), None)
 
 
-def _walk(value: Any, fields: Sequence[ReplyField], *, is_alone: bool) -> Iterator[tuple[str, Any]]:
-    """What stands in *value* under a name that means something: a field's, `GENERIC`, ``refusal``, or ``unknown``.
+def _iterate_named(
+    value: Any, fields: Sequence[ReplyField], *, is_alone: bool
+) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of *value* that have a known name, as (name, part).
 
-    What has no field's name counts only in JSON that *is_alone*, rather than quoted in a sentence.
+    A name is that of a field, `GENERIC`, ``refusal`` or ``unknown``. Parts without the name of a
+    field count only if the JSON *is_alone*, not quoted in a sentence.
     """
     if isinstance(value, Members):
         for key, member in value:
-            yield from _walk_member(key, member, fields, is_alone=is_alone)
+            yield from _iterate_member(key, member, fields, is_alone=is_alone)
     elif isinstance(value, list):
         if is_alone:
             yield GENERIC, [item for item in value if isinstance(item, str)]
         for item in value:
             if not isinstance(item, str):
-                yield from _walk(item, fields, is_alone=is_alone)
+                yield from _iterate_named(item, fields, is_alone=is_alone)
 
 
-def _walk_member(
+def _iterate_member(
     key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
+    """Yield, as `_iterate_named` does, the parts of one member of an object."""
     name = find_field(key, fields)
-    if name in {it.name for it in fields}:
+    if name in {field.name for field in fields}:
         yield name, value
     elif name == ASIDE:
         if key.casefold() == _REFUSAL and value:
             yield _REFUSAL, key
     elif isinstance(value, str) and value.lstrip().startswith("{"):
         for inner in find_json(value):
-            yield from _walk(inner.value, fields, is_alone=is_alone)
+            yield from _iterate_named(inner.value, fields, is_alone=is_alone)
     elif name == GENERIC and is_alone and not _holds_fields(value):
         yield GENERIC, _collect_strings(value, "list")
     elif not isinstance(value, str):
-        yield from _walk(value, fields, is_alone=is_alone)
+        yield from _iterate_named(value, fields, is_alone=is_alone)
     elif is_alone:
         yield _UNKNOWN, value
 
 
 def _holds_fields(value: Any) -> bool:
-    """Whether *value* holds fields of its own rather than a text or texts."""
+    """Return whether *value* is an object or a list with objects, rather than text."""
     return isinstance(value, Members) or (
-        isinstance(value, list) and any(isinstance(it, Members) for it in value)
+        isinstance(value, list) and any(isinstance(item, Members) for item in value)
     )
 
 
 def _collect_strings(value: Any, shape: str) -> list[str]:
-    """The texts in *value*, whatever type it has; only a passage may lack its end."""
+    """Return the texts in *value*, whatever its type.
+
+    A text without its end counts only if the *shape* of the field is ``passage``.
+    """
     if isinstance(value, Cut):
         return [value] if shape == "passage" else []
     if isinstance(value, str):
         return [value]
     if isinstance(value, Members):
-        return [text for it in _pick_members(value) for text in _collect_strings(it, shape)]
+        return [text for member in _pick_members(value) for text in _collect_strings(member, shape)]
     if isinstance(value, list):
         return [text for item in value for text in _collect_strings(item, shape)]
     return []
@@ -341,26 +393,35 @@ def _collect_pairs(value: Any, shape: str) -> list[str]:
 
 
 def _pick_members(members: Members) -> list[Any]:
-    """The values of an object where a text was asked for: ``{"query": …}``, or ``{"1": …, "2": …}``."""
+    """Return the values of an object that stands in place of a text.
+
+    Such objects look like ``{"query": …}`` or ``{"1": …, "2": …}``.
+    """
     if {key for key, _ in members} <= _SCHEMA_KEYS:
         return []
     named = [value for key, value in members if _TEXT_KEY.match(key)]
     return named[:1] or [value for key, value in members if find_field(key, ()) != ASIDE]
 
 
-def _stands_alone(one: JsonValue, text: str) -> bool:
-    """Whether the JSON is the reply, or has its own place in it, rather than being quoted in a sentence."""
-    before = text[text.rfind("\n", 0, one.start) + 1 : one.start].strip()
-    line_end = text.find("\n", one.end)
-    after = text[one.end : line_end if line_end >= 0 else len(text)].strip()
+def _stands_alone(json_value: JsonValue, text: str) -> bool:
+    """Return whether the JSON has a place of its own in *text*.
+
+    It has none if it is quoted in a sentence.
+    """
+    before = text[text.rfind("\n", 0, json_value.start) + 1 : json_value.start].strip()
+    line_end = text.find("\n", json_value.end)
+    after = text[json_value.end : line_end if line_end >= 0 else len(text)].strip()
     return (not before or before.endswith((":", "：", "```json", "```"))) and after.strip(
         "`., ;"
     ) == ""
 
 
 def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _Choice:
-    """The texts of one field that may be searched for, without repetition, at most as many as were asked for."""
-    most = field.max_items if field.shape == "list" else 1
+    """Return the texts for one field that may be searched for, each once.
+
+    There are at most as many as the prompt asks for.
+    """
+    limit = field.max_items if field.shape == "list" else 1
     chosen: dict[str, str] = {}
     notes: list[str] = []
     rules: set[str] = set()
@@ -372,7 +433,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
             continue
         if verdict.key in chosen:
             notes.append("dropped: duplicate")
-        elif len(chosen) < most:
+        elif len(chosen) < limit:
             chosen[verdict.key] = verdict.text
         elif field.shape == "list":
             notes.append("dropped: more than requested")
@@ -389,44 +450,57 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
 
 
 def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
-    """*texts* with a list that came as one text, or several lines that came for one, taken apart."""
-    given = list(texts)
-    if not given or field.shape == "passage":
-        return given
-    if holds_terms(field) and len(given) == 1:
+    """Return *texts* split into items.
+
+    A list may have come as one text, and one text may hold several lines.
+    """
+    whole_texts = list(texts)
+    if not whole_texts or field.shape == "passage":
+        return whole_texts
+    if holds_terms(field) and len(whole_texts) == 1:
         parts = [
-            part for line in split_items(given[0]) for part in re.split(r"[,;|、，；\n]", line)
+            part
+            for line in split_items(whole_texts[0])
+            for part in re.split(r"[,;|、，；\n]", line)
         ]
-    elif field.shape == "list" and len(given) == 1:
-        parts = split_items(given[0])
+    elif field.shape == "list" and len(whole_texts) == 1:
+        parts = split_items(whole_texts[0])
     else:
         parts = [
-            part for text in given for part in (split_items(text) if _holds_items(text) else [text])
+            part
+            for text in whole_texts
+            for part in (split_items(text) if _holds_items(text) else [text])
         ]
-    if parts == given:
-        return given
-    # A sentence that was cut at its commas would not be known as a refusal or as talk any more.
-    first = given[0]
-    is_whole = is_refusal(first, prompt.query) or is_talk(
-        strip_marks(first, prompt.query), field, prompt
+    if parts == whole_texts:
+        return whole_texts
+    # A refusal or remark that is split at its commas could no longer be recognised.
+    first_text = whole_texts[0]
+    is_whole = is_refusal(first_text, prompt.query) or is_talk(
+        strip_marks(first_text, prompt.query), field, prompt
     )
-    return given if is_whole else parts
+    return whole_texts if is_whole else parts
 
 
 def _holds_items(text: str) -> bool:
-    """Whether a line of *text* below the first is marked as the item of a list."""
+    """Return whether a line of *text* below the first has the mark of a list's item."""
     return "\n" in text and _ITEM_BELOW.search(text) is not None
 
 
-def _note_missing(field: ReplyField, found: FieldTexts) -> str:
-    """The note on a *field* that has no text and no note: that there may be none, or that it is missing."""
+def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
+    """Return the note on a *field* that got no text and no other note.
+
+    It says that none was needed, or that the field is missing.
+    """
     may_be_none = holds_parts(field) and field.min_items == 0
-    is_given_empty = field.name in found.named and not found.texts.get(field.name)
+    is_given_empty = field.name in field_texts.named and not field_texts.texts.get(field.name)
     return NONE_NEEDED if may_be_none and is_given_empty else "missing"
 
 
 def _describe_nothing(reason: str, choices: Iterable[_Choice]) -> str:
-    """The sentence for a reply without any usable text: which rules dropped its texts, if it had any to read."""
+    """Return the error message for a reply without any usable text.
+
+    It names the rules that dropped the reply's texts, if it had any.
+    """
     rules = [rule for rule in RULES if any(rule in choice.rules for choice in choices)]
     if reason != "unparsable" or not rules:
         return _MESSAGES[reason]
@@ -434,22 +508,28 @@ def _describe_nothing(reason: str, choices: Iterable[_Choice]) -> str:
 
 
 def _explain_nothing(
-    prompt: Prompt, found: FieldTexts, choices: Iterable[_Choice], notes: Sequence[tuple[str, str]]
+    prompt: Prompt,
+    field_texts: FieldTexts,
+    choices: Iterable[_Choice],
+    notes: Sequence[tuple[str, str]],
 ) -> str:
-    """Why nothing may be searched for; ``""`` where that is the right answer: nothing to split, resolve or improve."""
+    """Return the reason why there is nothing to search for, ``""`` if that is the right answer.
+
+    It is if there is nothing to split, to resolve or to improve.
+    """
     rules = frozenset[str]().union(*(choice.rules for choice in choices))
-    if found.is_refusal or "refusal" in rules:
+    if field_texts.is_refusal or "refusal" in rules:
         return "refused"
-    if found.is_cut:
+    if field_texts.is_cut:
         return "truncated"
-    asked = [it for it in prompt.fields if it.name != STANDALONE]
-    is_none_needed = all(map(holds_parts, asked)) and any(
-        (it.name, NONE_NEEDED) in notes for it in asked
+    main_fields = [field for field in prompt.fields if field.name != STANDALONE]
+    is_none_needed = all(map(holds_parts, main_fields)) and any(
+        (field.name, NONE_NEEDED) in notes for field in main_fields
     )
     if is_none_needed or {note for _, note in notes} == {SAME}:
         return ""
     return (
         "empty"
-        if found.is_empty or not rules.isdisjoint({"no query", SAME_AS_QUERY})
+        if field_texts.is_empty or not rules.isdisjoint({"no query", SAME_AS_QUERY})
         else "unparsable"
     )

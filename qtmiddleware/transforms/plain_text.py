@@ -1,4 +1,7 @@
-"""The texts in a reply that is no JSON: numbered, bulleted, labelled, quoted, or just lines; and what labels mean."""
+"""Read the texts in a reply that is not JSON, and tell what the labels in it mean.
+
+Such a reply may be numbered, bulleted, labelled, quoted, or just lines.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.chatter import is_noise, is_refusal, strip_lead_in
 
-# Searched in the key without case, spaces and marks, in this order.
-_NAMES: Final = {
+# These are searched, in this order, in a key without its case, spaces and marks.
+_FIELD_PATTERNS: Final = {
     name: re.compile("|".join(filter(None, [f"^{name.replace('_', '')}$", row.aliases])))
     for name, row in TEXT_FIELDS.items()
 }
-_NAME_WORDS: Final = {
+_FIELD_WORDS: Final = {
     word for name, row in TEXT_FIELDS.items() for word in [*name.split("_"), *row.label.split()]
 }
 _GENERIC: Final = re.compile(
@@ -36,17 +39,18 @@ _ONLY_LABEL_WORDS: Final = re.compile(
     r"thought|thoughts|contextuali[sz]ed|self-contained|reecrite?|requete|consulta|reescrita|umformulierte|anfrage|frage|"
     r"umformulierung|pregunta|domanda|riscritta|pergunta|reformulee?|\d{1,2})"
 )
-# Possessive, for there is one way alone to share out the spaces, and trying others takes minutes.
+# The quantifiers are possessive: there is only one way to divide the spaces, and trying others
+# takes minutes.
 _LABEL: Final = re.compile(
     r"^([^\W\d_][^:：?？!.\n]{0,50}?)\s*+(?:#\s*+)?(\d{0,2})\s*+[:：]\s*+(.*)$", re.DOTALL
 )
-_OTHER_LABEL: Final = re.compile(
+_LABEL_IN_OTHER_LANGUAGE: Final = re.compile(
     "改写|重写|改寫|重寫|查询|查詢|问题|問題|子问题|子查询|クエリ|質問|書き換え|重述|释义|段落|关键词|キーワード|질문|쿼리|запрос|вопрос|السؤال|الاستعلام"
 )
 ASIDE: Final = "aside"
 GENERIC: Final = "generic"
 _BULLET: Final = re.compile(r"[-*+•‣▪◦·–—]\s+")
-# The number of a list's item, which may be emphasised with its full stop or without.
+# The number of a list's item. It may be emphasised, with or without its full stop.
 _NUMBER: Final = re.compile(
     r"\(?\d{1,2}\\?[.)]\)?\s+|\(?\d{1,2}[.)](?=[\"“A-ZÀ-Þ])|\d{1,2}\s*[、"
     r"．）]\s*|\d{1,2}:\s+|\[\d{1,2}\]\s+|"
@@ -75,29 +79,34 @@ _QUOTES: Final = {
 
 
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
-    """Returns what the lines of *text* give for each field, the likeliest first.
+    """Return the texts that the lines of *text* give for each field, the likeliest first.
 
-    Lines under a label that names a field are that field's. The others are for the one field that
-    was asked for (the standalone form aside), if nothing has its label.
+    Lines under a label that names a field belong to that field. If only one field was asked for
+    besides the standalone form, lines without a label belong to it, unless other lines have its
+    label.
     """
-    labelled, loose = _split_sections(text, fields, query)
-    main = [field for field in fields if field.name != "standalone"] or list(fields)
-    found = {
-        field.name: _arrange(labelled[field.name], field)
+    labelled_lines, unlabelled_lines = _split_sections(text, fields, query)
+    main_fields = [field for field in fields if field.name != "standalone"] or list(fields)
+    texts = {
+        field.name: _order_lines(labelled_lines[field.name], field)
         for field in fields
-        if field.name in labelled
+        if field.name in labelled_lines
     }
-    if main[0].name in found or not loose or is_refusal(loose[0], query):
-        return found
-    if len(main) == 1:
-        found[main[0].name] = _arrange(loose, main[0])
-    elif not found:
-        found |= _share_lines(loose, main)
-    return found
+    if (
+        main_fields[0].name in texts
+        or not unlabelled_lines
+        or is_refusal(unlabelled_lines[0], query)
+    ):
+        return texts
+    if len(main_fields) == 1:
+        texts[main_fields[0].name] = _order_lines(unlabelled_lines, main_fields[0])
+    elif not texts:
+        texts |= _share_lines(unlabelled_lines, main_fields)
+    return texts
 
 
 def split_items(text: str) -> list[str]:
-    """Returns *text* as the list it is: its marked lines, its numbered parts, or its lines."""
+    """Return *text* as the list that it is: its marked lines, its numbered parts, or its lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines if _is_marked(line)]
     if len(lines) == 1:
@@ -106,22 +115,26 @@ def split_items(text: str) -> list[str]:
 
 
 def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
-    """Return *texts* without the numbers by which they are counted, if they are: two of them are "1." and "2."."""
-    counted = [text for text in texts if _DIGIT.search(text)]
-    if len(counted) < 2 or not {1, 2} <= set(map(_read_number, counted)):
+    """Return *texts* without the numbers that count them.
+
+    They are counted if one of them has the number 1 and another the number 2.
+    """
+    texts_with_digits = [text for text in texts if _DIGIT.search(text)]
+    if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_read_number, texts_with_digits)):
         return list(texts)
     return [_strip_mark(_unwrap(text), query, is_counted=True) for text in texts]
 
 
 def strip_marks(text: str, query: str) -> str:
-    """Returns *text* without list mark, bold, label, lead-in and outer quotes that are not the query's own.
+    """Return *text* without list mark, bold, label, preamble and outer quotes.
 
-    A text alone is no second item of a list, so "2. Weltkrieg" keeps its number.
+    What *query* has too stays. A single text is not the second item of a list, so "2. Weltkrieg"
+    keeps its number.
     """
     text = text.strip()
-    # Before two letters stands no mark, and most texts begin with a word.
+    # A text that begins with two letters has no mark. Most texts do.
     if not text[:2].isalpha():
-        # A number may stand in bold, alone or with its text.
+        # A number may be in bold, alone or together with its text.
         text = _strip_mark(_strip_bold(_strip_mark(_unwrap(text), query).strip()), query)
         text = _strip_bold(text.strip())
     label, rest = split_label(text, query)
@@ -131,7 +144,7 @@ def strip_marks(text: str, query: str) -> str:
 
 
 def _unwrap(text: str) -> str:
-    """*text* without the mark of a heading or quotation, and without bold around the whole of it."""
+    """Return *text* without the mark of a heading or quotation, and without bold around it."""
     text = text.strip()
     text = text.lstrip("#> ") if text.startswith(("#", ">")) else text
     bold = _BOLD.match(text)
@@ -139,16 +152,20 @@ def _unwrap(text: str) -> str:
 
 
 def _strip_bold(text: str) -> str:
-    """*text* with its beginning no longer in bold, if it is."""
+    """Return *text* with the bold marks around its beginning removed, if there are any."""
     return _BOLD.sub(r"\1", text) if text.startswith("**") else text
 
 
 def _is_marked(line: str) -> bool:
+    """Return whether *line* begins with a bullet or a number."""
     return bool(_BULLET.match(line) or _NUMBER.match(line))
 
 
 def _read_number(text: str) -> int | None:
-    """The number by which *text* is counted, before it or in its label; ``None`` if there is none."""
+    """Return the number by which *text* is counted, ``None`` if there is none.
+
+    It stands before the text or in its label.
+    """
     text = _unwrap(text)
     bullet = _BULLET.match(text)
     mark = _NUMBER.match(text, bullet.end() if bullet else 0)
@@ -162,17 +179,20 @@ def _read_number(text: str) -> int | None:
 
 
 def _strip_mark(text: str, query: str, *, is_counted: bool = False) -> str:
-    """*text* without its bullet and number, unless *query* has them too.
+    """Return *text* without its bullet and number, unless *query* has them too.
 
-    A number above 1 without emphasis goes only if it *is_counted*: it may be an ordinal.
+    A number above 1 without emphasis may be an ordinal, so it is removed only if the text
+    *is_counted*.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):
         mark = pattern.match(text)
         if mark is None:
             continue
-        opening, asked = text[: mark.end() + 2].casefold(), query.casefold()
-        if opening in asked or (pattern is _NUMBER and opening.translate(_EMPHASIS) in asked):
+        opening, folded_query = text[: mark.end() + 2].casefold(), query.casefold()
+        if opening in folded_query or (
+            pattern is _NUMBER and opening.translate(_EMPHASIS) in folded_query
+        ):
             continue
         if pattern is _BULLET or is_counted or mark["emphasis"] or (_read_number(text) or 0) <= 1:
             text = text[mark.end() :]
@@ -180,7 +200,7 @@ def _strip_mark(text: str, query: str, *, is_counted: bool = False) -> str:
 
 
 def strip_quotes(text: str, query: str) -> str:
-    """Returns *text* without quotes around the whole of it, unless *query* is quoted too."""
+    """Return *text* without quotes around the whole of it, unless *query* is quoted too."""
     closer = _QUOTES.get(text[:1])
     inner = text[1:-1]
     if (
@@ -197,65 +217,74 @@ def strip_quotes(text: str, query: str) -> str:
 def _split_sections(
     text: str, fields: Sequence[ReplyField], query: str
 ) -> tuple[dict[str, list[str]], list[str]]:
-    labelled: dict[str, list[str]] = {}
-    loose: list[str] = []
-    here = loose
+    """Return the lines under the label of each field, and the lines without a label."""
+    labelled_lines: dict[str, list[str]] = {}
+    unlabelled_lines: list[str] = []
+    section = unlabelled_lines
     for line in map(str.strip, _replace_tags(text, fields).splitlines()):
         label, rest = _read_label(line, query)
         name = find_field(label, fields) if label else ""
         if name == ASIDE:
-            # A remark with its label alone on a line goes on below; what is said behind the label
-            # ends there.
-            here = here if rest else []
+            # If the label of a remark is alone on its line, the remark follows below. Otherwise it
+            # ends with the line.
+            section = section if rest else []
         elif name in {field.name for field in fields}:
-            here = labelled.setdefault(name, [])
-            here.extend(filter(None, [rest]))
+            section = labelled_lines.setdefault(name, [])
+            section.extend(filter(None, [rest]))
         elif line and not _DEBRIS.match(line):
-            here.append(line)
-        elif not line and not any(here is kept for kept in (loose, *labelled.values())):
-            here = loose
-    return labelled, loose
+            section.append(line)
+        elif not line and not any(
+            section is known_section
+            for known_section in (unlabelled_lines, *labelled_lines.values())
+        ):
+            section = unlabelled_lines
+    return labelled_lines, unlabelled_lines
 
 
 def _read_label(line: str, query: str) -> tuple[str, str]:
-    """The label of *line* and what follows it: behind a colon, or nothing where the line is a heading."""
+    """Return the label of *line* and the text that follows it.
+
+    The text follows a colon. It is empty if the line is a heading. Without a label, return ``""``
+    and the line.
+    """
     heading = line.startswith(("#", "**"))
-    # Stars around a number or a label are marks; behind a label they may belong to the text, as in
+    # Stars around a number or a label are marks. Behind a label they may belong to the text, as in
     # 2**3.
     end = min((place for colon in ":：" if (place := line.find(colon)) >= 0), default=len(line))
     after = line[end + 3 :] if line.startswith("**", end + 1) else line[end + 1 :]
-    plain = (line[:end].replace("**", "") + line[end : end + 1] + after).lstrip("#> *")
+    unmarked_line = (line[:end].replace("**", "") + line[end : end + 1] + after).lstrip("#> *")
     for pattern in (_BULLET, _NUMBER):
-        mark = pattern.match(plain)
-        plain = plain[mark.end() :] if mark else plain
-    label, rest = split_label(plain, query)
+        mark = pattern.match(unmarked_line)
+        unmarked_line = unmarked_line[mark.end() :] if mark else unmarked_line
+    label, rest = split_label(unmarked_line, query)
     if label:
         return label, rest.strip()
-    if heading and is_label(plain):
-        return plain, ""
+    if heading and is_label(unmarked_line):
+        return unmarked_line, ""
     return "", line
 
 
 def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
-    """*text* with ``<rewrite>…</rewrite>`` as a labelled line, and other tags as they are."""
+    """Return *text* with ``<rewrite>…</rewrite>`` as a labelled line; other tags stay."""
     names = {field.name for field in fields}
 
-    def labelled(match: re.Match[str]) -> str:
+    def write_label(match: re.Match[str]) -> str:
         name = find_field(match.group(2), fields)
         if name not in names:
             return match.group()
         return "\n" if match.group(1) else f"\n{name.replace('_', ' ')}: "
 
-    return _TAG.sub(labelled, text)
+    return _TAG.sub(write_label, text)
 
 
-def _arrange(lines: list[str], field: ReplyField) -> list[str]:
+def _order_lines(lines: list[str], field: ReplyField) -> list[str]:
+    """Return the texts that *lines* give for *field*, the likeliest first."""
     if field.shape == "list":
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
         return [" ".join(_strip_bold(line.lstrip("#> ")) for line in lines)]
-    # Where a model says more than the one line asked for, the line itself is the quoted one or the
-    # question.
+    # If a model writes more than the one line that was asked for, that line is the quoted one or
+    # the question.
     return sorted(
         lines,
         key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))),
@@ -263,6 +292,7 @@ def _arrange(lines: list[str], field: ReplyField) -> list[str]:
 
 
 def _is_set_off(line: str) -> bool:
+    """Return whether the whole of *line* is in bold or in quotes."""
     bold = _BOLD.match(line)
     return bool(bold and bold.end() == len(line)) or (
         len(line) > 2 and _QUOTES.get(line[0]) == line[-1]
@@ -270,19 +300,22 @@ def _is_set_off(line: str) -> bool:
 
 
 def _share_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
-    """Lines without any label where several fields were asked for: a list is the list, one question is the line."""
-    listed = next((field for field in fields if field.shape == "list"), None)
-    first = next((field for field in fields if field.shape == "line"), None)
-    marked = [line for line in lines if _is_marked(line)]
-    if listed and len(marked) > 1:
-        return {listed.name: marked}
-    if first and len(lines) == 1 and not is_noise(lines[0], ""):
-        return {first.name: lines}
+    """Return the fields that lines without any label belong to, if several fields were asked for.
+
+    Several marked lines belong to the list field. A single line belongs to the first line field.
+    """
+    list_field = next((field for field in fields if field.shape == "list"), None)
+    line_field = next((field for field in fields if field.shape == "line"), None)
+    marked_lines = [line for line in lines if _is_marked(line)]
+    if list_field and len(marked_lines) > 1:
+        return {list_field.name: marked_lines}
+    if line_field and len(lines) == 1 and not is_noise(lines[0], ""):
+        return {line_field.name: lines}
     return {}
 
 
 def _split_numbers(line: str) -> list[str]:
-    """*line* cut at "1. … 2. … 3. …", if it counts so from its beginning."""
+    """Return *line* cut at "1. … 2. … 3. …", if it counts so from its beginning."""
     starts = [
         match
         for count, match in enumerate(_NUMBERED.finditer(line), 1)
@@ -295,25 +328,28 @@ def _split_numbers(line: str) -> list[str]:
 
 
 def find_field(key: str, fields: Sequence[ReplyField]) -> str:
-    """Returns the name of the field that *key* means, `GENERIC`, `ASIDE`, or ``""`` where it means nothing known."""
-    asked = {field.name for field in fields}
-    if key in asked:
+    """Return the field that *key* names, else `GENERIC`, `ASIDE`, or ``""`` if it is unknown."""
+    names = {field.name for field in fields}
+    if key in names:
         return key
-    plain = re.sub(r"[\W\d_]+", "", key[:80].casefold())
-    if not plain:
+    letters = re.sub(r"[\W\d_]+", "", key[:80].casefold())
+    if not letters:
         return ""
-    if _ASIDE.search(plain):
+    if _ASIDE.search(letters):
         return ASIDE
-    for name, pattern in _NAMES.items():
-        if name in asked and pattern.search(plain):
+    for name, pattern in _FIELD_PATTERNS.items():
+        if name in names and pattern.search(letters):
             return name
-    if _GENERIC.match(plain):
+    if _GENERIC.match(letters):
         return GENERIC
     return ""
 
 
 def split_label(line: str, query: str) -> tuple[str, str]:
-    """Returns the label that *line* begins with and the rest; no label where those words could be part of a query."""
+    """Return the label that *line* begins with and the rest.
+
+    There is no label, ``""``, if its words could be part of *query*.
+    """
     if ":" not in line and "：" not in line:
         return "", line
     match = _LABEL.match(line)
@@ -323,11 +359,11 @@ def split_label(line: str, query: str) -> tuple[str, str]:
 
 
 def is_label(text: str) -> bool:
-    """Whether *text* has only words that name fields of a reply."""
+    """Return whether all words of *text* are words that name fields of a reply."""
     plain = text.casefold().replace("é", "e").replace("ê", "e").replace("_", " ")
-    if _OTHER_LABEL.search(plain) and len(plain) <= 30:
+    if _LABEL_IN_OTHER_LANGUAGE.search(plain) and len(plain) <= 30:
         return True
     parts = [part for word in plain.split() for part in word.strip("*#()-,'\"").split("/") if part]
     return bool(parts) and all(
-        part in _NAME_WORDS or _ONLY_LABEL_WORDS.fullmatch(part) for part in parts
+        part in _FIELD_WORDS or _ONLY_LABEL_WORDS.fullmatch(part) for part in parts
     )

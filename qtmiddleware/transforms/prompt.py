@@ -1,4 +1,4 @@
-"""What every transform is made of, and how its prompt is put together."""
+"""Define what a transform consists of, and build its prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.types import Message
 
 MESSAGE_CHARS: Final = 1_000
-"""Longer messages of a conversation are cut to this many characters."""
+"""The most characters of a message in a conversation; longer messages are cut."""
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
@@ -24,10 +24,10 @@ FAITHFUL: Final = (
     ),
     "Add no facts, names, numbers or dates of your own, and do not answer the query.",
 )
-"""The rules for a text that stands in for the query itself."""
+"""The rules for a text that replaces the query itself."""
 
 Facts = Sequence[tuple[str, Sequence[str]]]
-"""Terms of a query with their other forms, as a glossary has them."""
+"""Terms of a query, each with its other forms in the glossary."""
 
 STANDALONE: Final = ReplyField(
     "standalone",
@@ -37,10 +37,10 @@ STANDALONE: Final = ReplyField(
     " nothing else is added or changed; a query that names its own subject, as where a new topic"
     " begins, stays as it is",
 )
-"""The field every prompt of a conversation has first."""
+"""The field that every prompt with a conversation has first."""
 
 MAX_TOKENS: Final = 800
-"""What a prompt names where the settings send no limit."""
+"""The token limit that a prompt names if the settings have none."""
 
 _DATA: Final = (
     'The user message is a JSON object. "query" is the query to work on{history}{glossary}. '
@@ -56,9 +56,14 @@ _GLOSSARY: Final = (
 class Transform:
     """One way to transform a query.
 
-    *instruction* and *fields* are what the model is told and asked for under given settings,
-    *rules* what it must mind. *flavour* names what in *version* depends on settings. An *example*
-    is one small query with the reply to it.
+    Attributes:
+        mode: Its name in the catalogue.
+        version: The version of its prompt. It is raised when the prompt changes.
+        instruction: The task as the model is told it, which may depend on the settings.
+        fields: The fields of the reply, which may depend on the settings.
+        rules: Further instructions that the model must follow.
+        example: One small query with the reply to it.
+        flavour: Names the settings that change the prompt; the name becomes part of the version.
     """
 
     mode: str
@@ -72,29 +77,36 @@ class Transform:
     def build_prompt(
         self, settings: Settings, query: str, history: Sequence[Message] = (), facts: Facts = ()
     ) -> Prompt:
-        """Returns the prompt for *query*; with a *history* it asks for the standalone form of the query too.
+        """Return the prompt for *query*.
 
-        *facts* are what a glossary says of the query.
+        Args:
+            settings: The options for the instruction, the fields and the limits.
+            query: The user's question.
+            history: Earlier messages. With them, the prompt also asks for the standalone form of
+                the query.
+            facts: Terms of the query with their other forms, as a glossary has them.
         """
         turns = select_recent(history, query, settings.llm.history_messages)
         fields = tuple(self.fields(settings) if callable(self.fields) else self.fields)
         if turns and STANDALONE not in fields:
             fields = (STANDALONE, *fields)
-        own = find_own_instruction(settings, self.mode)
+        own_instruction = find_own_instruction(settings, self.mode)
         flavour = self.flavour(settings) if self.flavour else ""
         built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
         return Prompt(
             mode=self.mode,
-            version=mark_version(f"{self.version}+{flavour}" if flavour else self.version, own),
-            system=_write_system(
+            version=mark_version(
+                f"{self.version}+{flavour}" if flavour else self.version, own_instruction
+            ),
+            system=_write_system_message(
                 self,
-                own or built_in,
+                own_instruction or built_in,
                 fields,
-                has_example=not (own or flavour),
+                has_example=not (own_instruction or flavour),
                 has_history=bool(turns),
                 has_facts=bool(facts),
             ),
-            user=_write_user(query, turns, facts),
+            user=_write_user_message(query, turns, facts),
             fields=fields,
             query=query,
             history=turns,
@@ -102,9 +114,9 @@ class Transform:
         )
 
 
-# Settings change seldom, questions do not.
+# Settings seldom change, so the same message serves question after question.
 @lru_cache(64)
-def _write_system(
+def _write_system_message(
     transform: Transform,
     instruction: str,
     fields: tuple[ReplyField, ...],
@@ -113,97 +125,104 @@ def _write_system(
     has_history: bool,
     has_facts: bool,
 ) -> str:
-    """The system message of a prompt of *transform* that asks for *fields*."""
+    """Return the system message of a prompt of *transform* that asks for *fields*."""
     data = _DATA.format(
         history=_HISTORY if has_history else "", glossary=_GLOSSARY if has_facts else ""
     )
-    parts = [instruction, data]
-    parts.append("\n".join(f"- {rule}" for rule in transform.rules))
+    paragraphs = [instruction, data]
+    paragraphs.append("\n".join(f"- {rule}" for rule in transform.rules))
     if has_history and len(fields) > 1:
-        parts.append(
+        paragraphs.append(
             "First resolve the query with the history; base every other field on that standalone"
             " form."
         )
-    parts.append(
+    paragraphs.append(
         "Reply with one JSON object and nothing else (no code fence, quotes inside a text"
         f" escaped), in the form {_describe_form(fields)}:\n"
         + "\n".join(
             f"- {field.name} ({_describe_shape(field)}): {field.description}" for field in fields
         )
     )
-    # The example is one of the plain built-in instruction, without a conversation.
+    # The example fits only the plain built-in instruction without a conversation.
     if transform.example and has_example and not has_history:
         query, reply = transform.example
-        parts.append(
+        paragraphs.append(
             f"Example for the query {json.dumps(query)}:\n{json.dumps(reply, ensure_ascii=False)}"
         )
-    return "\n\n".join(parts)
+    return "\n\n".join(paragraphs)
 
 
 def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[Message, ...]:
-    """Returns the last *limit* messages of a conversation, long ones cut.
+    """Return the last *limit* messages of a conversation, long ones cut.
 
-    Left out are blank messages, those of the system, and a last one that is *query* itself, which
-    callers who pass their whole list of messages include.
+    Blank messages and those of the system are left out. So is a last message that is *query*
+    itself: callers who pass their whole list of messages include it.
     """
     turns = [turn for turn in history if turn.role != "system" and turn.content.strip()]
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():
         turns.pop()
     kept = turns[-limit:] if limit > 0 else []
-    return tuple(Message(turn.role, _cut(turn.content.strip())) for turn in kept)
+    return tuple(Message(turn.role, _shorten_message(turn.content.strip())) for turn in kept)
 
 
-def _cut(text: str) -> str:
+def _shorten_message(text: str) -> str:
+    """Return *text*, cut to `MESSAGE_CHARS` with an ellipsis if it is longer."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
-def mark_version(version: str, own: str) -> str:
-    """Returns *version*, of another name for every *own* instruction."""
+def mark_version(version: str, own_instruction: str) -> str:
+    """Return *version* with a digest of *own_instruction*, if the user has an instruction."""
     return (
-        f"{version}#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}"
-        if own
+        f"{version}#{hashlib.sha256(own_instruction.encode('utf-8', 'replace')).hexdigest()[:8]}"
+        if own_instruction
         else version
     )
 
 
 def find_own_instruction(settings: Settings, mode: str) -> str:
-    """Returns the instruction that *settings* give for *mode* (``llm.prompts``), empty where there is none."""
+    """Return the instruction that *settings* give for *mode* (``llm.prompts``), ``""`` if none."""
     prompts = settings.llm.prompts
+    # The mode is called stepback, the field of its reply step_back. Users may write either.
     other_spelling = {"stepback": "step_back"}.get(mode, mode)
     return (prompts.get(mode) or prompts.get(other_spelling) or "").strip()
 
 
-def _write_user(query: str, history: Sequence[Message], facts: Facts) -> str:
-    """The user message of a prompt for *query*, the conversation before it and the *facts* first."""
-    said = [{"role": turn.role, "content": turn.content} for turn in history]
-    known = {term: list(forms) for term, forms in facts}
+def _write_user_message(query: str, history: Sequence[Message], facts: Facts) -> str:
+    """Return the user message for *query*: the conversation, the *facts*, and the query last."""
+    messages = [{"role": turn.role, "content": turn.content} for turn in history]
+    glossary = {term: list(forms) for term, forms in facts}
     return as_data(
         {
-            **({"history": said} if said else {}),
-            **({"glossary": known} if known else {}),
+            **({"history": messages} if messages else {}),
+            **({"glossary": glossary} if glossary else {}),
             "query": query,
         }
     )
 
 
 def as_data(material: Mapping[str, Any]) -> str:
-    """Returns the user message with *material*. JSON escapes whatever a text could use to break out of its place."""
-    written = json.dumps(material, ensure_ascii=False)
-    # A lone surrogate cannot be sent as UTF-8; the backslash form it gets here is its JSON escape.
+    """Return a user message that holds *material* as JSON.
+
+    JSON escapes whatever a text could use to break out of its place.
+    """
+    json_text = json.dumps(material, ensure_ascii=False)
+    # A lone surrogate cannot be sent as UTF-8. Its backslash form is also its JSON escape.
     return (
-        written
-        if written.isascii()
-        else written.encode("utf-8", "backslashreplace").decode("utf-8")
+        json_text
+        if json_text.isascii()
+        else json_text.encode("utf-8", "backslashreplace").decode("utf-8")
     )
 
 
 def _describe_form(fields: Sequence[ReplyField]) -> str:
+    """Return the JSON object that the model should reply with, its texts left out."""
     return json.dumps(
         {field.name: ["...", "..."] if field.shape == "list" else "..." for field in fields}
     )
 
 
 def _describe_shape(field: ReplyField) -> str:
+    """Return the type of *field* in words, with the number of its items."""
     if field.shape != "list":
         return "string"
     if field.min_items == field.max_items:

@@ -1,4 +1,4 @@
-"""Whether one text of a reply may be searched for: a list of named rules, and the limits of what is kept."""
+"""Decide whether a text of a reply may be searched for, by named rules and limits."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from qtmiddleware.transforms.plain_text import strip_marks, strip_quotes
 from qtmiddleware.types import Transformation
 
 MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
-"""The longest text of each shape."""
+"""The most characters of a text, by the shape of its field; longer texts are cut."""
 MAX_KEYWORD_CHARS: Final = 100
-"""The longest key term."""
+"""The most characters of a key term; longer terms are dropped."""
 MOST_NOTES: Final = 100
 MAX_NOTE_CHARS: Final = 200
 SAME_AS_QUERY: Final = "same as the query"
-"""The rule for a text that only repeats the question."""
+"""The name of the rule for a text that only repeats the question."""
 SAME: Final = f"dropped: {SAME_AS_QUERY}"
-"""Its note."""
+"""The note on a text that only repeats the question."""
 NONE_NEEDED: Final = "none needed"
-"""The note on a field of which a reply says that there is nothing for it."""
+"""The note on a field for which a reply says that there is nothing."""
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _BRACKETS: Final = (")", "]")
 _COLONS: Final = (":", "：")
 
-# What a sub-query says that points to the answer of another, so that it cannot be searched on its
-# own.
-_STEP: Final = re.compile(
+# A sub-query with such words refers to the answer of another, so it cannot be searched on its own.
+_OTHER_STEP: Final = re.compile(
     r"(?<!\w)#\d\b"
     r"|\b(?:answers?|results?|response|output) (?:to|of|from|in) (?:the )?"
     r"(?:#|sub|step|q(?:uestion|uery)?\b|previous|first|second|above|\d)"
@@ -47,11 +46,11 @@ _STEP: Final = re.compile(
     r"(?:above|earlier|previously|in (?:the )?(?:previous|first|step))"
     r"|(?:步骤|第)[一二三四五\d]+步?(?:的答案|中的)|上一(?:步|个问题)|前の質問|上述"
 )
-_SLOT: Final = re.compile(
+_PLACEHOLDER: Final = re.compile(
     r"[\[<{][^\[\]<>{}]{0,40}\b(?:answer|step|result|name|person|entity|film|company|x|previous|above|author|query)\b"
     r"[^\[\]<>{}]{0,40}[\]>}]"
 )
-_POINTED: Final = re.compile(
+_VAGUE_REFERENCE: Final = re.compile(
     r"\b(?:that|this|those|these|said|the said|the aforementioned|the resulting) "
     r"(person|people|man|woman|actor|actress|director|author|writer|singer|musician|artist|band|group|film|movie|book|"
     r"song|album|show|series|company|organi[sz]ation|country|city|state|town|team|club|player|place|location|event|year|"
@@ -65,13 +64,18 @@ _NAME: Final = re.compile(r"(?<=[\w,] )[A-Z0-9]\w*")
 
 
 class Candidate(NamedTuple):
-    """One text of a reply to *prompt*, which asks about *query*.
+    """One text of a reply, as the rules see it.
 
-    *given* is the text as it was, *value* what it would be searched as, *key* what two spellings of
-    the value share.
+    Attributes:
+        text: The text as it came, on one line.
+        value: The text as it would be searched for, without marks, quotes and preamble.
+        key: The normal form of the value, which is the same for different spellings.
+        field: The field that the text is for.
+        prompt: The prompt that was answered.
+        query: The question in the prompt.
     """
 
-    given: str
+    text: str
     value: str
     key: str
     field: ReplyField
@@ -80,10 +84,13 @@ class Candidate(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a text: the *text* to search for, or ``None`` with the *rule* that objects, by its name.
+    """The decision on one text of a reply.
 
-    *note* says that it was dropped by which rule, or how it was changed. *key* is what two
-    spellings of the text share.
+    Attributes:
+        text: The text to search for, ``None`` if it was dropped.
+        note: Says which rule dropped the text, or how the text was changed.
+        rule: The name of the rule that dropped the text.
+        key: The normal form of the text, which is the same for different spellings.
     """
 
     text: str | None
@@ -93,10 +100,13 @@ class Verdict(NamedTuple):
 
 
 def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
-    """Whether *text*, given for *field* of *prompt*, may be searched for: the first rule that objects rejects it."""
-    given = clean(text)
-    value = _extract_value(text, given, field, prompt.query)
-    candidate = Candidate(given, value, normalise(value), field, prompt, prompt.query)
+    """Return whether *text*, given for *field* of *prompt*, may be searched for.
+
+    The first rule of `RULES` that objects drops the text. A text that is too long is cut.
+    """
+    cleaned = clean(text)
+    value = _extract_value(text, cleaned, field, prompt.query)
+    candidate = Candidate(cleaned, value, normalise(value), field, prompt, prompt.query)
     for rule, objects in RULES.items():
         if objects(candidate):
             return Verdict(None, f"dropped: {rule}", rule)
@@ -107,15 +117,15 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     return Verdict(value, "cut: too long", key=normalise(value))
 
 
-def _extract_value(text: str, given: str, field: ReplyField, query: str) -> str:
-    """*text*, in its clean form *given*, without what stands around it.
+def _extract_value(text: str, cleaned: str, field: ReplyField, query: str) -> str:
+    """Return *text* without what surrounds it: marks, quotes, a preamble or a remark in brackets.
 
-    That is marks, quotes, a lead-in, a remark in brackets, a sentence cut in two.
+    A passage also loses a sentence that was cut in two. *cleaned* is the text on one line.
     """
     if field.shape == "passage":
-        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else given
+        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else cleaned
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
-    value = clean(strip_marks(given, query))
+    value = clean(strip_marks(cleaned, query))
     aside = _ASIDE.search(value[-200:]) if value.endswith(_BRACKETS) else None
     if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
         value = value[: -len(aside.group())]
@@ -123,82 +133,99 @@ def _extract_value(text: str, given: str, field: ReplyField, query: str) -> str:
 
 
 def keep_whole_sentences(text: str) -> str:
-    """Returns *text* up to the end of its last complete sentence."""
+    """Return *text* up to the end of its last complete sentence."""
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return text[: ends[-1]] if ends else ""
 
 
 def holds_parts(field: ReplyField) -> bool:
-    """Whether *field* holds the parts of the question: there may be none, and each must make sense alone."""
+    """Return whether *field* holds parts of the question.
+
+    There may be none of them, and each must make sense on its own.
+    """
     return TEXT_FIELDS[field.name].guard == "together"
 
 
 def holds_terms(field: ReplyField) -> bool:
-    """Whether *field* holds key terms rather than sentences."""
+    """Return whether *field* holds key terms rather than sentences."""
     return TEXT_FIELDS[field.name].guard == "terms"
 
 
 def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
-    """Whether *text* is about the task instead of doing it."""
+    """Return whether *text* is about the task instead of doing it."""
     query = prompt.query
     return is_noise(text, query) or is_beside_the_point(
         text, field.shape, query, f"{query} {prompt.user}"
     )
 
 
-def _refuses(it: Candidate) -> bool:
-    return is_refusal(it.value, it.query) or (
-        it.given != it.value and is_refusal(it.given, it.query)
+def _is_refusal(candidate: Candidate) -> bool:
+    """Return whether the model refuses, in the text as it came or as it would be searched for."""
+    return is_refusal(candidate.value, candidate.query) or (
+        candidate.text != candidate.value and is_refusal(candidate.text, candidate.query)
     )
 
 
-def _copies_prompt(it: Candidate) -> bool:
-    # The instructions, or the example in them.
-    return it.key.count(" ") >= 3 and it.key in _normalise_known(it.prompt.system)
+def _copies_prompt(candidate: Candidate) -> bool:
+    """Return whether the text is a part of the prompt, of at least four words."""
+    # A model may repeat the instructions, or the example in them.
+    return candidate.key.count(" ") >= 3 and candidate.key in _normalise_known(
+        candidate.prompt.system
+    )
 
 
-# Instructions are the same for question after question, and the question is for text after text.
+# The same instructions come with many questions, and the same question with many texts.
 _normalise_known = lru_cache(32)(normalise)
 
 
-def _says_nothing(it: Candidate) -> bool:
-    is_heading = it.given.endswith(_COLONS) and not it.query.endswith(_COLONS)
-    return not it.key or is_talk(it.value, it.field, it.prompt) or is_heading
-
-
-def _repeats_query(it: Candidate) -> bool:
-    # One of several sub-queries may well be the query: it is one side of it then.
-    return it.key == _normalise_known(it.query) and not (
-        holds_parts(it.field) or holds_terms(it.field)
+def _says_nothing(candidate: Candidate) -> bool:
+    """Return whether the text is empty, is talk about the task, or only announces a list."""
+    is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
+    return (
+        not candidate.key
+        or is_talk(candidate.value, candidate.field, candidate.prompt)
+        or is_heading
     )
 
 
-def _is_long_term(it: Candidate) -> bool:
-    return len(it.value) > MAX_KEYWORD_CHARS and holds_terms(it.field)
-
-
-def _has_no_letters(it: Candidate) -> bool:
-    return (
-        not any(map(str.isalpha, it.value))
-        and any(map(str.isalpha, it.query))
-        and not holds_terms(it.field)
+def _repeats_query(candidate: Candidate) -> bool:
+    """Return whether the text is the query itself, which only a part or key term may be."""
+    # One of several sub-queries may be the query itself; the others then add to it.
+    return candidate.key == _normalise_known(candidate.query) and not (
+        holds_parts(candidate.field) or holds_terms(candidate.field)
     )
 
 
-def _points_elsewhere(it: Candidate) -> bool:
-    return holds_parts(it.field) and points_elsewhere(it.value, it.query)
+def _is_long_term(candidate: Candidate) -> bool:
+    """Return whether a key term is too long to be one."""
+    return len(candidate.value) > MAX_KEYWORD_CHARS and holds_terms(candidate.field)
 
 
-def _is_json(it: Candidate) -> bool:
+def _has_no_letters(candidate: Candidate) -> bool:
+    """Return whether a text other than a key term has no letters, although the query has some."""
     return (
-        bool(JSON_OPENING.match(it.value))
-        and it.value[:1] != it.query[:1]
-        and not holds_terms(it.field)
+        not any(map(str.isalpha, candidate.value))
+        and any(map(str.isalpha, candidate.query))
+        and not holds_terms(candidate.field)
+    )
+
+
+def _points_elsewhere(candidate: Candidate) -> bool:
+    """Return whether a sub-query refers to something that it does not name."""
+    return holds_parts(candidate.field) and points_elsewhere(candidate.value, candidate.query)
+
+
+def _is_json(candidate: Candidate) -> bool:
+    """Return whether a text other than a key term opens as JSON, which the query does not."""
+    return (
+        bool(JSON_OPENING.match(candidate.value))
+        and candidate.value[:1] != candidate.query[:1]
+        and not holds_terms(candidate.field)
     )
 
 
 RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
-    "refusal": _refuses,
+    "refusal": _is_refusal,
     "copies the prompt": _copies_prompt,
     "no query": _says_nothing,
     SAME_AS_QUERY: _repeats_query,
@@ -207,54 +234,62 @@ RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
     "unresolved reference": _points_elsewhere,
     "JSON": _is_json,
 }
-"""What may be wrong with a text, in the order it is looked for: the name a note gives it, and when it objects."""
+"""The rules in the order they are applied: the name in a note, and when the rule objects."""
 
 
 def points_elsewhere(sub_query: str, query: str) -> bool:
-    """Whether *sub_query* speaks of "#1", "[answer of 1]", "that person" or "it" without saying what that is.
+    """Return whether *sub_query* refers to something that it does not name: "#1" or "that person".
 
-    What *query* says in the same words is the user's own, and stays.
+    References that *query* makes in the same words are the user's own, and stay.
     """
-    text, asked = fold_accents(sub_query), fold_accents(query)
-    for pattern in (_STEP, _SLOT):
-        match = pattern.search(text)
-        if match and match.group().strip() not in asked:
+    folded_text, folded_query = fold_accents(sub_query), fold_accents(query)
+    for pattern in (_OTHER_STEP, _PLACEHOLDER):
+        match = pattern.search(folded_text)
+        if match and match.group().strip() not in folded_query:
             return True
-    return _names_nobody(text, asked) or _is_dangling(sub_query, text, asked)
-
-
-def _names_nobody(text: str, asked: str) -> bool:
-    match = _POINTED.search(text)
-    if not match or match.group() in asked:
-        return False
-    before = text[: match.start()]
-    return match.group(1) not in before and not re.search(r"\bwho\b|\bwhich\b|\bwhose\b", before)
-
-
-def _is_dangling(sub_query: str, text: str, asked: str) -> bool:
-    """A short question about "it" or "they" that names nothing else."""
-    match = _PRONOUN.search(text)
-    if not match or len(split_words(text)) > 7 or _NAME.search(sub_query):
-        return False
-    return not re.search(rf"\b{match.group(1)}\b", asked)
-
-
-def is_within_limits(made: Transformation, fields: Iterable[ReplyField]) -> bool:
-    """Whether replies with these *fields* could give *made*: no other fields, no more or longer texts, none blank.
-
-    What others remember for us is held against this: a reply is bounded while it is read.
-    """
-    asked = {field.name: field for field in fields}
-    held = {name: texts for name in TEXT_FIELDS if (texts := made.texts(name))}
-    return (
-        held.keys() <= asked.keys()
-        and all(_are_within(asked[name], texts) for name, texts in held.items())
-        and len(made.notes) <= MOST_NOTES
-        and all(len(text) <= MAX_NOTE_CHARS for note in made.notes for text in note)
+    return _refers_to_nobody(folded_text, folded_query) or _is_dangling(
+        sub_query, folded_text, folded_query
     )
 
 
-def _are_within(field: ReplyField, texts: tuple[str, ...]) -> bool:
-    longest = MAX_KEYWORD_CHARS if holds_terms(field) else MAX_CHARS[field.shape]
-    most = field.max_items if field.shape == "list" else 1
-    return len(texts) <= most and all(text.strip() and len(text) <= longest for text in texts)
+def _refers_to_nobody(folded_text: str, folded_query: str) -> bool:
+    """Return whether "that person" or the like stands in a text that names no person before it."""
+    match = _VAGUE_REFERENCE.search(folded_text)
+    if not match or match.group() in folded_query:
+        return False
+    before = folded_text[: match.start()]
+    return match.group(1) not in before and not re.search(r"\bwho\b|\bwhich\b|\bwhose\b", before)
+
+
+def _is_dangling(sub_query: str, folded_text: str, folded_query: str) -> bool:
+    """Return whether *sub_query* is a short question about "it" that names nothing else."""
+    match = _PRONOUN.search(folded_text)
+    if not match or len(split_words(folded_text)) > 7 or _NAME.search(sub_query):
+        return False
+    return not re.search(rf"\b{match.group(1)}\b", folded_query)
+
+
+def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
+    """Return whether a reply with these *fields* could give *transformation*.
+
+    It then has no other fields, no blank text, and no more or longer texts and notes than allowed.
+    Transformations from a shared cache are checked with this: they were not bounded by reading a
+    reply.
+    """
+    fields_by_name = {field.name: field for field in fields}
+    texts_by_name = {name: texts for name in TEXT_FIELDS if (texts := transformation.texts(name))}
+    return (
+        texts_by_name.keys() <= fields_by_name.keys()
+        and all(
+            _are_within_limits(fields_by_name[name], texts) for name, texts in texts_by_name.items()
+        )
+        and len(transformation.notes) <= MOST_NOTES
+        and all(len(text) <= MAX_NOTE_CHARS for note in transformation.notes for text in note)
+    )
+
+
+def _are_within_limits(field: ReplyField, texts: tuple[str, ...]) -> bool:
+    """Return whether *texts* are not blank, and not more or longer than *field* allows."""
+    char_limit = MAX_KEYWORD_CHARS if holds_terms(field) else MAX_CHARS[field.shape]
+    limit = field.max_items if field.shape == "list" else 1
+    return len(texts) <= limit and all(text.strip() and len(text) <= char_limit for text in texts)

@@ -1,7 +1,7 @@
-"""Whether a text still holds a span of the query: a quote, an identifier, a number, a name, a link or a negation.
+"""Check whether a text still holds a span of the query, in the same or an equivalent form.
 
-Numbers are compared by value, however they are written; a negation is kept by any word or form that
-denies.
+A span is a quote, an identifier, a number, a name, a link or a negation. Numbers are compared by
+value, however they are written. A negation is kept by any word or form that denies.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise,
 
 _QUOTE_MARKS: Final = "\"'“”‘’«»„`「」『』 "
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?|^www\.")
-# Between these an identifier may be written with a hyphen, an underscore, a space, or nothing.
+# At these places an identifier may be written with a hyphen, an underscore, a space or nothing.
 _JOINT: Final = re.compile(r"[\s_-]+|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _SMALL_WORDS: Final = frozenset(
     "the a an of and de la le du der die das von van el los las in on for st dr mr mrs ms".split()  # noqa: SIM905
 )
 
-_NUMBER: Final = re.compile(
+_WRITTEN_NUMBER: Final = re.compile(
     r"(\d{1,3}(?:[,.'\u00a0\u202f ]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
     r"\s?(k\b|m\b|bn\b|thousand|million|billion)?"
 )
 _FACTORS: Final = {"k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9}
-_SPELLED: Final = {
+_SPELLED_NUMBERS: Final = {
     word: Decimal(value)
     for value, names in {
-        0: "zero zeroth", 1: "one first once single january", 2: "two second twice double both ii february",
-        3: "three third triple iii march", 4: "four fourth iv april", 5: "five fifth may", 6: "six sixth vi june",
+        0: "zero zeroth", 1: "one first once single january",
+        2: "two second twice double both ii february", 3: "three third triple iii march",
+        4: "four fourth iv april", 5: "five fifth may", 6: "six sixth vi june",
         7: "seven seventh vii july", 8: "eight eighth viii august", 9: "nine ninth ix september",
-        10: "ten tenth october", 11: "eleven eleventh november", 12: "twelve twelfth dozen december",
-        13: "thirteen thirteenth", 14: "fourteen fourteenth", 15: "fifteen fifteenth", 16: "sixteen sixteenth",
-        17: "seventeen seventeenth", 18: "eighteen eighteenth", 19: "nineteen nineteenth", 20: "twenty twentieth",
-        30: "thirty", 40: "forty", 50: "fifty half", 60: "sixty", 70: "seventy", 80: "eighty", 90: "ninety",
+        10: "ten tenth october", 11: "eleven eleventh november",
+        12: "twelve twelfth dozen december", 13: "thirteen thirteenth", 14: "fourteen fourteenth",
+        15: "fifteen fifteenth", 16: "sixteen sixteenth", 17: "seventeen seventeenth",
+        18: "eighteen eighteenth", 19: "nineteen nineteenth", 20: "twenty twentieth", 30: "thirty",
+        40: "forty", 50: "fifty half", 60: "sixty", 70: "seventy", 80: "eighty", 90: "ninety",
         100: "hundred", 1_000: "thousand", 1_000_000: "million", 1_000_000_000: "billion",
     }.items()
     for word in names.split()
 }  # fmt: skip
-_SIGNS: Final = {
+_SIGN_NAMES: Final = {
     sign: frozenset(names.split())
     for sign, names in {
         "€": "eur euro euros евро 欧元 ユーロ 유로",
@@ -65,10 +67,10 @@ _SIGNS: Final = {
         "‰": "permille permil promille mille",
     }.items()
 }
-"""How else the sign beside a number is written: as a word, or in other scripts as a part of one."""
-_HAN: Final = {char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")} | {
-    "两": Decimal(2)
-}
+"""Other ways to write a sign beside a number: words, or in some scripts parts of words."""
+_HAN_NUMBERS: Final = {
+    char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")
+} | {"两": Decimal(2)}
 
 _PREFIXED: Final = re.compile(r"^(?:un|non|in|im|ir|il|dis|a)-?(\w{4,})$")
 _WORKING: Final = re.compile(r"\bwork")
@@ -80,7 +82,10 @@ _MOST_COMPOUNDS: Final = 20
 
 
 def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
-    """Whether *text* holds *span* of *query* in a form that says the same; *kind* is one of those named above."""
+    """Return whether *text* holds *span* of *query* in the same or an equivalent form.
+
+    *kind* is ``quote``, ``identifier``, ``number``, ``name``, ``url`` or ``negation``.
+    """
     if kind == "negation":
         return _keeps_negation(text, query, span)
     if kind == "number":
@@ -95,121 +100,161 @@ def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
 
 
 def write_span(kind: str, span: str) -> str:
-    """Returns *span* as it is put back into a text: a quote in its quotes, anything else as it is."""
+    """Return *span* as it is appended to a text: quotes in quotation marks, others as they are."""
     bare = span.strip(_QUOTE_MARKS)
     return f'"{bare}"' if kind == "quote" else span.strip()
 
 
 def _has_phrase(phrase: str, text: str) -> bool:
-    wanted = fold_words(phrase)
-    if not wanted:
+    """Return whether *text* holds the words of *phrase* in their order, and its symbols."""
+    words = fold_words(phrase)
+    if not words:
         return phrase in text
-    return f" {' '.join(wanted)} " in f" {' '.join(fold_words(text))} " and (
+    return f" {' '.join(words)} " in f" {' '.join(fold_words(text))} " and (
         not re.search(r"[^\w\s,.;:!?'’\"-]", phrase) or normalise(phrase) in normalise(text)
     )
 
 
 def _has_identifier(span: str, text: str) -> bool:
-    return bool(_identifier_pattern(span).search(fold_accents(text)))
+    """Return whether *text* holds *span* as an identifier, however its parts are joined."""
+    return bool(_compile_identifier(span).search(fold_accents(text)))
 
 
 @lru_cache(maxsize=256)
-def _identifier_pattern(span: str) -> re.Pattern[str]:
-    plain = fold_accents(span).strip().removesuffix("'s").removesuffix("'")
-    joined = r"[\s_-]*".join(re.escape(part) for part in _JOINT.split(plain) if part)
-    # No part of a longer word or number: E-40 is not kept by E-4042, nor v1.2 by v1.2.3.
-    before = r"(?<!\w)" if re.match(r"\w", plain) and plain.isascii() else ""
-    after = r"(?!\w|\.\d)(?:'?s)?" if plain[-1:].isalnum() and plain.isascii() else ""
-    plural = "s?" if plain[-1:].isalpha() and plain.isascii() else ""
+def _compile_identifier(span: str) -> re.Pattern[str]:
+    """Return a pattern for *span* that allows any separator between its parts."""
+    folded_span = fold_accents(span).strip().removesuffix("'s").removesuffix("'")
+    joined = r"[\s_-]*".join(re.escape(part) for part in _JOINT.split(folded_span) if part)
+    # A part of a longer word or number does not count: E-4042 does not keep E-40, nor v1.2.3 v1.2.
+    before = r"(?<!\w)" if re.match(r"\w", folded_span) and folded_span.isascii() else ""
+    after = r"(?!\w|\.\d)(?:'?s)?" if folded_span[-1:].isalnum() and folded_span.isascii() else ""
+    plural = "s?" if folded_span[-1:].isalpha() and folded_span.isascii() else ""
     return re.compile(before + joined + plural + after)
 
 
 def _has_name(span: str, text: str) -> bool:
-    """Whether the words of a name are all there, in any order, or its initials, or what its initials stand for."""
-    said = [word.removesuffix("'s") for word in fold_words(text)]
-    full, _, short = span.partition("(")
-    # A text may leave out a title or an initial.
-    full = " ".join(word for word in full.split() if not _is_title_or_initial(word))
-    parts = [word.removesuffix("'s") for word in fold_words(full) if word not in _SMALL_WORDS]
+    """Return whether *text* holds the name in *span*.
+
+    It must hold all words of the name, in any order, or its initials. If the name consists of
+    initials, it may also hold the words that they stand for.
+    """
+    text_words = [word.removesuffix("'s") for word in fold_words(text)]
+    full_name, _, short_name = span.partition("(")
+    # A text may leave out a title or an initial of a name.
+    full_name = " ".join(word for word in full_name.split() if not _is_title_or_initial(word))
+    name_words = [
+        word.removesuffix("'s") for word in fold_words(full_name) if word not in _SMALL_WORDS
+    ]
     if (
-        parts
-        and all(_is_said(part, said) for part in parts)
-        and _are_common_ones_beside(parts, said)
+        name_words
+        and all(_is_among(part, text_words) for part in name_words)
+        and _are_verbs_beside_names(name_words, text_words)
     ):
         return True
-    letters = re.sub(r"[\W_]", "", full)
+    letters = re.sub(r"[\W_]", "", full_name)
+    # The name is an acronym, which the text may spell out.
     if letters.isupper() and 2 <= len(letters) <= 6:
-        return letters.lower() in "".join(word[0] for word in said if word not in _SMALL_WORDS)
-    initials = {"".join(part[0] for part in parts), *fold_words(short)}
+        return letters.lower() in "".join(
+            word[0] for word in text_words if word not in _SMALL_WORDS
+        )
+    initials = {"".join(part[0] for part in name_words), *fold_words(short_name)}
     undotted = re.sub(r"(?<=\b\w)\.", "", fold_accents(text)).strip("?!.")
-    return len(parts) > 1 and not initials.isdisjoint(undotted.split())
+    return len(name_words) > 1 and not initials.isdisjoint(undotted.split())
 
 
-def _are_common_ones_beside(parts: list[str], said: list[str]) -> bool:
-    """Whether words of a name that are verbs too (May, Will, Can) stand beside another word of it."""
-    pairs = set(pairwise(parts))
-    beside = {
+def _are_verbs_beside_names(name_words: list[str], text_words: list[str]) -> bool:
+    """Return whether each word of a name that is a verb too stands beside another word of the name.
+
+    May, Will and Can are such words. A name of one word passes.
+    """
+    pairs = set(pairwise(name_words))
+    joined_words = {
         word
-        for one, other in pairwise(said)
-        if {(one, other), (other, one)} & pairs
-        for word in (one, other)
+        for left, right in pairwise(text_words)
+        if {(left, right), (right, left)} & pairs
+        for word in (left, right)
     }
-    return not pairs or all(part in beside for part in parts if part in load("en").verbs)
+    return not pairs or all(
+        name_word in joined_words for name_word in name_words if name_word in load("en").verbs
+    )
 
 
 def _is_title_or_initial(word: str) -> bool:
-    return word.endswith(".") and (len(word) == 2 or fold_accents(word[:-1]) in _titles())
+    """Return whether *word* is a title or an initial, each with its full stop."""
+    return word.endswith(".") and (len(word) == 2 or fold_accents(word[:-1]) in _load_titles())
 
 
 @cache
-def _titles() -> frozenset[str]:
+def _load_titles() -> frozenset[str]:
+    """Return the titles of all languages, such as dr, folded."""
     return frozenset(fold_accents(title) for code in LANGUAGES for title in load(code).titles)
 
 
-def _is_said(part: str, said: list[str]) -> bool:
-    """Whether a word of a name is among the words of a text, as it is, in the plural, or opening a longer one."""
-    if part in said or part.rstrip("s") in said:
+def _is_among(name_word: str, text_words: list[str]) -> bool:
+    """Return whether a word of a name is among the words of a text.
+
+    It may be there as it is, in the plural, or as the beginning of a longer word.
+    """
+    if name_word in text_words or name_word.rstrip("s") in text_words:
         return True
-    return any(word == f"{part}s" or (len(part) > 4 and word.startswith(part)) for word in said)
+    return any(
+        word == f"{name_word}s" or (len(name_word) > 4 and word.startswith(name_word))
+        for word in text_words
+    )
 
 
 def _find_numbers(text: str) -> list[frozenset[Decimal]]:
-    """The numbers written in digits in *text*, each as the values it may have: "1.000" is one or a thousand."""
-    return [_find_values(match) for match in _NUMBER.finditer(fold_accents(text))]
+    """Return the numbers in *text* that are written in digits, each as the values it may have.
+
+    "1.000" is one or a thousand.
+    """
+    return [_find_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
 
 
 def _has_numbers(span: str, text: str) -> bool:
-    """Whether every number of *span* stands in *text* by value, in digits or as an English word, and its sign too."""
-    if not all(_has_sign(sign, text) for sign in span if sign in _SIGNS):
+    """Return whether *text* holds every number of *span* by value, and its sign.
+
+    The number may be written in digits, as an English word or with a Han character.
+    """
+    if not all(_has_sign(sign, text) for sign in span if sign in _SIGN_NAMES):
         return False
-    there: set[Decimal] = set().union(*_find_numbers(text))
-    there |= {_SPELLED[word] for word in fold_words(text) if word in _SPELLED}
-    there |= {_HAN[char] for char in text if char in _HAN}
-    spelled = [frozenset({_SPELLED[word]}) for word in fold_words(span) if word in _SPELLED]
-    wanted = _find_numbers(span) or spelled
-    if not wanted:
+    text_values: set[Decimal] = set().union(*_find_numbers(text))
+    text_values |= {_SPELLED_NUMBERS[word] for word in fold_words(text) if word in _SPELLED_NUMBERS}
+    text_values |= {_HAN_NUMBERS[char] for char in text if char in _HAN_NUMBERS}
+    spelled = [
+        frozenset({_SPELLED_NUMBERS[word]}) for word in fold_words(span) if word in _SPELLED_NUMBERS
+    ]
+    required = _find_numbers(span) or spelled
+    if not required:
         return fold_accents(span) in fold_accents(text)
-    return all(values & there for values in wanted)
+    return all(values & text_values for values in required)
 
 
 def _has_sign(sign: str, text: str) -> bool:
-    plain = fold_accents(text)
-    if sign in plain or not _SIGNS[sign].isdisjoint(split_words(plain)):
+    """Return whether *text* holds *sign*, such as €, or one of its names."""
+    folded_text = fold_accents(text)
+    if sign in folded_text or not _SIGN_NAMES[sign].isdisjoint(split_words(folded_text)):
         return True
-    return any(not name.isascii() and fold_accents(name) in plain for name in _SIGNS[sign])
+    return any(
+        not name.isascii() and fold_accents(name) in folded_text for name in _SIGN_NAMES[sign]
+    )
 
 
 def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
-    written = re.sub(r"[\s']", "", match.group(1))
-    readings = {written.replace(",", ""), written.replace(".", "").replace(",", ".")}
-    values = {value for reading in readings if (value := _to_decimal(reading)) is not None}
+    """Return the numbers that a match of `_WRITTEN_NUMBER` may mean."""
+    digits = re.sub(r"[\s']", "", match.group(1))
+    # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two
+    # values.
+    readings = {digits.replace(",", ""), digits.replace(".", "").replace(",", ".")}
+    values = {value for reading in readings if (value := _read_decimal(reading)) is not None}
     factor = _FACTORS.get(match.group(2) or "")
     if factor:
         values |= {value.scaleb(factor) for value in values}
     return frozenset(values)
 
 
-def _to_decimal(text: str) -> Decimal | None:
+def _read_decimal(text: str) -> Decimal | None:
+    """Return *text* as a number, ``None`` if it is not one."""
     try:
         return Decimal(text[:50])
     except InvalidOperation:
@@ -217,76 +262,103 @@ def _to_decimal(text: str) -> Decimal | None:
 
 
 def is_negated(text: str) -> bool:
-    """Whether *text* has a word, contraction or character that denies, in any of some twenty languages."""
+    """Return whether *text* has a word, contraction or character that denies.
+
+    Those of about twenty languages are known.
+    """
     return bool(_find_denials(fold_accents(text)))
 
 
 def _keeps_negation(text: str, query: str, span: str = "") -> bool:
-    """Whether *text* still denies what *query* denies: by any word or contraction that does, or a prefix ("uncovered").
+    """Return whether *text* still denies what *query* denies.
 
-    *span* is one denial of *query*. What the query says beside its denials is none: "aren't
-    non-stop" is not kept by "are non-stop", nor "doesn't fail" by "fails". Of a question that has
-    both a "not" and a "without", a text must hold two denials.
+    Any word or contraction that denies will do, and so will a prefix ("uncovered"). Denying words
+    that the query has besides its negations do not count: "aren't non-stop" is not kept by "are
+    non-stop", nor "doesn't fail" by "fails". If the query has both a "not" and a "without", the
+    text must have two denials.
+
+    Args:
+        text: The text to check.
+        query: The query, with at least one negation.
+        span: One negation of *query*.
     """
-    asked, plain = fold_accents(query), fold_accents(text)
-    for compound in _COMPOUND.findall(asked)[:_MOST_COMPOUNDS]:
+    folded_query, folded_text = fold_accents(query), fold_accents(text)
+    for compound in _COMPOUND.findall(folded_query)[:_MOST_COMPOUNDS]:
         for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):
-            plain = plain.replace(form, " ")
-    denials = _find_denials(asked)
-    protected = _negation_words() | set(fold_words(span))
-    own = {denial for denial in denials if denial in _denying_words() and denial not in protected}
-    count = _count_denials(denial for denial in _find_denials(plain) if denial not in own)
-    count += _count_rephrased_denials(plain, asked)
-    meant = [denial for denial in denials if denial not in own]
-    excluding = _exclusion_words().intersection(meant)
-    is_double = excluding and _count_denials(denial for denial in meant if denial not in excluding)
+            folded_text = folded_text.replace(form, " ")
+    denials = _find_denials(folded_query)
+    protected = _load_negations() | set(fold_words(span))
+    other_words = {
+        denial for denial in denials if denial in _load_denials() and denial not in protected
+    }
+    count = _count_denials(
+        denial for denial in _find_denials(folded_text) if denial not in other_words
+    )
+    count += _count_rephrased_denials(folded_text, folded_query)
+    meant_denials = [denial for denial in denials if denial not in other_words]
+    excluding = _load_exclusions().intersection(meant_denials)
+    is_double = excluding and _count_denials(
+        denial for denial in meant_denials if denial not in excluding
+    )
     return count > 1 if is_double else count > 0
 
 
 def _count_denials(denials: Iterable[str]) -> int:
-    """How many *denials* there are, where "ne" and "n'" are half of one."""
-    found = list(denials)
+    """Return how many negations *denials* make, given that "ne" and "n'" are half of one."""
+    words = list(denials)
     return len(
-        [one for one in found if one != "ne" and (one == "n't" or not one.startswith("n'"))]
-    ) or len(found[:1])
+        [word for word in words if word != "ne" and (word == "n't" or not word.startswith("n'"))]
+    ) or len(words[:1])
 
 
-def _find_denials(plain: str) -> list[str]:
-    """The words, contractions and characters that deny in a folded text."""
-    return _denial_pattern().findall(plain) + [
-        word for word in split_words(plain) if word in _denying_words()
+def _find_denials(folded_text: str) -> list[str]:
+    """Return the words, contractions and characters in a folded text that deny."""
+    return _compile_denials().findall(folded_text) + [
+        word for word in split_words(folded_text) if word in _load_denials()
     ]
 
 
-def _count_rephrased_denials(plain: str, asked: str) -> int:
-    known = set(re.findall(r"[\w-]+", asked))
-    stems = {word[:5] for word in split_words(asked) if len(word) > 3}
-    new = (
+def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
+    """Return how many negations of the query a text expresses in other words.
+
+    It may use a prefix ("uncovered"), or a word for trouble in place of "not working".
+    """
+    query_words = set(re.findall(r"[\w-]+", folded_query))
+    stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}
+    new_words = (
         word
-        for word in re.findall(r"[\w-]+", plain)
-        if word not in known and word not in _denying_words()
+        for word in re.findall(r"[\w-]+", folded_text)
+        if word not in query_words and word not in _load_denials()
     )
-    prefixed = map(_PREFIXED.match, new)
-    is_trouble = bool(_WORKING.search(asked) and _TROUBLE.search(plain))
+    prefixed = map(_PREFIXED.match, new_words)
+    is_trouble = bool(_WORKING.search(folded_query) and _TROUBLE.search(folded_text))
     return is_trouble + sum(match is not None and match.group(1)[:5] in stems for match in prefixed)
 
 
 @cache
-def _negation_words() -> frozenset[str]:
-    return frozenset(fold_accents(word) for one in load_all() for word in one.negations)
+def _load_negations() -> frozenset[str]:
+    """Return the negations of all languages, folded."""
+    return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.negations)
 
 
 @cache
-def _denying_words() -> frozenset[str]:
-    return frozenset(fold_accents(word) for one in load_all() for word in one.denials)
+def _load_denials() -> frozenset[str]:
+    """Return the words of all languages that deny, folded."""
+    return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.denials)
 
 
 @cache
-def _exclusion_words() -> frozenset[str]:
-    return frozenset(word for one in load_all() for word in one.exclusions)
+def _load_exclusions() -> frozenset[str]:
+    """Return the words of all languages that exclude, such as "without"."""
+    return frozenset(word for lexicon in load_all() for word in lexicon.exclusions)
 
 
 @cache
-def _denial_pattern() -> re.Pattern[str]:
-    """In some scripts a denial is part of a longer run of characters; in the others, part of a contraction."""
-    return re.compile("|".join(pattern for one in load_all() for pattern in one.denial_patterns))
+def _compile_denials() -> re.Pattern[str]:
+    """Return a pattern for denials that are not words of their own.
+
+    In some scripts a denial is part of a longer run of characters, in others part of a contraction.
+    """
+    return re.compile(
+        "|".join(pattern for lexicon in load_all() for pattern in lexicon.denial_patterns)
+    )

@@ -1,1 +1,1 @@
-"""One file a transform of the catalogue, by its name: what the model is told and asked for."""
+"""The built-in prompts: one file per transform of the catalogue, by its name."""

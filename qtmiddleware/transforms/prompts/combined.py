@@ -1,4 +1,4 @@
-"""Rewrite, step-back, sub-queries and hypothetical passage from one call."""
+"""Ask for a rewrite, a step-back, sub-queries and a hypothetical passage in one model call."""
 
 from __future__ import annotations
 
@@ -76,8 +76,11 @@ ASPECTS: Final = (
 )
 
 
-def fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return rewrite, step-back and sub-queries, with passage and constraints if the settings ask for them."""
+def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
+    """Return the fields for rewrite, step-back and sub-queries.
+
+    The settings may add a hypothetical passage and the constraints of the question.
+    """
     sub_queries = ReplyField(
         "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
     )
@@ -90,7 +93,8 @@ def fields(settings: Settings) -> tuple[ReplyField, ...]:
     return (REWRITE, STEP_BACK, sub_queries, *passage, *constraints)
 
 
-def _flavour(settings: Settings) -> str:
+def _name_flavour(settings: Settings) -> str:
+    """Return the name of the settings that change the prompt, for its version."""
     passage = "hyde" if settings.llm.hyde_in_combined else ""
     constraints = "constraints" if settings.llm.constraints_in_combined else ""
     return "+".join(filter(None, (name_style(settings), passage, constraints)))
@@ -100,7 +104,7 @@ TRANSFORM: Final = Transform(
     mode="combined",
     version="combined/2",
     instruction=INSTRUCTION,
-    fields=fields,
+    fields=choose_fields,
     rules=RULES,
-    flavour=_flavour,
+    flavour=_name_flavour,
 )

@@ -1,4 +1,4 @@
-"""A question with several parts, as the questions that have to be looked up for it."""
+"""Split a question with several parts into questions that can be searched on their own."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ RULES: Final = (
 )
 
 
-def fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """The one field: five sub-queries in research style, else at most *max_sub_queries*."""
+def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
+    """Return the field for sub-queries: five in research style, else at most ``maxSubQueries``."""
     if settings.llm.sub_query_style == "research":
         return (
             ReplyField(
@@ -63,12 +63,13 @@ def fields(settings: Settings) -> tuple[ReplyField, ...]:
 
 
 def name_style(settings: Settings) -> str:
-    """The style of the sub-queries as it stands in a prompt's version, empty for the usual one."""
+    """Return the style of the sub-queries for a prompt's version, ``""`` for the usual one."""
     style = settings.llm.sub_query_style
     return "" if style == "simple" else style
 
 
-def _instruction(settings: Settings) -> str:
+def _choose_instruction(settings: Settings) -> str:
+    """Return the instruction for the style of sub-queries in *settings*."""
     return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(
         name_style(settings), INSTRUCTION
     )
@@ -77,8 +78,8 @@ def _instruction(settings: Settings) -> str:
 TRANSFORM: Final = Transform(
     mode="decompose",
     version="decompose/2",
-    instruction=_instruction,
-    fields=fields,
+    instruction=_choose_instruction,
+    fields=choose_fields,
     rules=RULES,
     example=(
         "Which has the longer warranty, the Brio 3 or the Tavo S?",

@@ -1,6 +1,6 @@
-"""A passage that could answer the question, to be searched in its place.
+"""Ask for a passage that could answer the question, to be searched instead of the question.
 
-Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", 2022.
+Source: Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", 2022.
 """
 
 from __future__ import annotations

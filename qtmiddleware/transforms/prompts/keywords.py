@@ -1,4 +1,4 @@
-"""The terms by which documents on the question would be known."""
+"""Ask for the key terms that documents on the question would use."""
 
 from __future__ import annotations
 

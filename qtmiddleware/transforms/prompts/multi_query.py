@@ -1,4 +1,4 @@
-"""The same question in several wordings."""
+"""Ask for the same question in several wordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A question that leans on its conversation, made to stand alone."""
+"""Ask for the last question of a conversation in a form that stands alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A broader question whose answer is the background of the one that was asked.
+"""Ask for a broader question, whose answer is the background of the one that was asked.
 
-Zheng et al., "Take a Step Back: Evoking Reasoning via Abstraction in Large Language Models", 2023.
+Source: Zheng et al., "Take a Step Back: Evoking Reasoning via Abstraction in Large Language
+Models", 2023.
 """
 
 from __future__ import annotations

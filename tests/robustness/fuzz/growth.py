@@ -94,8 +94,8 @@ _GIVEN: Final = {
     "transforms.reply_rules._ASIDE": 200,
     "transforms.plain_text._GENERIC": 80,
     "answering.citing._INDEX_BEFORE": 200,
-    "transforms.chatter._opening_pattern": 300,
-    "transforms.chatter._refusal_pattern": 300,
+    "transforms.chatter._compile_noise_pattern": 300,
+    "transforms.chatter._compile_refusal_pattern": 300,
 }
 
 

@@ -83,7 +83,7 @@ def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
     )
     assert found is not None
     assert found.shares[0] > found.shares[1]
-    assert found.says == ["date: newest"]
+    assert found.notes == ["date: newest"]
 
 
 def test_a_name_counts_if_all_its_words_stand_in_the_question() -> None:
