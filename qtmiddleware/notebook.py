@@ -19,7 +19,7 @@ _CELL: Final = 'style="text-align:left;vertical-align:top"'
 def render_html(retrieval: Any) -> str:
     """Return *retrieval* as HTML: a sentence about it, and a row per passage. Every text is escaped."""
     heads = "".join(f"<th {_CELL}>{it}</th>" for it in ("place", "before", "passage", "why"))
-    rows = "".join(_render_row(*row) for row in _list_rows(retrieval))
+    rows = "".join(_render_row(*row) for row in list_rows(retrieval))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
     return f"<div><p>{escape(describe(retrieval))}</p>{table}</div>"
 
@@ -42,8 +42,8 @@ def describe(retrieval: Any) -> str:
     return ", ".join(parts)
 
 
-def _list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
-    """Each passage with its place, where the plain list has it, and why it stands where it does."""
+def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
+    """Return each passage with its place, its place in the plain list, and why it moved."""
     own = next((it.keys for it in retrieval.rankings if it.variant.kind == "original"), None)
     before = (
         {}

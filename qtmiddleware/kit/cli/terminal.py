@@ -11,6 +11,8 @@ import sys
 from typing import Final, TextIO
 from unicodedata import combining, east_asian_width
 
+from qtmiddleware.runtime.control_characters import OBEYED
+
 FAILED: Final = 1
 """Exit code: what was asked for could not be done."""
 USAGE: Final = 2
@@ -20,16 +22,8 @@ WORSE: Final = 3
 INTERRUPTED: Final = 130
 """Exit code: Ctrl-C."""
 
-# Control characters of both sets, escape among them, marks that turn the reading direction or end
-# lines, and letters that nobody sees.
-_OBEYED: Final = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
-    "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-)
 _BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-_CONTROLS: Final = re.compile(f"[{_OBEYED}]")
-# Halves of characters too: no stream can hold them, and JSON has a form for them.
-_ESCAPED: Final = re.compile(f"[{_OBEYED}\ud800-\udfff]")
+_CONTROLS: Final = re.compile(f"[{OBEYED}]")
 
 _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 # What a line of a list begins with: it goes on under the word behind that.
@@ -45,11 +39,6 @@ def strip_control_characters(text: str) -> str:
 def escape_line(text: str) -> str:
     """*text* on one line: what breaks or moves it is shown as Python writes it, so that no name can forge a line."""
     return strip_control_characters("".join(repr(it)[1:-1] if it in _BREAKS else it for it in text))
-
-
-def escape_json(written: str) -> str:
-    """The JSON *written* with each control character as its escape, so that it says the same."""
-    return _ESCAPED.sub(_escape, written)
 
 
 class LineWrapper:
@@ -148,8 +137,3 @@ def note(text: str = "") -> None:
         file=sys.stderr,
         flush=True,
     )
-
-
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
