@@ -15,7 +15,7 @@ from qtmiddleware.errors import ConfigError
 REPEATED: Final = object()
 """Stands in a read file where one object held the same key more than once."""
 
-RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
+RESERVED: Final = ("QTM_CONFIG", "QTM_MCP_TOKEN", "QTM_MODEL_DIR")
 """Variables with the settings' prefix that are no settings."""
 
 OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"

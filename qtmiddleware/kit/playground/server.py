@@ -6,7 +6,14 @@ import asyncio
 import hmac
 import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -58,17 +65,19 @@ def require_web() -> None:
             raise MissingExtra(name, "web")
 
 
-def open_socket(port: int | None) -> socket.socket:
-    """Return a socket that listens on the loopback at *port*, by default `PORT` or, where that is taken, a free one.
+def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) -> socket.socket:
+    """Return a socket that listens at *host* and *port*, by default *usual* or, where that is taken, a free one.
 
     Raises `ConfigError` where the port that was asked for cannot be had.
     """
-    for wanted in (PORT, 0) if port is None else (port,):
+    for wanted in (usual, 0) if port is None else (port,):
         try:
-            return socket.create_server((LOOPBACK, wanted))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, wanted), family=family)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-    message = f"port {port} cannot be used: {why}; leave --port out to use a free port"
+    at = "" if host == LOOPBACK else f" at {host}"
+    message = f"port {port or usual}{at} cannot be used: {why}; leave --port out to use a free port"
     raise ConfigError(message, path="--port", value=port)
 
 
@@ -77,19 +86,26 @@ def make_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-class Guard:
-    """Lets a request through to *app* that comes from this machine's own page, and refuses every other.
+def list_own_hosts(port: int) -> list[str]:
+    """Return the names by which this machine reaches a server at *port* of its loopback."""
+    return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
 
-    The host must be the one served (a name that was made to point here is none), the page that asks
-    must be our own or none at all, and the address must begin with the *token*, which is compared
-    in constant time.
+
+class Guard:
+    """Lets a request through to *app* that is made by one of the *hosts*, and refuses every other.
+
+    The host must be one of those served (a name that was made to point here is none), the page that
+    asks must be our own or none at all, and *find_problem* must find nothing wrong with the request.
+    Without *hosts* any name is taken, and no page may ask.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: Iterable[str], find_problem: Callable[[Scope], str]
+    ) -> None:
         self._app = app
-        self._token = token.encode()
-        self._hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost")}
+        self._hosts = {host.encode() for host in hosts}
         self._origins = {b"http://" + host for host in self._hosts}
+        self._find_problem = find_problem
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, with the headers that every answer has."""
@@ -110,8 +126,8 @@ class Guard:
     def _find_refusal(self, scope: Scope) -> str:
         headers = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return "This server answers only at 127.0.0.1."
+        if len(hosts) != 1 or (self._hosts and hosts[0] not in self._hosts):
+            return f"This server answers only at {min(self._hosts, default=b'one host').decode()}."
         if any(value not in self._origins for name, value in headers if name == b"origin") or (
             any(
                 value not in (b"none", b"same-origin")
@@ -124,14 +140,19 @@ class Guard:
                 "Another site requested this page, so it is not shown. Copy the address to the"
                 " address bar."
             )
-        # What is asked of the server as a whole, as by OPTIONS *, has no path.
-        given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._token):
-            return (
-                "This address is not the one that `qtm playground` printed. The address changes at"
-                " each start: use the newest one, and append the part of this one after the ?."
-            )
+        return self._find_problem(scope)
+
+
+def _find_wrong_address(token: str, scope: Scope) -> str:
+    """Return what is wrong with an address that does not begin with *token*, which is compared in constant time."""
+    # What is asked of the server as a whole, as by OPTIONS *, has no path.
+    given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
+    if hmac.compare_digest(given, token.encode()):
         return ""
+    return (
+        "This address is not the one that `qtm playground` printed. The address changes at"
+        " each start: use the newest one, and append the part of this one after the ?."
+    )
 
 
 def _only_opens(scope: Scope) -> bool:
@@ -187,7 +208,11 @@ class Server:
             Route(path, partial(self._answer, shown), methods=["GET"])
             for path, shown in pages.items()
         ]
-        self.app = Guard(Starlette(routes=routes, lifespan=live), token=token, port=port)
+        self.app = Guard(
+            Starlette(routes=routes, lifespan=live),
+            hosts=list_own_hosts(port),
+            find_problem=partial(_find_wrong_address, token),
+        )
 
     async def _answer(self, page: Page, request: Request) -> Response:
         from starlette.responses import RedirectResponse
@@ -296,14 +321,17 @@ async def serve(
 
     Nothing that is asked is logged. Raises `MissingExtra` without uvicorn and starlette.
     """
-    require_web()
+    port = listening.getsockname()[1]
+    server = Server(page, token=token, port=port, closing=closing, others=others)
+    await serve_app(server.app, listening)
+
+
+async def serve_app(app: ASGIApp, listening: socket.socket) -> None:
+    """Serve *app* at the socket until the process is interrupted, and log nothing."""
     import uvicorn
 
-    server = Server(
-        page, token=token, port=listening.getsockname()[1], closing=closing, others=others
-    )
     config = uvicorn.Config(
-        server.app,
+        app,
         http=_make_protocol(),
         ws="none",
         lifespan="on",
