@@ -34,6 +34,16 @@ _PIECES: Final = r"""
     |(?P<other>.)
 """
 
+_RATES: Final = {
+    "code": (0.0, 0.9),
+    "digits": (0.0, 0.7),
+    "latin": (0.0, 1.2),
+    "cyrillic": (0.5, 0.55),
+    "marks": (0.4, 0.5),
+    "letters": (0.0, 1.3),
+}
+"""Tokens per piece and per character, of the kinds of piece that may be cut anywhere."""
+
 
 @cache
 def _compile_pieces() -> Any:
@@ -57,13 +67,7 @@ def _count_piece(kind: str, piece: str) -> float:
         return 0 if piece == " " else 0.5 + length / 8
     if kind == "other":
         return len(piece.encode("utf-8", "surrogatepass"))
-    fixed, each = {
-        "code": (0.0, 0.9),
-        "digits": (0.0, 0.7),
-        "latin": (0.0, 1.2),
-        "cyrillic": (0.5, 0.55),
-        "marks": (0.4, 0.5),
-    }.get(kind, (0.0, 1.3))
+    fixed, each = _RATES[kind]
     return fixed + each * length
 
 
@@ -91,11 +95,13 @@ def cut_text(text: str, tokens: int) -> str:
 
 
 def _find_end(text: str, tokens: float) -> int:
-    """Return where the last piece ends that *tokens* have room for."""
+    """Return how many characters of *text* fit into so many *tokens*."""
     end = 0
     for found in _compile_pieces().finditer(text):
-        tokens -= _count_piece(found.lastgroup, found[0])
-        if tokens < 0:
-            return end
+        size = _count_piece(found.lastgroup, found[0])
+        if tokens < size:
+            fixed, each = _RATES.get(found.lastgroup, (tokens, 1.0))
+            return end + max(0, int((tokens - fixed) / each))
+        tokens -= size
         end = found.end()
     return end

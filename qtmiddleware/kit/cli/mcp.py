@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ from qtmiddleware.kit.cli.check import (
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
-from qtmiddleware.kit.cli.terminal import note, say
+from qtmiddleware.kit.cli.terminal import note
 from qtmiddleware.kit.mcp.clients import CLIENTS, build_entry
 from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
 from qtmiddleware.kit.mcp.stdio import Wire, claim_wire, serve_wire
@@ -106,7 +106,7 @@ def serve_command(
     Set QTM_MCP_TOKEN to require that token over HTTP.
     """
     require_mcp()
-    with nullcontext() if http else claim_wire() as wire, redirect_stdout(sys.stderr):
+    with claim_wire() as wire, redirect_stdout(sys.stderr):
         if folder is not None:
             os.chdir(folder)
             load_dotenv_file()
@@ -124,10 +124,10 @@ def serve_command(
                 tools.append(FetchTool(load, collection=collection))
             closing = search.middleware.aclose
             server = build_server(tools, name=collection, about=about, seconds=timeout)
-            if wire is not None:
-                asyncio.run(_serve_wire(server, wire, closing))
+            if http:
+                _serve_http(server, host, port, wire, closing)
             else:
-                _serve_http(server, host, port, closing)
+                asyncio.run(_serve_wire(server, wire, closing))
 
 
 @app.command("config", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -171,7 +171,9 @@ async def _serve_wire(server: Server[Any], wire: Wire, closing: Closing) -> None
         await closing()
 
 
-def _serve_http(server: Server[Any], host: str, port: int | None, closing: Closing) -> None:
+def _serve_http(
+    server: Server[Any], host: str, port: int | None, wire: Wire, closing: Closing
+) -> None:
     from qtmiddleware.kit.mcp.http import PATH, PORT, build_app, read_token
     from qtmiddleware.kit.playground.server import open_socket, serve_app
 
@@ -179,8 +181,8 @@ def _serve_http(server: Server[Any], host: str, port: int | None, closing: Closi
     with open_socket(port, host=host, usual=PORT) as listening:
         at = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
-        with redirect_stdout(sys.__stdout__):
-            say(f"http://{shown}:{at}{PATH}", wraps=False)
+        wire.writing.write(f"http://{shown}:{at}{PATH}\n".encode())
+        wire.writing.flush()
         note("Press Ctrl-C to stop.")
         application = build_app(server, host=host, port=at, token=token)
 
