@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -43,6 +44,10 @@ def test_an_example_prints_what_it_shows(
     (tmp_path / "docs").symlink_to(ROOT / "docs", target_is_directory=True)
     (tmp_path / "config").symlink_to(ROOT / "config", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
+    # An example may start `qtm` as a reader does, whose environment is active.
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    )
     # A handler that an example adds is none of the other tests' business.
     monkeypatch.setattr(logging.getLogger("qtmiddleware"), "handlers", [])
     exec(compile(example.code, guide.name, "exec"), {})
