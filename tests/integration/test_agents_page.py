@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 from pathlib import Path
@@ -58,10 +59,10 @@ def test_openais_agents_sdk_takes_the_tool(monkeypatch: pytest.MonkeyPatch) -> N
     agents.set_tracing_disabled(True)
 
     class Scripted(agents.Model):  # type: ignore[misc]
-        async def get_response(self, *args: Any, **kwargs: Any) -> Any:
-            items, tools = args[1], args[3]
+        async def get_response(self, *_: Any, **asked: Any) -> Any:
+            items = asked["input"]
             if isinstance(items, str) or len(items) == 1:
-                (tool,) = tools
+                (tool,) = asked["tools"]
                 assert tool.params_json_schema["properties"]["top_k"]["description"]
                 call = ResponseFunctionToolCall(
                     arguments=json.dumps(ASKED), call_id="1", name=tool.name, type="function_call"
@@ -81,6 +82,8 @@ def test_openais_agents_sdk_takes_the_tool(monkeypatch: pytest.MonkeyPatch) -> N
     assert run("openai_agents", model=Scripted())["answer"] == "sick"
 
 
+# The framework leaves a generator to a loop that it has closed.
+@pytest.mark.filterwarnings("ignore:asynchronous generator:ResourceWarning")
 def test_pydantic_ai_takes_the_tool() -> None:
     pytest.importorskip("pydantic_ai")
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
@@ -94,6 +97,7 @@ def test_pydantic_ai_takes_the_tool() -> None:
         return ModelResponse([TextPart(first_id(messages[-1].parts[0].content))])
 
     assert run("pydantic_ai", model=FunctionModel(answer))["answer"] == "sick"
+    gc.collect()
 
 
 def test_langchain_takes_the_tool() -> None:
@@ -122,14 +126,14 @@ def test_anthropics_tool_use_takes_the_tool(
 ) -> None:
     def answer(request: Request) -> Response:
         asked = request.get_json()
-        (tool,) = asked["tools"]
-        assert tool["input_schema"]["properties"]["query"]["description"]
-        content: list[dict[str, Any]] = [
-            {"type": "tool_use", "id": "toolu_1", "name": tool["name"], "input": ASKED}
-        ]
-        if len(asked["messages"]) > 1:
-            (result,) = asked["messages"][-1]["content"]
-            content = [{"type": "text", "text": first_id(result["content"])}]
+        said = asked["messages"][-1]["content"]
+        content: list[dict[str, Any]]
+        if isinstance(said, str):
+            (tool,) = asked["tools"]
+            assert tool["input_schema"]["properties"]["query"]["description"]
+            content = [{"type": "tool_use", "id": "toolu_1", "name": tool["name"], "input": ASKED}]
+        else:
+            content = [{"type": "text", "text": first_id(said[-1]["content"])}]
         reply = {
             "id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"], "content": content,
             "stop_reason": "tool_use" if content[0]["type"] == "tool_use" else "end_turn", "stop_sequence": None,

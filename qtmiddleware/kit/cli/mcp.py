@@ -98,9 +98,10 @@ def serve_command(
         typer.Option(min=0, max=65_535, help="With --http: port. Default: 8766, or a free port."),
     ] = None,
 ) -> None:
-    """Serve a search over stdin and stdout, or over HTTP.
+    """Serve a search to agents.
 
-    Agents get the tool 'search', and with --fetch the tool 'fetch'. Both only
+    The server speaks over stdin and stdout, or with --http over HTTP. Agents get
+    the tool 'search', and with --fetch the tool 'fetch'. Both only
     read. What your function prints goes to stderr.
 
     Set QTM_MCP_TOKEN to require that token over HTTP.
@@ -137,7 +138,9 @@ def config_command(
         Literal["claude", "cursor", "vscode"], typer.Option(help="Program that runs the agent.")
     ],
 ) -> None:
-    """Print the entry for the config file of an agent's program.
+    """Print a client's config entry.
+
+    It goes into the config file of the program that runs the agent.
 
     All other arguments are those of 'qtm mcp serve':
     qtm mcp config --client claude app:search --name 'the staff handbook'
