@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mcp  # noqa: F401 - keeps the stderr it finds, which must have a descriptor: not that of `capsys`
 import pytest
 
 import qtmiddleware as qtm
