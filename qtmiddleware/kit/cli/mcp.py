@@ -107,6 +107,8 @@ def serve_command(
     Set QTM_MCP_TOKEN to require that token over HTTP.
     """
     require_mcp()
+    if sys.stdin.isatty() and not http:
+        note("Waiting for a client's messages on stdin. Press Ctrl-C to stop.")
     with claim_wire() as wire, redirect_stdout(sys.stderr):
         if folder is not None:
             os.chdir(folder)
