@@ -25,7 +25,7 @@ def render_html(retrieval: Any) -> str:
     heads = "".join(
         f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
     )
-    rows = "".join(_render_row(*row) for row in _list_rows(retrieval))
+    rows = "".join(_render_row(*row) for row in list_rows(retrieval))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
     return f"<div><p>{escape(describe(retrieval))}</p>{table}</div>"
 
@@ -50,7 +50,7 @@ def describe(retrieval: Any) -> str:
     return ", ".join(phrases)
 
 
-def _list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
+def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     """Return each passage with its place, its place in the plain list, and why it moved."""
     plain_keys = next(
         (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None

@@ -18,8 +18,8 @@ from qtmiddleware.errors import ConfigError
 REPEATED: Final = object()
 """The value of a key that one object of a file holds more than once."""
 
-RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
-"""Variables that begin like settings and are none."""
+RESERVED: Final = ("QTM_CONFIG", "QTM_MCP_TOKEN", "QTM_MODEL_DIR")
+"""Variables with the settings' prefix that are no settings."""
 
 OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
 """The variables that Kubernetes sets in every pod next to a service called ``qtm``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -51,6 +51,7 @@ from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
     from qtmiddleware.runtime.steps import Flow
+    from qtmiddleware.tools.search_tool import SearchTool
     from qtmiddleware.wrapping.check import Check
 
 P = ParamSpec("P")
@@ -286,6 +287,33 @@ class Wrapped(Generic[P, R]):
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
         """Do what `check` does without blocking the running event loop."""
         return await arun(*self._prepare_check(args, kwargs))
+
+    def as_tool(
+        self,
+        *,
+        name: str = "search",
+        collection: str = "",
+        about: str = "",
+        fields: Sequence[str] = (),
+        arguments: Mapping[str, Any] | None = None,
+    ) -> SearchTool:
+        """Return this function as a tool that agents can call.
+
+        The tool has a name, a description, a JSON schema and two callables, `run` and `arun`, which
+        agent frameworks take as they are.
+
+        Args:
+            name: The tool's name, which the model reads.
+            collection: What the function searches, such as "the staff handbook".
+            about: One sentence on what the collection holds.
+            fields: Names of the metadata that each result shows.
+            arguments: Arguments of the function beside the question and the number of passages.
+        """
+        from qtmiddleware.tools.search_tool import SearchTool
+
+        return SearchTool(
+            self, name=name, collection=collection, about=about, fields=fields, arguments=arguments
+        )
 
     @property
     def middleware(self) -> Any:
@@ -764,6 +792,12 @@ class Bound(Generic[P, R]):
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
         """Call `Wrapped.acheck` on this object."""
         return await self.__func__.acheck(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def as_tool(self, **options: Any) -> SearchTool:
+        """`Wrapped.as_tool` on this object."""
+        from qtmiddleware.tools.search_tool import SearchTool
+
+        return SearchTool(self, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__annotations__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import mcp  # noqa: F401 - keeps the stderr it finds, which must have a descriptor: not that of `capsys`
 import pytest
 
 import qtmiddleware as qtm
@@ -43,6 +45,10 @@ def test_an_example_prints_what_it_shows(
     (tmp_path / "docs").symlink_to(ROOT / "docs", target_is_directory=True)
     (tmp_path / "config").symlink_to(ROOT / "config", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
+    # An example may start `qtm` as a reader does, whose environment is active.
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    )
     # A handler that an example adds is none of the other tests' business.
     monkeypatch.setattr(logging.getLogger("qtmiddleware"), "handlers", [])
     exec(compile(example.code, guide.name, "exec"), {})

@@ -249,3 +249,10 @@ def _numbers(query: str, top_k: int) -> list[float]:
 
 async def _counts(query: str) -> dict[str, int]:
     return {}
+
+
+def check_tools() -> None:
+    """A wrapped function, a method and an asynchronous function are tools with the same callables."""
+    for tool in (plain.as_tool(name="find", fields=("year",)), awaited.as_tool()):
+        assert_type(tool.run("a question", top_k=3), str)
+        assert_type(tool.input_schema, dict[str, Any])

@@ -29,7 +29,7 @@ CORE: tuple[frozenset[str], ...] = tuple(
     runtime
     retrieval
     providers
-    answering
+    answering tools
     wrapping
     testing
     integrations
@@ -44,6 +44,7 @@ KIT: tuple[frozenset[str], ...] = tuple(
     evaluation
     demo
     playground
+    mcp
     cli
     """.strip().splitlines()
 )

@@ -14,6 +14,7 @@ from qtmiddleware.kit.cli import (
     config,
     demo,
     ingest,
+    mcp,
     playground,
     query,
     shadow,
@@ -41,6 +42,7 @@ app.command("preprocess")(transform.preprocess_command)
 app.command("transform")(transform.transform_command)
 app.command("tune")(tune.tune_command)
 app.add_typer(config.app, name="config")
+app.add_typer(mcp.app, name="mcp")
 app.add_typer(shadow.app, name="shadow")
 
 

@@ -21,7 +21,8 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.reading import list_presets
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import CONFIG_FILES
-from qtmiddleware.kit.cli.terminal import escape_json, escape_line, note, strip_control_characters
+from qtmiddleware.kit.cli.terminal import escape_line, note, strip_control_characters
+from qtmiddleware.runtime.control_characters import escape_json
 
 ShowProgress = Callable[[str, int, int], None]
 """A function of a description of the current step, how much of it is done, and its total."""

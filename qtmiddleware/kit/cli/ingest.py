@@ -27,11 +27,12 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
 from qtmiddleware.kit.cli.environment import files_of, load_config, note_files
-from qtmiddleware.kit.cli.terminal import FAILED, escape_json, escape_line, note
+from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 from qtmiddleware.kit.documents import describe_left_out
 from qtmiddleware.kit.documents.finding import EXTENSIONS
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
 from qtmiddleware.kit.stores.sqlite.files import MEMORY
+from qtmiddleware.runtime.control_characters import escape_json
 
 _logger: Final = logging.getLogger("qtmiddleware.ingest")
 _LABELS: dict[Stage, str] = {

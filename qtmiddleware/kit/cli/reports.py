@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.kit.cli.terminal import escape_json, note
+from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import refuse_link, replace_file
 
 

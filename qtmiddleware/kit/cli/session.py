@@ -18,7 +18,8 @@ from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import format_question_heading
 from qtmiddleware.kit.cli.show import explain, present, show_pieces
-from qtmiddleware.kit.cli.terminal import escape_json, note, say
+from qtmiddleware.kit.cli.terminal import note, say
+from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import open_itself
 
 if TYPE_CHECKING:

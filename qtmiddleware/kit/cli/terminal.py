@@ -11,6 +11,8 @@ import sys
 from typing import Final, TextIO
 from unicodedata import combining, east_asian_width
 
+from qtmiddleware.runtime.control_characters import OBEYED
+
 FAILED: Final = 1
 """Exit code: the command could not do its work."""
 USAGE: Final = 2
@@ -20,16 +22,8 @@ WORSE: Final = 3
 INTERRUPTED: Final = 130
 """Exit code: Ctrl-C."""
 
-# Control characters of both sets (escape is one of them), marks that change the reading direction
-# or end lines, and invisible letters.
-_CONTROL_CHARS: Final = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
-    "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-)
 _LINE_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-_CONTROLS: Final = re.compile(f"[{_CONTROL_CHARS}]")
-# Half surrogate pairs too: no stream can encode them, and JSON has an escape for them.
-_ESCAPED: Final = re.compile(f"[{_CONTROL_CHARS}\ud800-\udfff]")
+_CONTROLS: Final = re.compile(f"[{OBEYED}]")
 
 _TOKENS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 # A list item begins with such a marker. Its next lines are indented to the word after the marker.
@@ -53,11 +47,6 @@ def escape_line(text: str) -> str:
     return strip_control_characters(
         "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
     )
-
-
-def escape_json(document: str) -> str:
-    """Return the JSON *document* with control characters as escapes. Its meaning stays the same."""
-    return _ESCAPED.sub(_escape_unit, document)
 
 
 class LineWrapper:
@@ -173,8 +162,3 @@ def note(text: str = "") -> None:
         file=sys.stderr,
         flush=True,
     )
-
-
-def _escape_unit(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))

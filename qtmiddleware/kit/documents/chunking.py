@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.kit_settings import ChunkBoundary
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.preprocessing.lexicon import load_all
+from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end
 
 _LOOK_AHEAD: Final = 64
 """Characters after the longest possible chunk in a window, to see what follows a full stop."""
@@ -23,22 +23,6 @@ _TRIES: Final = 3
 A boundary is refused only if a combining mark belongs to the white space after it.
 """
 
-_SENTENCE: Final = r"""
-    (?:
-        # Of a run of full stops and marks only the whole counts; that is also what keeps this linear.
-        [.!?…](?<![.!?…].)[.!?…]*+
-        # Something follows, and neither in small letters nor in the next cell of a table's row.
-        (?=CLOSERS*+(?:\s|\Z))(?!CLOSERS*+(?:\s++\p{Ll}|[ \t]++\|))
-        # No initial, no "e.g.", no abbreviation and no number of a list's item stands before it.
-        (?<!(?<![\p{L}\p{M}\p{N}])(?:\p{L}|ABBREVIATIONS)\.)
-        (?<!(?:^|[\n\r])[ \t]{0,8}[0-9]{1,3}\.)
-    |
-        # What ends a sentence in other scripts needs no white space behind it: 。 ！ ？ ؟ ۔ । ॥ ።
-        [\p{Sentence_Terminal}--[.!?]]++
-    )
-    CLOSERS*+
-"""
-_CLOSERS: Final = r"""[\p{Pe}\p{Pf}\p{Pi}"'*_]"""
 _NEW_LINE: Final = r"(?:\r\n?+|[\n\x85\u2028])"
 _PARAGRAPH: Final = rf"{_NEW_LINE}[ \t]*+{_NEW_LINE}|\u2029"
 _CLAUSE: Final = r"[、，；：]++"
@@ -181,27 +165,21 @@ def _compile_pattern(kind: str) -> Any:
     """Return the pattern for a kind of boundary."""
     import regex
 
-    # A full stop after an abbreviation ends no sentence: a name or a number follows.
-    abbreviations = dict.fromkeys(word for lexicon in load_all() for word in lexicon.abbreviations)
-    sentence = _SENTENCE.replace("CLOSERS", _CLOSERS).replace(
-        "ABBREVIATIONS", "|".join(abbreviations)
-    )
+    if kind == "sentence":
+        return compile_sentence_end()
     patterns = {
         "prose": (
-            rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{_CLOSERS}{{0,2}}["
+            rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{CLOSERS}{{0,2}}["
             rf" \t]{{0,2}}(?:{_PARAGRAPH}))"
         ),
         "paragraph": _PARAGRAPH,
-        "sentence": sentence,
         "line": _NEW_LINE,
         "clause": _CLAUSE,
         "word": r"\s++",
         "space": r"\s*+",
         "cluster": r"\X",
     }
-    return regex.compile(
-        patterns[kind], regex.VERSION1 | (regex.VERBOSE if kind == "sentence" else 0)
-    )
+    return regex.compile(patterns[kind], regex.VERSION1)
 
 
 def _find_chunk_end(window: str, size: int, shortest: int) -> int:

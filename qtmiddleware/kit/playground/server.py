@@ -6,7 +6,14 @@ import asyncio
 import hmac
 import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -59,18 +66,22 @@ def require_web() -> None:
             raise MissingExtra(name, "web")
 
 
-def open_socket(port: int | None) -> socket.socket:
-    """Return a socket that listens on this machine at *port*.
+def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) -> socket.socket:
+    """Return a socket that listens at *host* and *port*.
 
-    By default it is `PORT` or, if that is taken, a free port. Raises `ConfigError` if *port* cannot
+    By default it is *usual* or, if that is taken, a free port. Raises `ConfigError` if *port* cannot
     be used.
     """
-    for candidate in (PORT, 0) if port is None else (port,):
+    for candidate in (usual, 0) if port is None else (port,):
         try:
-            return socket.create_server((LOOPBACK, candidate))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, candidate), family=family)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-    message = f"port {port} cannot be used: {reason}; leave --port out to use a free port"
+    place = "" if host == LOOPBACK else f" at {host}"
+    message = (
+        f"port {port or usual}{place} cannot be used: {reason}; leave --port out to use a free port"
+    )
     raise ConfigError(message, path="--port", value=port)
 
 
@@ -79,20 +90,27 @@ def make_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-class Guard:
-    """Lets only requests from this machine's own page through to an application.
+def list_own_hosts(port: int) -> list[str]:
+    """Return the names by which this machine reaches a server at *port* of its loopback."""
+    return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
 
-    The host must be the served one, so that a foreign name that points here is refused. The page
-    that sends the request must be ours, or none. The address must begin with the token, which is
-    compared in constant time.
+
+class Guard:
+    """Lets only requests of the served hosts through to an application.
+
+    The host must be a served one, so that a foreign name that points here is refused. The page
+    that sends the request must be ours, or none. Without hosts, every host is accepted and no page
+    may ask.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
-        """Guard *app*, which is served at *port* under an address that begins with *token*."""
+    def __init__(
+        self, app: ASGIApp, *, hosts: Iterable[str], find_problem: Callable[[Scope], str]
+    ) -> None:
+        """Guard *app*, served at *hosts*; *find_problem* says what else is wrong with a request."""
         self._app = app
-        self._token = token.encode()
-        self._hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost")}
+        self._hosts = {host.encode() for host in hosts}
         self._origins = {b"http://" + host for host in self._hosts}
+        self._find_problem = find_problem
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, with the headers that every answer has."""
@@ -114,8 +132,8 @@ class Guard:
         """Return why a request is refused; empty if it is allowed."""
         headers = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return "This server answers only at 127.0.0.1."
+        if len(hosts) != 1 or (self._hosts and hosts[0] not in self._hosts):
+            return f"This server answers only at {min(self._hosts, default=b'one host').decode()}."
         if any(value not in self._origins for name, value in headers if name == b"origin") or (
             any(
                 value not in (b"none", b"same-origin")
@@ -128,14 +146,22 @@ class Guard:
                 "Another site requested this page, so it is not shown. Copy the address to the"
                 " address bar."
             )
-        # A request to the server as a whole, such as OPTIONS *, has no path.
-        token = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(token, self._token):
-            return (
-                "This address is not the one that `qtm playground` printed. The address changes at"
-                " each start: use the newest one, and append the part of this one after the ?."
-            )
+        return self._find_problem(scope)
+
+
+def _find_wrong_address(token: str, scope: Scope) -> str:
+    """Return what is wrong with an address that does not begin with *token*; empty if it does.
+
+    The token is compared in constant time.
+    """
+    # A request to the server as a whole, such as OPTIONS *, has no path.
+    given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
+    if hmac.compare_digest(given, token.encode()):
         return ""
+    return (
+        "This address is not the one that `qtm playground` printed. The address changes at"
+        " each start: use the newest one, and append the part of this one after the ?."
+    )
 
 
 def _is_opening_only(scope: Scope) -> bool:
@@ -207,7 +233,11 @@ class Server:
             Route(path, partial(self._answer_request, shown), methods=["GET"])
             for path, shown in pages.items()
         ]
-        self.app = Guard(Starlette(routes=routes, lifespan=live), token=token, port=port)
+        self.app = Guard(
+            Starlette(routes=routes, lifespan=live),
+            hosts=list_own_hosts(port),
+            find_problem=partial(_find_wrong_address, token),
+        )
 
     async def _answer_request(self, page: Page, request: Request) -> Response:
         """Return the page for *request*, or a redirection to the address that means the same."""
@@ -332,14 +362,17 @@ async def serve(
     Raises:
         MissingExtra: uvicorn or starlette is not installed.
     """
-    require_web()
+    port = listening.getsockname()[1]
+    server = Server(page, token=token, port=port, closing=closing, others=others)
+    await serve_app(server.app, listening)
+
+
+async def serve_app(app: ASGIApp, listening: socket.socket) -> None:
+    """Serve *app* at the socket until the process is interrupted, and log nothing."""
     import uvicorn
 
-    server = Server(
-        page, token=token, port=listening.getsockname()[1], closing=closing, others=others
-    )
     config = uvicorn.Config(
-        server.app,
+        app,
         http=_make_protocol(),
         ws="none",
         lifespan="on",

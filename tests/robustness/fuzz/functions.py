@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.kit.cli.terminal import escape_json, strip_control_characters
+from qtmiddleware.kit.cli.terminal import strip_control_characters
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
 from qtmiddleware.kit.documents.converting import Read
 from qtmiddleware.kit.documents.markup import read_html
@@ -31,6 +31,7 @@ from qtmiddleware.preprocessing.text import clean, normalise, shorten, split_tok
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
+from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
 from qtmiddleware.transforms.json_reading import find_json
 from qtmiddleware.transforms.parsing import strip_thoughts

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.kit.cli.terminal import escape_json, strip_control_characters
+from qtmiddleware.kit.cli.terminal import strip_control_characters
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.reporting.figures import shorten_start
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
@@ -22,6 +22,7 @@ from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
 from qtmiddleware.preprocessing import prepare, protected_spans
 from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.redis_cache import decode, encode
 from tests.robustness.fuzz import replies
 from tests.robustness.fuzz.promises import check, text_of

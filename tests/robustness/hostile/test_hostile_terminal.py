@@ -15,9 +15,10 @@ from rich.table import Table
 
 from qtmiddleware.kit.cli.console import PlainConsole
 from qtmiddleware.kit.cli.reports import write_report
-from qtmiddleware.kit.cli.terminal import escape_json, escape_line, strip_control_characters
+from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
+from qtmiddleware.runtime.control_characters import escape_json
 from tests.support.answering_service import AnsweringService
 from tests.support.command_line import Ended
 from tests.support.conversing import INDEX, environ

@@ -1,0 +1,200 @@
+"""``qtm mcp``: a function of the user's own, or the index, as a tool of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from qtmiddleware.kit.cli.check import (
+    TARGET,
+    Arguments,
+    find_function,
+    read_argument,
+    wrap_function,
+)
+from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
+from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
+from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
+from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.mcp.clients import CLIENTS, build_entry
+from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
+from qtmiddleware.kit.mcp.stdio import Wire, claim_wire, serve_wire
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+    from qtmiddleware.kit.mcp.server import AgentTool
+
+Closing = Callable[[], Awaitable[None]]
+
+
+class _ServeByDefault(TyperGroup):
+    """Takes ``qtm mcp app:search`` for ``qtm mcp serve app:search``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, "-h", "--help"}:
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_ServeByDefault, help="Serve your search to agents.")
+
+
+@app.callback()
+def mcp() -> None:
+    """Serve your search to agents by the Model Context Protocol (MCP).
+
+    'qtm mcp app:search' is short for 'qtm mcp serve app:search'.
+    """
+
+
+@app.command("serve")
+def serve_command(
+    function: Annotated[
+        str | None,
+        typer.Argument(metavar=TARGET, help="Your function. Default: the search of the index."),
+    ] = None,
+    fetch: Annotated[
+        str | None,
+        typer.Option(metavar=TARGET, help="Function that returns a document by its id."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="What is searched, such as 'the staff handbook'.")] = "",
+    about: Annotated[str, typer.Option(help="One sentence on what the collection holds.")] = "",
+    field: Annotated[
+        list[str] | None,
+        typer.Option(help="Metadata field that each result shows. Repeatable."),
+    ] = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    arguments: Arguments = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False, exists=True, help="Folder to run in. Default: the current folder."
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=3_600, help="Seconds after which a call is stopped.")
+    ] = SECONDS,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve over HTTP instead of stdin and stdout.")
+    ] = False,
+    host: Annotated[
+        str,
+        typer.Option(help="With --http: address to listen at. All but 127.0.0.1 need a token."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="With --http: port. Default: 8766, or a free port."),
+    ] = None,
+) -> None:
+    """Serve a search to agents.
+
+    The server speaks over stdin and stdout, or with --http over HTTP. Agents get
+    the tool 'search', and with --fetch the tool 'fetch'. Both only
+    read. What your function prints goes to stderr.
+
+    Set QTM_MCP_TOKEN to require that token over HTTP.
+    """
+    require_mcp()
+    if sys.stdin.isatty() and not http:
+        note("Waiting for a client's messages on stdin. Press Ctrl-C to stop.")
+    with claim_wire() as wire, redirect_stdout(sys.stderr):
+        if folder is not None:
+            os.chdir(folder)
+            load_dotenv_file()
+        load = None if fetch is None else find_function(fetch)
+        given = dict(read_argument(it) for it in arguments or ())
+        collection = name or (function or "the index")
+        with show_warnings(without=SHOWN_ANYWAY), _open_search(function, config, sets) as search:
+            tool = search.as_tool(
+                collection=collection, about=about, fields=field or (), arguments=given
+            )
+            tools: list[AgentTool] = [tool]
+            if load is not None:
+                from qtmiddleware.kit.mcp.fetch_tool import FetchTool
+
+                tools.append(FetchTool(load, collection=collection))
+            closing = search.middleware.aclose
+            server = build_server(tools, name=collection, about=about, seconds=timeout)
+            if http:
+                _serve_http(server, host, port, wire, closing)
+            else:
+                asyncio.run(_serve_wire(server, wire, closing))
+
+
+@app.command("config", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def config_command(
+    ctx: typer.Context,
+    client: Annotated[
+        Literal["claude", "cursor", "vscode"], typer.Option(help="Program that runs the agent.")
+    ],
+) -> None:
+    """Print a client's config entry.
+
+    It goes into the config file of the program that runs the agent.
+
+    All other arguments are those of 'qtm mcp serve':
+    qtm mcp config --client claude app:search --name 'the staff handbook'
+    """
+    arguments = list(ctx.args)
+    serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    checked = serve.make_context("qtm mcp serve", list(arguments)).params
+    if checked["folder"] is None:
+        arguments += ["--folder", str(Path.cwd())]
+    name = (checked["function"] or "qtmiddleware").replace(":", "-")
+    print(json.dumps(build_entry(client, name, arguments), indent=2))
+    note(f"Add this to {CLIENTS[client][1]}.")
+
+
+@contextmanager
+def _open_search(function: str | None, config: str | None, sets: list[str] | None) -> Iterator[Any]:
+    """Yield the wrapped function, or the search of the index without one."""
+    if function is None:
+        loaded = load_config(config, sets)
+        with open_middleware(loaded, config) as middleware:
+            yield middleware.retriever
+        return
+    with wrap_function(find_function(function), config, sets, {}) as wrapped:
+        yield wrapped
+
+
+async def _serve_wire(server: Server[Any], wire: Wire, closing: Closing) -> None:
+    try:
+        await serve_wire(server, wire)
+    finally:
+        await closing()
+
+
+def _serve_http(
+    server: Server[Any], host: str, port: int | None, wire: Wire, closing: Closing
+) -> None:
+    from qtmiddleware.kit.mcp.http import PATH, PORT, build_app, read_token
+    from qtmiddleware.kit.playground.server import open_socket, serve_app
+
+    token = read_token(os.environ, host)
+    with open_socket(port, host=host, usual=PORT) as listening:
+        at = listening.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        wire.writing.write(f"http://{shown}:{at}{PATH}\n".encode())
+        wire.writing.flush()
+        note("Press Ctrl-C to stop.")
+        application = build_app(server, host=host, port=at, token=token)
+
+        async def serve() -> None:
+            try:
+                await serve_app(application, listening)
+            finally:
+                await closing()
+
+        asyncio.run(serve())

@@ -1,0 +1,80 @@
+"""The protocol over HTTP: on this machine's loopback, or anywhere with a token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.playground.server import LOOPBACK, Guard, list_own_hosts
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from starlette.types import ASGIApp, Scope
+
+PORT: Final = 8766
+"""Taken if nobody asks for another and it is free."""
+PATH: Final = "/mcp"
+TOKEN: Final = "QTM_MCP_TOKEN"
+"""The environment variable that holds the token."""
+LEAST_CHARS: Final = 16
+"""Characters of a token below which it is refused."""
+
+
+def read_token(environ: Any, host: str) -> str:
+    """Return the token of *environ*, ``""`` if there is none and *host* is the loopback.
+
+    Raises `ConfigError` for another host without a token, and for a token that is short or has
+    characters that no header holds.
+    """
+    token: str = environ.get(TOKEN, "")
+    if not token and host == LOOPBACK:
+        return ""
+    if len(token) < LEAST_CHARS or not (token.isascii() and token.isprintable()) or " " in token:
+        need = "the token" if token else f"--host {host} needs a token, which"
+        raise ConfigError(
+            f"{need} must be at least {LEAST_CHARS} characters of ASCII without spaces; set"
+            f" {TOKEN}",
+            path=TOKEN,
+        )
+    return token
+
+
+def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIApp:
+    """Return the application that serves *server* at `PATH` to whoever may ask.
+
+    Every request stands for itself: no session is kept for a client that has left.
+    """
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    # The guard checks Host and Origin.
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    app = server.streamable_http_app(
+        streamable_http_path=PATH, stateless_http=True, transport_security=unchecked
+    )
+    return Guard(app, hosts=_list_hosts(host, port), find_problem=partial(_find_wrong_token, token))
+
+
+def _list_hosts(host: str, port: int) -> list[str]:
+    """Return the names that a request may call the server by; none if it listens everywhere, by any name."""
+    if host == LOOPBACK:
+        return list_own_hosts(port)
+    try:
+        if ipaddress.ip_address(host).is_unspecified:
+            return []
+    except ValueError:
+        pass
+    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
+
+
+def _find_wrong_token(token: str, scope: Scope) -> str:
+    """Return what is wrong with a request that does not bring *token*, which is compared in constant time."""
+    if not token:
+        return ""
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    wanted = b"Bearer " + token.encode()
+    if len(given) == 1 and hmac.compare_digest(given[0], wanted):
+        return ""
+    return f"The header Authorization must be 'Bearer' and the token of {TOKEN}."

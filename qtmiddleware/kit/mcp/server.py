@@ -1,0 +1,110 @@
+"""The tools `search` and `fetch` as the protocol has them. A failure is a result with a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from importlib.metadata import version as version_of
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from qtmiddleware.errors import MissingExtra
+from qtmiddleware.tools.passages import build_failure
+from qtmiddleware.tools.search_tool import describe_failure
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+SECONDS: Final = 30.0
+"""How long a tool is waited for: a function that hangs is bound by nothing else."""
+
+
+class AgentTool(Protocol):
+    """A tool that the server offers."""
+
+    @property
+    def name(self) -> str:
+        """The name that the model reads."""
+
+    @property
+    def description(self) -> str:
+        """What the model reads about it."""
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The arguments as JSON schema."""
+
+    def call(self, arguments: Mapping[str, Any]) -> Coroutine[Any, Any, str]:
+        """Return the result as text; raise whatever went wrong."""
+
+
+def require_mcp() -> None:
+    """Raise `MissingExtra` if the protocol's SDK is not installed."""
+    if find_spec("mcp") is None:
+        raise MissingExtra("mcp", "mcp")
+
+
+def build_server(
+    tools: Sequence[AgentTool], *, name: str, about: str = "", seconds: float = SECONDS
+) -> Server[Any]:
+    """Return the server of *tools*; each call ends after so many *seconds* at the latest."""
+    require_mcp()
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+
+    by_name = {tool.name: tool for tool in tools}
+    listed = [
+        types.Tool(
+            name=tool.name,
+            description=tool.description,
+            input_schema=tool.input_schema,
+            annotations=types.ToolAnnotations(
+                read_only_hint=True, destructive_hint=False, idempotent_hint=True
+            ),
+        )
+        for tool in tools
+    ]
+
+    async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=listed)
+
+    async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if (tool := by_name.get(params.name)) is None:
+            known = ", ".join(by_name)
+            text, is_error = build_failure(f"There is no such tool; the tools are {known}."), True
+        else:
+            text, is_error = await _call(tool, params.arguments or {}, seconds)
+        # The text alone: a structured result beside it would count twice against the budget.
+        content = types.TextContent(type="text", text=text)
+        return types.CallToolResult(content=[content], is_error=is_error)
+
+    return Server(
+        name,
+        version=version_of("qtmiddleware"),
+        instructions=about or None,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+_running: Final[set[asyncio.Task[str]]] = set()
+
+
+async def _call(tool: AgentTool, arguments: Mapping[str, Any], seconds: float) -> tuple[str, bool]:
+    """Return the result of a call, and whether it failed. If the client leaves, the call is cancelled."""
+    # A task of its own: the SDK cancels again and again until its own task ends, so that nothing
+    # could be drained there.
+    task = asyncio.create_task(tool.call(arguments))
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        is_late = not task.done()
+        task.cancel()
+    if is_late:
+        return build_failure(f"{tool.name} gave no result within {seconds:g} seconds."), True
+    try:
+        return task.result(), False
+    except Exception as error:
+        return build_failure(describe_failure(error)), True

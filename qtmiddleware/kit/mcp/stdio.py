@@ -1,0 +1,78 @@
+"""The protocol over stdin and stdout, which nothing else in the process gets hold of."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The streams of the process that its client reads and writes."""
+
+    reading: BinaryIO
+    writing: BinaryIO
+
+
+@contextmanager
+def claim_wire() -> Iterator[Wire]:
+    """Yield the streams of the protocol. From now on stdout is stderr, and stdin is empty.
+
+    That holds for file descriptors too, so that a library written in C and a process that is
+    started here cannot write between two messages, and none can read one.
+    """
+    sys.stdout.flush()
+    reading = os.fdopen(os.dup(0), "rb")
+    writing = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    yield Wire(reading, writing)
+
+
+async def serve_wire(server: Server[Any], wire: Wire) -> None:
+    """Answer the client at the other end of *wire* until it leaves."""
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    writing = TextIOWrapper(wire.writing, encoding="utf-8", newline="\n", write_through=True)
+    lines: Any = _read_lines(wire.reading)
+    # A client that leaves in the middle no longer reads what is written.
+    with suppress(BrokenPipeError, ConnectionError):
+        try:
+            async with stdio_server(lines, anyio.wrap_file(writing)) as (reading, sending):
+                await server.run(reading, sending, server.create_initialization_options())
+        except BaseExceptionGroup as errors:
+            _, others = errors.split((BrokenPipeError, ConnectionError))
+            if others is not None:
+                raise others from None
+
+
+async def _read_lines(stream: BinaryIO) -> AsyncIterator[str]:
+    """Yield the lines of *stream*, read by a daemon thread: a read cannot be cancelled."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[bytes] = asyncio.Queue(1)
+
+    def read() -> None:
+        # The loop may be gone before the client is.
+        with suppress(RuntimeError, OSError, ValueError):
+            while True:
+                line = stream.readline()
+                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+                if not line:
+                    return
+
+    threading.Thread(target=read, name="qtmiddleware-stdin", daemon=True).start()
+    while line := await lines.get():
+        yield line.decode("utf-8", "replace")

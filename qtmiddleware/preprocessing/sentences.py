@@ -1,0 +1,39 @@
+"""Where a sentence ends, in any script: chunks and the texts that agents read are cut there."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from qtmiddleware.preprocessing.lexicon import load_all
+
+_SENTENCE: Final = r"""
+    (?:
+        # Of a run of full stops and marks only the whole counts; that is also what keeps this linear.
+        [.!?…](?<![.!?…].)[.!?…]*+
+        # Something follows, and neither in small letters nor in the next cell of a table's row.
+        (?=CLOSERS*+(?:\s|\Z))(?!CLOSERS*+(?:\s++\p{Ll}|[ \t]++\|))
+        # No initial, no "e.g.", no abbreviation and no number of a list's item stands before it.
+        (?<!(?<![\p{L}\p{M}\p{N}])(?:\p{L}|ABBREVIATIONS)\.)
+        (?<!(?:^|[\n\r])[ \t]{0,8}[0-9]{1,3}\.)
+    |
+        # What ends a sentence in other scripts needs no white space behind it: 。 ！ ？ ؟ ۔ । ॥ ።
+        [\p{Sentence_Terminal}--[.!?]]++
+    )
+    CLOSERS*+
+"""
+CLOSERS: Final = r"""[\p{Pe}\p{Pf}\p{Pi}"'*_]"""
+"""Brackets and quotation marks that may follow the mark that ends a sentence."""
+
+
+@cache
+def compile_sentence_end() -> Any:
+    """Return the pattern of a sentence's last marks, those that close quotations and brackets included."""
+    import regex
+
+    # Behind these a full stop ends no sentence: a name or a number follows.
+    abbreviations = dict.fromkeys(word for one in load_all() for word in one.abbreviations)
+    sentence = _SENTENCE.replace("CLOSERS", CLOSERS).replace(
+        "ABBREVIATIONS", "|".join(abbreviations)
+    )
+    return regex.compile(sentence, regex.VERSION1 | regex.VERBOSE)

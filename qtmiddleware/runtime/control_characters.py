@@ -1,0 +1,26 @@
+"""Characters that a terminal or a reader obeys or does not see, and JSON that shows them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+OBEYED: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+)
+"""The inside of a pattern's brackets: control characters (escape is one of them), marks that change
+the reading direction or end lines, and invisible letters. Line feeds and tabs are not included."""
+
+# Half surrogate pairs too: no stream can encode them, and JSON has an escape for them.
+_ESCAPED: Final = re.compile(f"[{OBEYED}\ud800-\udfff]")
+
+
+def escape_json(document: str) -> str:
+    """Return the JSON *document* with control characters as escapes. Its meaning stays the same."""
+    return _ESCAPED.sub(_escape_unit, document)
+
+
+def _escape_unit(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))

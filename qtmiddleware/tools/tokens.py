@@ -1,0 +1,107 @@
+"""How many tokens a text is, without any model's tokenizer, and a text cut to so many at the end of a sentence.
+
+The count is an estimate on the high side: of prose, code and encoded data, no tokenizer of today's
+models makes more tokens. A test compares it with one of them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+from typing import Any, Final
+
+from qtmiddleware.preprocessing.sentences import compile_sentence_end
+
+CUT: Final = " […]"
+"""Stands at the end of a text that was cut."""
+_LOOK_AHEAD: Final = 64
+"""Characters behind a place that show whether a sentence ends there."""
+_LEAST_SHARE: Final = 0.5
+"""A text is cut at the last sentence that keeps at least this share of what would fit, else at a word."""
+
+# What looks like a key or an encoded file, a word, a number, white space, and letters by how many
+# of them make a token.
+_PIECES: Final = r"""
+    (?P<code>(?=\S*[0-9])(?=\S*[A-Z])(?=\S*[a-z])[A-Za-z0-9+/=_\-]{32,})
+    |(?P<word>[A-Z]?[a-z]+|[A-Z]+)
+    |(?P<digits>[0-9]+)
+    |(?P<space>\s+)
+    |(?P<latin>[\p{Latin}\p{M}]+)
+    |(?P<cyrillic>\p{Cyrillic}+)
+    |(?P<marks>[\x21-\x7e]+)
+    |(?P<letters>[[\p{Greek}\p{Hebrew}\p{Arabic}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Devanagari}\p{Bengali}
+        \p{Thai}\p{Common}]--[\p{So}\p{Cn}\p{Co}]]+)
+    |(?P<other>.)
+"""
+
+_RATES: Final = {
+    "code": (0.0, 0.9),
+    "digits": (0.0, 0.7),
+    "latin": (0.0, 1.2),
+    "cyrillic": (0.5, 0.55),
+    "marks": (0.4, 0.5),
+    "letters": (0.0, 1.3),
+}
+"""Tokens per piece and per character, of the kinds of piece that may be cut anywhere."""
+
+
+@cache
+def _compile_pieces() -> Any:
+    import regex
+
+    return regex.compile(_PIECES, regex.VERSION1 | regex.VERBOSE | regex.DOTALL)
+
+
+def count_tokens(text: str) -> int:
+    """Return at most how many tokens *text* is likely to be."""
+    return ceil(sum(_count_piece(it.lastgroup, it[0]) for it in _compile_pieces().finditer(text)))
+
+
+def _count_piece(kind: str, piece: str) -> float:
+    length = len(piece)
+    if kind == "word":
+        if length > 1 and piece.isupper():
+            return 0.2 + 0.8 * length
+        return 1 if length <= 6 else 2 if length <= 9 else ceil(length / 3)
+    if kind == "space":
+        return 0 if piece == " " else 0.5 + length / 8
+    if kind == "other":
+        return len(piece.encode("utf-8", "surrogatepass"))
+    fixed, each = _RATES[kind]
+    return fixed + each * length
+
+
+def cut_text(text: str, tokens: int) -> str:
+    """Return *text* if it has at most so many *tokens*, else its beginning to the end of a sentence and `CUT`.
+
+    If no sentence ends in the second half of what fits, the text ends with a word. Without room for
+    a word nothing is left.
+    """
+    if (end := _find_end(text, tokens)) == len(text):
+        return text
+    # What says that the text was cut needs its room too.
+    end = _find_end(text, tokens - count_tokens(CUT))
+    least = end * _LEAST_SHARE
+    # What follows a full stop shows whether a sentence ends there.
+    ends = [it.end() for it in compile_sentence_end().finditer(text[: end + _LOOK_AHEAD])]
+    sentences = [place for place in ends if least <= place <= end]
+    if sentences:
+        end = sentences[-1]
+    elif text[end - 1 : end + 1].isalnum():
+        space = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end))
+        end = space if space >= least else end
+    kept = text[:end].rstrip()
+    return kept + CUT if kept else ""
+
+
+def _find_end(text: str, tokens: float) -> int:
+    """Return how many characters of *text* fit into so many *tokens*."""
+    end = 0
+    for found in _compile_pieces().finditer(text):
+        size = _count_piece(found.lastgroup, found[0])
+        if tokens < size:
+            fixed, each = _RATES.get(found.lastgroup, (tokens, 1.0))
+            return end + max(0, int((tokens - fixed) / each))
+        tokens -= size
+        end = found.end()
+    return end

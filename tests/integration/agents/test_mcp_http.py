@@ -1,0 +1,132 @@
+"""``qtm mcp --http``, with the client of the official SDK and with requests that nobody should make."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from tests.support.playground_world import Served, serve
+from tests.support.waiting import PATIENCE, await_until
+
+pytestmark = pytest.mark.thorough
+
+APP = "tests.support.agents_app"
+QUESTION = "Does Jaco have any health concerns?"
+TOKEN = "a-token-that-nobody-guesses"
+
+
+def start(folder: Path, function: str, *options: str, **environ: str) -> Any:
+    """The server over HTTP at a free port."""
+    return serve(
+        folder, f"{APP}:{function}", "--http", "--port", "0", *options, command="mcp", **environ
+    )
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with start(tmp_path_factory.mktemp("mcp"), "search") as server:
+        yield server
+
+
+def post(served: Served, **headers: str) -> httpx.Response:
+    """List the tools with these *headers* in place of the usual ones."""
+    usual = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
+    return httpx.post(
+        served.url,
+        json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        headers={**usual, **headers},
+        timeout=PATIENCE,
+    )
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_ten_clients_at_once_get_each_their_own(served: Served, mode: str) -> None:
+    async def ask(number: int) -> list[str]:
+        async with Client(served.url, mode=mode, read_timeout_seconds=PATIENCE) as client:
+            result = await client.call_tool("search", {"query": QUESTION, "top_k": number})
+            return [it["id"] for it in json.loads(result.content[0].text)["results"]]
+
+    found = await asyncio.gather(*map(ask, [1, 2, 3] * 3 + [1]))
+    assert [len(it) for it in found] == [1, 2, 3] * 3 + [1]
+    assert {it[0] for it in found if len(it) == 3} == {"health"}
+
+
+def test_this_machine_is_answered(served: Served) -> None:
+    assert served.url.startswith("http://127.0.0.1:")
+    response = post(served)
+    assert response.status_code == 200
+    assert '"search"' in response.text
+    assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example:80"},
+        {"host": "127.0.0.1:1"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_another_host_and_another_site_are_refused(served: Served, headers: dict[str, str]) -> None:
+    response = post(served, **headers)
+    assert response.status_code == 403
+    assert "search" not in response.text
+
+
+def test_a_token_that_is_set_is_required(tmp_path: Path) -> None:
+    with start(tmp_path, "search", QTM_MCP_TOKEN=TOKEN) as served:
+        assert post(served).status_code == 403
+        for wrong in ("", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN):
+            response = post(served, authorization=wrong)
+            assert response.status_code == 403
+            assert TOKEN not in response.text
+        assert post(served, authorization=f"Bearer {TOKEN}").status_code == 200
+
+        async def list_tools() -> int:
+            headers = {"authorization": f"Bearer {TOKEN}"}
+            async with (
+                create_mcp_http_client(headers=headers) as http,
+                Client(streamable_http_client(served.url, http_client=http)) as client,
+            ):
+                return len((await client.list_tools()).tools)
+
+        assert asyncio.run(list_tools()) == 1
+    assert TOKEN not in served.errors.read_text()
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_client_that_leaves_in_the_middle_ends_its_call(tmp_path: Path, mode: str) -> None:
+    with start(tmp_path, "waiting") as served:
+        async with Client(served.url, mode=mode, read_timeout_seconds=PATIENCE) as client:
+            call = asyncio.create_task(client.call_tool("search", {"query": QUESTION}))
+            await await_until((tmp_path / "started").exists)
+            call.cancel()
+            await asyncio.wait([call])
+        await await_until((tmp_path / "cancelled").exists)
+
+
+@pytest.mark.parametrize("function", ["waiting", "hanging"])
+def test_ctrl_c_ends_it_in_the_middle_of_a_call(tmp_path: Path, function: str) -> None:
+    async def leave_a_call(served: Served) -> None:
+        async with Client(served.url) as client:
+            call = asyncio.create_task(client.call_tool("search", {"query": QUESTION}))
+            await await_until((tmp_path / "started").exists)
+            assert await asyncio.to_thread(served.end) == 130
+            call.cancel()
+            await asyncio.wait([call])
+
+    with start(tmp_path, function) as served:
+        asyncio.run(leave_a_call(served))
+        assert "Traceback" not in served.errors.read_text()
