@@ -173,7 +173,7 @@ def write_report(source: Source) -> None:
 
 def _write_results(source: Source, found: Found) -> str:
     sets = "" if source.is_whole else f" --sets {','.join(source.names)}"
-    command = f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"  # noqa: E501
+    command = f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"
     about = {**circumstances(source, ""), "command": command}
     recorded = len(list(source.recordings.glob("*.jsonl")))
     sample = f"Measured on {len(source.names)} of the {recorded} recorded sets."

@@ -216,7 +216,7 @@ def _rect(
 
 
 def _svg(width: int, height: int, drawn: Sequence[str], title: str) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" role="img">'  # noqa: E501
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" role="img">'
     paper = f'<rect width="{width}" height="{height}" fill="{PAPER}"/>'
     return "\n".join([head, f"<title>{escape(title)}</title>", paper, *drawn, "</svg>"]) + "\n"
 

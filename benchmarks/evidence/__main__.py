@@ -185,7 +185,7 @@ def _print_worse(lists: Sequence[Any], constants: Any) -> None:
             ]  # fmt: skip
             first = columns[row, 0]
             coverage = it.features["coverage"][row]
-            why = f"strength {strength[row]:.2f}; first {first + 1}: {coverage[first]:.0%} covered, was {coverage[0]:.0%}"  # noqa: E501
+            why = f"strength {strength[row]:.2f}; first {first + 1}: {coverage[first]:.0%} covered, was {coverage[0]:.0%}"
             rows.append(
                 [
                     f"{it.name} {it.ids[row]}",

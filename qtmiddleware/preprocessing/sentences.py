@@ -9,7 +9,7 @@ from qtmiddleware.preprocessing.lexicon import load_all
 
 _SENTENCE: Final = r"""
     (?:
-        # Of a run of full stops and marks only the whole counts; that is also what keeps this linear.
+        # A run of full stops and marks counts as one. That also keeps the search linear.
         [.!?…](?<![.!?…].)[.!?…]*+
         # Something follows, and neither in small letters nor in the next cell of a table's row.
         (?=CLOSERS*+(?:\s|\Z))(?!CLOSERS*+(?:\s++\p{Ll}|[ \t]++\|))
@@ -28,11 +28,14 @@ CLOSERS: Final = r"""[\p{Pe}\p{Pf}\p{Pi}"'*_]"""
 
 @cache
 def compile_sentence_end() -> Any:
-    """Return the pattern of a sentence's last marks, those that close quotations and brackets included."""
+    """Return the pattern of the marks that end a sentence.
+
+    Closing brackets and quotation marks after them belong to the match.
+    """
     import regex
 
-    # Behind these a full stop ends no sentence: a name or a number follows.
-    abbreviations = dict.fromkeys(word for one in load_all() for word in one.abbreviations)
+    # A full stop after an abbreviation ends no sentence: a name or a number follows.
+    abbreviations = dict.fromkeys(word for lexicon in load_all() for word in lexicon.abbreviations)
     sentence = _SENTENCE.replace("CLOSERS", CLOSERS).replace(
         "ABBREVIATIONS", "|".join(abbreviations)
     )

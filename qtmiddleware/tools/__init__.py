@@ -1,1 +1,1 @@
-"""A wrapped function as a tool of an agent: what the tool takes, what it returns, and how it fails."""
+"""A wrapped function as an agent's tool: its arguments, its results, and how it fails."""

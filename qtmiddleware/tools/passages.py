@@ -25,7 +25,10 @@ _LOW: Final = 0.2
 
 
 def write_json(value: Any) -> str:
-    """Return *value* as JSON on one line, with a visible escape for each character that hides or moves text."""
+    """Return *value* as JSON on one line.
+
+    Characters that hide or move text become visible escapes.
+    """
     return escape_json(json.dumps(value, ensure_ascii=False, skipkeys=True, default=str))
 
 
@@ -59,15 +62,18 @@ def build_result(
     if retrieval.confidence is not None:
         result["confidence"] = round(retrieval.confidence, 2)
     result["another_search_could_help"] = could_help
-    if said := " ".join([*advice, *notes]):
-        result["advice"] = said
+    if sentences := " ".join([*advice, *notes]):
+        result["advice"] = sentences
     if not rows and any(it.stage == "response" for it in retrieval.degradations):
         return _add_response(result, retrieval.response, max_tokens)
     return _fit(result, rows, max_tokens)
 
 
 def build_text(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
-    """Return one document as JSON of at most *max_tokens*: its *fields*, and its *text* cut to what is left."""
+    """Return one document as JSON of at most *max_tokens*.
+
+    Its *fields* are whole. Its *text* is cut to the tokens that are left.
+    """
     whole = {**fields, "text": ""}
     room = max_tokens - count_tokens(write_json(whole))
     while True:
@@ -89,7 +95,7 @@ def _describe(
 ) -> dict[str, Any]:
     """Return a passage as its result, with the whole text."""
     row: dict[str, Any] = {"id": _shorten(match.id)}
-    if title := next((it for name in TITLES if (it := match.metadata.get(name))), None):
+    if title := next((value for name in TITLES if (value := match.metadata.get(name))), None):
         row["title"] = _shorten(title)
     text = match.text
     if text is None:
@@ -107,7 +113,7 @@ def _describe(
 def _explain(place: int, before: str, match: Match, moved: str) -> str:
     if before in ("", str(place)):
         kinds = match.found_by or ("original",)
-        names = ["the query" if it == "original" else it.replace("_", " ") for it in kinds]
+        names = ["the query" if kind == "original" else kind.replace("_", " ") for kind in kinds]
         return f"found by {' and '.join(names)}"
     was = "new" if before == "new" else f"from place {before} to {place}"
     return f"{was}: {moved}" if moved else was
@@ -164,7 +170,7 @@ def _fit(result: dict[str, Any], rows: Sequence[dict[str, Any]], max_tokens: int
         over = count_tokens(written) - max_tokens
         if over <= 0 or not kept:
             return written
-        # What JSON writes with a backslash, and what says that texts were cut.
+        # JSON's backslashes and the sentence that texts were cut take room too: try with less.
         room -= max(over, 8)
 
 
@@ -196,13 +202,17 @@ def _cut_rows(
             break
         room -= least
         chosen += 1
-    shares = _share([min(it, _LEAST_OF_PASSAGE) for it in wanted[:chosen]], wanted[:chosen], room)
+    least_sizes = [min(tokens, _LEAST_OF_PASSAGE) for tokens in wanted[:chosen]]
+    shares = _share(least_sizes, wanted[:chosen], room)
     for row, text, share, tokens in zip(rows, texts, shares, wanted, strict=False):
         yield {**row, "text": text if tokens <= share else cut_text(text, share)}
 
 
 def _share(least: Sequence[int], wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many tokens each text gets: what it wants, or an equal part of what the shorter ones leave."""
+    """Return how many tokens each text gets.
+
+    A short text gets what it needs. Longer texts share the rest equally.
+    """
     shares = list(least)
     open_ = sorted(range(len(wanted)), key=lambda place: wanted[place])
     for done, place in enumerate(open_):

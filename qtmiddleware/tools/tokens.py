@@ -1,4 +1,4 @@
-"""How many tokens a text is, without any model's tokenizer, and a text cut to so many at the end of a sentence.
+"""Estimating the tokens of a text without a tokenizer, and cutting a text to a number of tokens.
 
 The count is an estimate on the high side: of prose, code and encoded data, no tokenizer of today's
 models makes more tokens. A test compares it with one of them.
@@ -17,7 +17,7 @@ CUT: Final = " […]"
 _LOOK_AHEAD: Final = 64
 """Characters behind a place that show whether a sentence ends there."""
 _LEAST_SHARE: Final = 0.5
-"""A text is cut at the last sentence that keeps at least this share of what would fit, else at a word."""
+"""The least share of what fits that a cut at a sentence must keep; else the cut is at a word."""
 
 # What looks like a key or an encoded file, a word, a number, white space, and letters by how many
 # of them make a token.
@@ -72,17 +72,17 @@ def _count_piece(kind: str, piece: str) -> float:
 
 
 def cut_text(text: str, tokens: int) -> str:
-    """Return *text* if it has at most so many *tokens*, else its beginning to the end of a sentence and `CUT`.
+    """Return *text* cut to at most *tokens*, at the end of a sentence and with `CUT` behind it.
 
-    If no sentence ends in the second half of what fits, the text ends with a word. Without room for
-    a word nothing is left.
+    A text that fits stays as it is. If no sentence ends in the second half of what fits, the cut is
+    at the end of a word. If not even a word fits, the result is empty.
     """
     if (end := _find_end(text, tokens)) == len(text):
         return text
-    # What says that the text was cut needs its room too.
+    # The mark of the cut needs room too.
     end = _find_end(text, tokens - count_tokens(CUT))
     least = end * _LEAST_SHARE
-    # What follows a full stop shows whether a sentence ends there.
+    # The characters after a full stop show whether a sentence ends there.
     ends = [it.end() for it in compile_sentence_end().finditer(text[: end + _LOOK_AHEAD])]
     sentences = [place for place in ends if least <= place <= end]
     if sentences:
@@ -97,11 +97,11 @@ def cut_text(text: str, tokens: int) -> str:
 def _find_end(text: str, tokens: float) -> int:
     """Return how many characters of *text* fit into so many *tokens*."""
     end = 0
-    for found in _compile_pieces().finditer(text):
-        size = _count_piece(found.lastgroup, found[0])
+    for piece in _compile_pieces().finditer(text):
+        size = _count_piece(piece.lastgroup, piece[0])
         if tokens < size:
-            fixed, each = _RATES.get(found.lastgroup, (tokens, 1.0))
+            fixed, each = _RATES.get(piece.lastgroup, (tokens, 1.0))
             return end + max(0, int((tokens - fixed) / each))
         tokens -= size
-        end = found.end()
+        end = piece.end()
     return end

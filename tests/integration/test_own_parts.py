@@ -196,7 +196,7 @@ def test_a_transform_of_a_named_config_file_is_measured_by_bench(
         "--systems",
         "rules",
     ]
-    script = f"import sys; sys.argv[1:] = {[*asked, '--yes', '--json']!r}\nfrom qtmiddleware.kit.cli import main\nmain()"  # noqa: E501
+    script = f"import sys; sys.argv[1:] = {[*asked, '--yes', '--json']!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
     done = run_python(
         script, tmp_path, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url
     )

@@ -20,7 +20,10 @@ CLIENTS: Final = {
 
 
 def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return what to add to the config file of *client* for a server called *name* that runs with *arguments*."""
+    """Return what to add to the config file of *client*.
+
+    The server is called *name* there, and `qtm mcp serve` runs with *arguments*.
+    """
     key, _ = CLIENTS[client]
     entry: dict[str, Any] = {"command": find_command(), "args": ["mcp", "serve", *arguments]}
     if client == "vscode":
@@ -29,6 +32,6 @@ def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, A
 
 
 def find_command() -> str:
-    """Return the path of ``qtm``: clients start servers without the environment that is active here."""
+    """Return the path of ``qtm``; clients start servers outside of the active environment."""
     beside = Path(sys.executable).with_name("qtm")
     return str(beside) if beside.exists() else shutil.which("qtm") or "qtm"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
 
 PORT: Final = 8766
-"""Taken if nobody asks for another and it is free."""
+"""The port by default, if it is free."""
 PATH: Final = "/mcp"
 TOKEN: Final = "QTM_MCP_TOKEN"
 """The environment variable that holds the token."""
@@ -58,7 +58,10 @@ def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIA
 
 
 def _list_hosts(host: str, port: int) -> list[str]:
-    """Return the names that a request may call the server by; none if it listens everywhere, by any name."""
+    """Return the host names that a request may use.
+
+    An empty list means any name: the server listens at every address of the machine.
+    """
     if host == LOOPBACK:
         return list_own_hosts(port)
     try:
@@ -70,7 +73,10 @@ def _list_hosts(host: str, port: int) -> list[str]:
 
 
 def _find_wrong_token(token: str, scope: Scope) -> str:
-    """Return what is wrong with a request that does not bring *token*, which is compared in constant time."""
+    """Return what is wrong with a request's token; empty if it is *token* or none is needed.
+
+    The tokens are compared in constant time.
+    """
     if not token:
         return ""
     given = [value for name, value in scope["headers"] if name == b"authorization"]

@@ -1,4 +1,4 @@
-"""The tools `search` and `fetch` as the protocol has them. A failure is a result with a sentence."""
+"""The tools `search` and `fetch` in the protocol's terms. A failure is a result with a sentence."""
 
 from __future__ import annotations
 
@@ -91,9 +91,12 @@ _running: Final[set[asyncio.Task[str]]] = set()
 
 
 async def _call(tool: AgentTool, arguments: Mapping[str, Any], seconds: float) -> tuple[str, bool]:
-    """Return the result of a call, and whether it failed. If the client leaves, the call is cancelled."""
-    # A task of its own: the SDK cancels again and again until its own task ends, so that nothing
-    # could be drained there.
+    """Return the result of a call, and whether the call failed.
+
+    If the client leaves, the call is cancelled.
+    """
+    # A task of its own: the SDK cancels its own task again and again until it ends, so a search
+    # that cleans up could never finish there.
     task = asyncio.create_task(tool.call(arguments))
     _running.add(task)
     task.add_done_callback(_running.discard)

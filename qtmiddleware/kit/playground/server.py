@@ -69,7 +69,7 @@ def require_web() -> None:
 def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) -> socket.socket:
     """Return a socket that listens at *host* and *port*.
 
-    By default it is *usual* or, if that is taken, a free port. Raises `ConfigError` if *port* cannot
+    The default is *usual* or, if that is taken, a free port. Raises `ConfigError` if *port* cannot
     be used.
     """
     for candidate in (usual, 0) if port is None else (port,):

@@ -29,7 +29,7 @@ SENTENCES = [
 ]
 # Cosines between the sentences above, from sentence-transformers 6.2 with torch 2.13 on the same
 # weights: the products of what SentenceTransformer(folder, device="cpu") encodes.
-COSINES = {(0, 1): 0.6503410, (0, 2): -0.0120360, (0, 3): 0.1071819, (1, 2): -0.0341991, (1, 3): 0.0585706, (2, 3): -0.0213618}  # fmt: skip # noqa: E501
+COSINES = {(0, 1): 0.6503410, (0, 2): -0.0120360, (0, 3): 0.1071819, (1, 2): -0.0341991, (1, 3): 0.0585706, (2, 3): -0.0213618}  # fmt: skip
 HEAD = [-0.005969662684947252, 0.029255906119942665, -0.0629156082868576, 0.06492730975151062]
 
 

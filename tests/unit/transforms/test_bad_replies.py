@@ -98,7 +98,7 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ("rewrite", '{"rewrite": "a\u200bb\u202e c\\u0000"}', {"rewrite": "ab c"}),
     (
         "rewrite",
-        '{"type":"object","properties":{"rewrite":{"type":"string","description":"the rewritten query, one sentence"}}}',  # noqa: E501
+        '{"type":"object","properties":{"rewrite":{"type":"string","description":"the rewritten query, one sentence"}}}',
         "empty",
     ),
     ("rewrite", '{"rewrite": "What are Nike', "truncated"),
@@ -140,7 +140,7 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ("decompose", '{"sub_queries": ["What is Nike\'s strategy?"]}', NOTHING),
     (
         "decompose",
-        '{"sub_queries": ["Who founded Nike?", "Where was that person born?", "When did #1 die?", "What did [answer of 1] study?", "When was it released?"]}',  # noqa: E501
+        '{"sub_queries": ["Who founded Nike?", "Where was that person born?", "When did #1 die?", "What did [answer of 1] study?", "When was it released?"]}',
         {"sub_queries": ("Who founded Nike?",)},
     ),
     ("decompose", '{"sub_query_1": "a b", "sub_query_2": "c d"}', {"sub_queries": ("a b", "c d")}),
@@ -192,7 +192,7 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ),
     (
         "combined",
-        "**Rewrite:** a b c\n**Step-back question:** d e\n**Sub-queries:**\n1. f g\n2. h i\n**Hypothetical passage:**\nNike sells.\nMuch.",  # noqa: E501
+        "**Rewrite:** a b c\n**Step-back question:** d e\n**Sub-queries:**\n1. f g\n2. h i\n**Hypothetical passage:**\nNike sells.\nMuch.",
         {
             "rewrite": "a b c",
             "step_back": "d e",

@@ -132,7 +132,7 @@ def test_what_follows_a_lead_in_is_searched_without_it(text: str, expected: str)
 def test_a_question_or_a_passage_behind_chatter_is_searched_without_it() -> None:
     text = "Sure, I can help with that! What are the goals of Nike's strategy?"
     assert searched("rewrite", QUERIES["en"], text) == "What are the goals of Nike's strategy?"
-    passage = "Nike sells to its customers directly, in its own stores and online, and makes new shoes and clothes for them."  # noqa: E501
+    passage = "Nike sells to its customers directly, in its own stores and online, and makes new shoes and clothes for them."
     assert (
         searched("hyde", QUERIES["en"], f"Let me break this down. {passage} {passage}")
         == f"{passage} {passage}"

@@ -273,7 +273,10 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
     if not score.llm_calls:
         return ""
     usd = score.usd_per_thousand
-    return f" ({f'{_format_calls(score)} calls per question' if usd is None else figures.format_dollars(usd)})"
+    cost = (
+        f"{_format_calls(score)} calls per question" if usd is None else figures.format_dollars(usd)
+    )
+    return f" ({cost})"
 
 
 def _describe_losers(comparison: Comparison) -> str:

@@ -42,7 +42,7 @@ STORE_FILE: Final = FileKind(
             metadata TEXT NOT NULL
         )""",
         f"""CREATE VIRTUAL TABLE words USING fts5
-            (text, content='', tokenize="unicode61 remove_diacritics 2 categories '{CATEGORIES}'")""",
+            (text, content='', tokenize="unicode61 remove_diacritics 2 categories '{CATEGORIES}'")""",  # noqa: E501
     ),
     subject="the store {path}",
     busy="another process is writing to it; try again",

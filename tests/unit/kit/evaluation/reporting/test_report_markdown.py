@@ -12,7 +12,7 @@ from qtmiddleware.kit.evaluation.reporting import headings, markdown, verdict
 from qtmiddleware.preprocessing.text import clean
 from tests.support.report_world import comparison, data, run, score, several
 
-HOSTILE = "a | b\n\n# c <script>alert(1)</script> [d](javascript:e) `f` *g* &lt; \\| ~~h~~ ![i](http://j) - k 1. l\u202em"  # noqa: E501
+HOSTILE = "a | b\n\n# c <script>alert(1)</script> [d](javascript:e) `f` *g* &lt; \\| ~~h~~ ![i](http://j) - k 1. l\u202em"
 
 
 def tokens(text: str) -> list[Token]:
