@@ -96,6 +96,9 @@ class QueryTransformRetriever:
     A pipeline's file holds components, functions that can be imported from a module, and settings.
     It never holds keys.
 
+    *config*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
+    `QueryMiddleware`.
+
     Args:
         retriever: A component that takes a ``query`` and returns ``documents``; a component that
             takes a ``query_embedding``; a `SuperComponent` of a whole pipeline; a function of a
@@ -106,7 +109,6 @@ class QueryTransformRetriever:
             ``top_k`` overrides it. *retriever* is asked for more documents, to give the ranking
             more candidates. If it takes no ``top_k``, let it return more by itself (some 50).
         client: A chat generator of Haystack, or anything that `QueryMiddleware` takes.
-        config, reranker, redact, observers, on_retrieval, clock: As in `QueryMiddleware`.
 
     Raises `ConfigError` if *retriever* is none of these or a setting is not valid.
     """

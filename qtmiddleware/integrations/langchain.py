@@ -65,6 +65,9 @@ class QueryTransformRetriever(BaseRetriever):
     *retriever*, except ``history`` (the conversation so far: messages of LangChain, or anything
     that `Wrapped.retrieve` takes) and ``qtm_config`` (settings for this call).
 
+    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
+    `QueryMiddleware`.
+
     Attributes:
         retriever: A retriever or other Runnable, a vector store, a function of a query (plain or
             async), or a function that is wrapped already and brings its own options. Stores and
@@ -76,7 +79,6 @@ class QueryTransformRetriever(BaseRetriever):
             for more documents, to give the ranking more candidates. Otherwise set *k* and let
             *retriever* return more by itself (some 50). A retriever that searches by ``mmr`` is
             never asked for more, because that would undo the variety of its documents.
-        config, client, reranker, redact, observers, on_retrieval, clock: As in `QueryMiddleware`.
 
     Raises:
         ConfigError: *retriever* is none of these, or a setting is not valid.

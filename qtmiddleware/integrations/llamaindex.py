@@ -73,6 +73,9 @@ class QueryTransformRetriever(BaseRetriever):
 
     Only *similarity_top_k* and *history* can be set later.
 
+    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
+    `QueryMiddleware`.
+
     Args:
         retriever: A retriever, an index, a function of a query (plain or async), or a function that
             is wrapped already and brings its own options. Functions get the question as text, or as
@@ -86,7 +89,6 @@ class QueryTransformRetriever(BaseRetriever):
             for objects, because each object would be asked.
         history: The conversation so far: messages, or a memory of LlamaIndex, which is read per
             call.
-        config, client, reranker, redact, observers, on_retrieval, clock: As in `QueryMiddleware`.
         callback_manager: As in LlamaIndex's `BaseRetriever`; by default that of *retriever*.
         more: Further arguments of `BaseRetriever`.
 
