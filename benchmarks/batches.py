@@ -14,10 +14,10 @@ from typing import Any
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.config import Config
-from qtmiddleware.kit.bulk.batch import Standing
 from qtmiddleware.kit.bulk.batch.costs import Tariff
 from qtmiddleware.kit.bulk.batch.service import SHARE
 from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.work import BatchStatus
 from qtmiddleware.providers.llms.openai.prices import Prices
 from tests.support.batch_service import BatchServer
 from tests.support.bench_world import reply
@@ -36,12 +36,12 @@ def main(queries: Path, count: int) -> None:
             "".join(json.dumps({"query": _read_text(json.loads(it))}) + "\n" for it in lines)
         )
 
-        def run(step: str) -> Standing:
+        def run(step: str) -> BatchStatus:
             began = perf_counter()
             with open_file_work(source, out, config=config) as (work, _):
-                standing: Standing = getattr(work, step)()
+                status: BatchStatus = getattr(work, step)()
             print(f"{step}: {perf_counter() - began:.1f} s, {_sum_files(Path(folder))}")
-            return standing
+            return status
 
         submitted = run("submit")
         print(

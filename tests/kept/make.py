@@ -32,7 +32,7 @@ from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.testsets.writing import write
 from qtmiddleware.providers.llms.recorded import RecordingModel
-from qtmiddleware.runtime.redis_cache import _name, encode
+from qtmiddleware.runtime.redis_cache import _build_name, encode
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Transformation
 from tests.support import kept_world as world
@@ -159,7 +159,8 @@ def write_caches(folder: Path, work: Path) -> None:
     value = encode(transformation)
     assert value is not None
     write_json(
-        folder / "redis.json", {"name": _name("c0ffee"), "key": "c0ffee", "value": value.decode()}
+        folder / "redis.json",
+        {"name": _build_name("c0ffee"), "key": "c0ffee", "value": value.decode()},
     )
 
 
