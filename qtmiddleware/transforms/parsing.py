@@ -273,7 +273,8 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
                     [value] if isinstance(value, str) else _collect_strings(value, "list")
                 )
                 continue
-            collect = _collect_pairs if TEXT_FIELDS[name].is_pairs else _collect_strings
+            row = TEXT_FIELDS.get(name)
+            collect = _collect_pairs if row is not None and row.is_pairs else _collect_strings
             earlier, strings = texts.get(name, []), collect(value, shapes[name])
             texts[name] = [*earlier, *strings] if shapes[name] == "list" else [*strings, *earlier]
             # A value that was cut off does not show what the field would have held.
