@@ -24,7 +24,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FileKind,
     describe_error,
     open_file,
-    short_values,
+    limit_value_size,
 )
 from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
 
@@ -215,7 +215,7 @@ def _holds_something(path: Path) -> bool:
 
 def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
     with _explain_unusable(run_path):
-        with short_values(connection, _MOST_FINGERPRINT_BYTES):
+        with limit_value_size(connection, _MOST_FINGERPRINT_BYTES):
             row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
         return parse_fingerprint(row[0] if row else None)
 

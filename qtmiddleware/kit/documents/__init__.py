@@ -1,6 +1,6 @@
 """Find documents, read them piece by piece, and cut them into chunks.
 
-Each chunk knows its place in the document, such as its page.
+Each chunk records its place in the document, such as the page number.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
-    """A file in a folder that neither a built-in reader nor the user's own reader takes.
+    """Raised for a file in a folder that no reader can read, built-in or the user's own.
 
-    Such files are looked at only because the user has a reader.
+    Only a run with a user's reader tries such files.
     """
 
 
@@ -90,12 +90,12 @@ def read_document(
 
 @dataclass(frozen=True, slots=True)
 class DocumentChunk:
-    """A chunk, and the place of its words in the document.
+    """A chunk and its place in the document.
 
     Attributes:
         chunk: the chunk.
-        place: the place of its first word, such as ``page``. If the last word has another place,
-            that is there too, as ``last_page``.
+        place: the place of the chunk's first word, such as ``page``. If the last word has another
+            place, the differing values are added with the prefix ``last_``, such as ``last_page``.
     """
 
     chunk: Chunk
@@ -113,13 +113,15 @@ def cut_document(
     converter: Converter | None = None,
     bound: TextBound | None = None,
 ) -> Iterator[DocumentChunk]:
-    """Yield the chunks of the document at *path* while it is read.
+    """Yield the chunks of the document at *path* while the document is read.
 
-    See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the rest. A
-    chunk of white space only, which comes of long runs of it, has no place.
+    See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the other
+    arguments. A chunk that holds only white space has no place.
 
-    Raises `ConfigError` at once for impossible sizes, and `UnreadableDocument` or `MissingExtra`
-    while reading, possibly after the last chunk.
+    Raises:
+        ConfigError: at once, for impossible sizes.
+        UnreadableDocument: while reading, possibly after the last chunk.
+        MissingExtra: while reading, if a package for this kind of file is not installed.
     """
     pieces = read_document(
         path, follow_link=follow_link, reader=reader, converter=converter, bound=bound
@@ -132,9 +134,9 @@ def cut_document(
 def _cut_texts(
     pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """Yield the chunks of *pieces*, which are joined to one text.
+    """Join the texts of *pieces*, cut the joined text with *cut*, and yield the chunks.
 
-    A piece that stands alone is cut by itself.
+    A piece that stands alone is not joined with other pieces.
     """
     index = start = 0
     # The place of a record holds its number, so that two records next to each other stay apart.
@@ -152,14 +154,14 @@ def _cut_texts(
 
 
 class _Places:
-    """Remembers where places begin, as far back as the next chunk may reach."""
+    """Finds the place of a chunk from the places of the pieces."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
         self._begins: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
     def read_texts(self) -> Iterator[str]:
-        """Yield the texts of the pieces, and note where each place begins."""
+        """Yield the text of each piece, and record the position where each place begins."""
         position = 0
         for piece in self._pieces:
             if not self._begins or self._begins[-1][1] != piece.place:
@@ -168,9 +170,10 @@ class _Places:
             yield piece.text
 
     def find_place(self, chunk: Chunk) -> Mapping[str, str | int | float]:
-        """Return the place of *chunk*: that of its first word and, if different, that of its last.
+        """Return the place of the first word of *chunk*.
 
-        Call this for the chunks in their order.
+        If the last word has another place, the result also holds the differing values, with the
+        prefix ``last_``. Call this method for the chunks in their order.
         """
         first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
         last_char = chunk.start + len(chunk.text.rstrip()) - 1

@@ -1,4 +1,4 @@
-"""Call the user's own reader of documents, and check what it returns piece by piece."""
+"""Call the user's own reader for a document, and check the returned pieces one by one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ It returns ``None`` for a file that it does not read.
 class _NoText(TypeError):
     """The user's reader returned something other than text.
 
-    The message is ours and quotes nothing of what was returned.
+    The message is written by this package and quotes nothing of the returned value.
     """
 
 
 def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
-    """Return the pieces that *reader* makes of the file at *path*, or ``None`` if it takes none.
+    """Return the pieces that *reader* makes of the file at *path*.
 
-    Raises `UnreadableDocument`, at once or while the pieces are read, for whatever *reader* raises,
-    and if it returns something other than texts.
+    Returns ``None`` if *reader* returns ``None`` and so leaves the file to the built-in readers.
+
+    Raises `UnreadableDocument`, at once or while the pieces are read, if *reader* raises any
+    exception or returns something other than text.
     """
     with _convert_reader_errors(path):
         result = reader(path)
@@ -45,7 +47,7 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
 
 
 def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
-    """Yield the pieces of a reader's *result*, each checked."""
+    """Check each item of a reader's *result*, and yield the items as pieces."""
     blank = True
     with _convert_reader_errors(path):
         for item in [result] if isinstance(result, str) else result:
@@ -68,7 +70,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
 
 @contextmanager
 def _convert_reader_errors(path: Path) -> Iterator[None]:
-    """Raise `UnreadableDocument` for whatever the user's reader raises."""
+    """Convert any exception of the user's reader into `UnreadableDocument`."""
     try:
         yield
     except (UnreadableDocument, GeneratorExit):
