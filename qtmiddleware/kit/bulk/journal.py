@@ -23,8 +23,8 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileKind,
     describe_error,
-    open_file,
     limit_value_size,
+    open_file,
 )
 from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
 

@@ -273,7 +273,9 @@ def _answer_question(
         yield {}
 
 
-def _batch_pieces(pieces: Iterator[Piece], restart_timer: Callable[..., None]) -> Iterator[dict[str, Any]]:
+def _batch_pieces(
+    pieces: Iterator[Piece], restart_timer: Callable[..., None]
+) -> Iterator[dict[str, Any]]:
     """Yield answers that hold many pieces each; one message per piece would be slow."""
     batch: list[Any] = []
     chars = 0
@@ -292,7 +294,9 @@ def _batch_pieces(pieces: Iterator[Piece], restart_timer: Callable[..., None]) -
         yield {"pieces": batch}
 
 
-def _read_non_blank(path: Path, file: BinaryIO, restart_timer: Callable[..., None]) -> Iterator[Piece]:
+def _read_non_blank(
+    path: Path, file: BinaryIO, restart_timer: Callable[..., None]
+) -> Iterator[Piece]:
     """Yield the pieces of *file*; raises `UnreadableDocument` if all are only white space."""
     ending = path.suffix.casefold()
     if ending in _ZIPPED:

@@ -64,7 +64,7 @@ def _parse_conditions(conditions: Any, depth: int) -> Matcher:
 
 
 def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
-    """Return a matcher for one entry of a filter: a field with its operators, ``$and`` or ``$or``."""
+    """Return a matcher for one entry of a filter, such as a field with its operators."""
     if not isinstance(key, str):
         raise _make_error(f"the name of a field must be text, not {_name_kind(key)}")
     if key in _JUNCTIONS:

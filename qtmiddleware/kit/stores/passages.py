@@ -58,7 +58,7 @@ class LocalStore(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """The random name that the store got when it was created; copies of its files share the name."""
+        """The random name that the store got when it was created; copies of a store share it."""
         return self._identity
 
     def write(
@@ -84,7 +84,11 @@ class LocalStore(ClosingStore):
 
 
 def check_model(
-    path: object, stored_model: object, stored_dimension: object, embedding_model: str, dimension: int
+    path: object,
+    stored_model: object,
+    stored_dimension: object,
+    embedding_model: str,
+    dimension: int,
 ) -> None:
     """Raise `StoreError` if the store was made with another embedding model or dimension.
 
@@ -97,8 +101,9 @@ def check_model(
     """
     if (stored_model, stored_dimension) != (embedding_model, dimension):
         raise StoreError(
-            f"{path} was made with the embedding model {stored_model!r} ({stored_dimension} numbers a vector) and"
-            f" cannot be used with {embedding_model!r} ({dimension}): their vectors mean different"
+            f"{path} was made with the embedding model {stored_model!r} ({stored_dimension}"
+            f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}): their"
+            " vectors mean different"
             f" things. Use {stored_model!r}, or ingest again into another path"
         )
 
@@ -115,7 +120,9 @@ def check_batches(
         rows = [check_row(passage) for passage, _ in batch]
         yield (
             rows,
-            check_vectors([vector for _, vector in batch], dimension, passage_ids=[row[0] for row in rows]),
+            check_vectors(
+                [vector for _, vector in batch], dimension, passage_ids=[row[0] for row in rows]
+            ),
         )
 
 
@@ -208,7 +215,7 @@ def check_vectors(
         )
     if not np.isfinite(array).all():
         position = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
-        owner = f"of the passage {of[position]!r}" if of else "of the query"
+        owner = f"of the passage {passage_ids[position]!r}" if passage_ids else "of the query"
         raise StoreError(f"the vector {owner} must hold finite numbers only")
     return array
 

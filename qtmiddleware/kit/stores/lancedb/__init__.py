@@ -171,7 +171,7 @@ class LanceDBStore(LocalStore):
         self,
         build_query: Callable[[Any], Any],
         measure: str,
-        score: Callable[[float], float],
+        compute_score: Callable[[float], float],
         top_k: int,
         filter: Filter | None,  # noqa: A002
     ) -> list[Record]:
@@ -208,12 +208,12 @@ class LanceDBStore(LocalStore):
                         .where(build_id_condition(matching_ids), prefilter=True)
                         .limit(max(1, len(matching_ids)))
                     )
-                    best = _filter_and_sort(_read_records(request, measure, score), meets)
+                    best = _filter_and_sort(_read_records(request, measure, compute_score), meets)
                     if table.version == version:
                         break
                     # A write came in between, and these ids may lack its passages. The search below
                     # sees a single state of the table.
-                records = _read_records(build_query(table).limit(limit), measure, score)
+                records = _read_records(build_query(table).limit(limit), measure, compute_score)
                 best = _filter_and_sort(records, meets)[:top_k]
                 # Complete if there is nothing more to fetch, or if the rest cannot tie with the
                 # last passage.
@@ -232,7 +232,7 @@ class LanceDBStore(LocalStore):
         filter: Filter | None,  # noqa: A002
         meets: Matcher,
     ) -> list[str] | None:
-        """Return the ids of the passages that meet *filter*; ``None`` if there are more than `_FEW`.
+        """Return the ids of the passages that meet *filter*; ``None`` for more than `_FEW` ids.
 
         The metadata is read once for each filter and version of the table.
         """
@@ -319,12 +319,19 @@ def _filter_and_sort(records: list[Record], meets: Matcher | None) -> list[Recor
     return sorted(met, key=lambda record: (-record["score"], record["id"]))
 
 
-def _read_records(query: Any, measure: str, score: Callable[[float], float]) -> list[Record]:
+def _read_records(
+    query: Any, measure: str, compute_score: Callable[[float], float]
+) -> list[Record]:
     """Run *query* and return its results as records; the metadata stays JSON text."""
     results = query.select(["id", "text", "metadata", measure]).to_arrow()
     columns = [results[name].to_pylist() for name in ("id", "text", "metadata", measure)]
     return [
-        {"id": id_, "score": round(score(measured), DIGITS), "text": text, "metadata": metadata}
+        {
+            "id": id_,
+            "score": round(compute_score(measured), DIGITS),
+            "text": text,
+            "metadata": metadata,
+        }
         for id_, text, metadata, measured in zip(*columns, strict=True)
     ]
 

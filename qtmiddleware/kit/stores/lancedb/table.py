@@ -145,7 +145,7 @@ _IN_MEMORY: Final = 32 << 20
 def spill(
     batches: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
 ) -> Iterator[tuple[int, Any]]:
-    """Write all rows to a temporary file; yield the number of distinct ids and a reader of the rows.
+    """Write all rows to a temporary file; yield the number of distinct ids and a reader of rows.
 
     The reader yields only the last row of each id, because the table rejects repeated ids. The
     table must be able to read the rows again if another writer commits first. In addition, the

@@ -99,7 +99,7 @@ class PineconeTextStore(PineconeBase):
         self._call("upsert_records", WRITING, records=[note], namespace=namespace)
 
     def _call(self, method: str, action: str, **arguments: Any) -> Any:
-        """Call *method* of the index; if Pinecone rejects the call, the error names a likely reason."""
+        """Call *method* of the index; if the call is rejected, the error names a likely reason."""
         try:
             return self._calls(method, action, **arguments)
         except StoreError as error:

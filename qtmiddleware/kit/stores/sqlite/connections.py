@@ -20,9 +20,9 @@ from qtmiddleware.kit.stores.sqlite.files import (
     describe_error,
     get_result_code,
     is_damage,
+    limit_value_size,
     open_file,
     set_connection_options,
-    limit_value_size,
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 

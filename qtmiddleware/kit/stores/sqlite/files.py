@@ -229,7 +229,9 @@ def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
 
 
 @contextmanager
-def limit_value_size(connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES) -> Iterator[None]:
+def limit_value_size(
+    connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES
+) -> Iterator[None]:
     """Inside the block, raise `Damage` if a value of more than *max_bytes* is read.
 
     A value in a file from an unknown source could fill the memory.
