@@ -103,8 +103,8 @@ def check_model(
         raise StoreError(
             f"{path} was made with the embedding model {stored_model!r} ({stored_dimension}"
             f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}): their"
-            " vectors mean different"
-            f" things. Use {stored_model!r}, or ingest again into another path"
+            f" vectors mean different things. Use {stored_model!r}, or ingest again into another"
+            " path"
         )
 
 
