@@ -80,8 +80,8 @@ class Journal:
         """
         line = query.line
         digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
-        if digest and digest != self._digest(query.to_record()):
-            raise _make_refusal(
+        if digest and digest != self._compute_digest(query.to_record()):
+            raise _build_refusal(
                 f"line {line} of the input is not the question that {self._path} holds for it: the"
                 " output is of another input, or of one that has changed"
             )
@@ -156,11 +156,11 @@ class Journal:
             record = json.loads(raw) if raw.endswith(b"\n") else None
             if not _is_done(record):
                 return None
-            return record["line"], self._digest(record)
+            return record["line"], self._compute_digest(record)
         except (ValueError, RecursionError):
             return None
 
-    def _digest(self, record: Mapping[str, Any]) -> int:
+    def _compute_digest(self, record: Mapping[str, Any]) -> int:
         """Return a number that identifies the question in *record*; never 0."""
         identity = json.dumps([record.get("id"), record["query"], record.get("history")])
         digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
@@ -201,7 +201,7 @@ def hold_journal(
         raise ConfigError(f"{path} is not a file; name another --out", path="--out")
     run_path = Path(f"{path}.run")
     if not overwrite and _has_content(path) and not run_path.exists():
-        raise _make_refusal(
+        raise _build_refusal(
             f"{path} exists, but {run_path.name}, which records how it was made, is missing"
         )
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
@@ -247,11 +247,13 @@ def _explain_unusable(run_path: Path) -> Iterator[None]:
 def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = list(describe_changes(before, now))
     if changes:
-        raise _make_refusal(f"{path} was started with another config: {', '.join(changes)}")
+        raise _build_refusal(f"{path} was started with another config: {', '.join(changes)}")
 
 
-def _make_refusal(why: str) -> ConfigError:
-    return ConfigError(f"{why}; name another --out, or replace it with --overwrite", path="--out")
+def _build_refusal(reason: str) -> ConfigError:
+    return ConfigError(
+        f"{reason}; name another --out, or replace it with --overwrite", path="--out"
+    )
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: 
     text = raw.decode("utf-8").strip("\r\n")
     if not has_json:
         return InputQuery(number, _check_text(text, settings))
-    record = _parse(text)
+    record = _parse_json(text)
     if isinstance(record, str):
         return InputQuery(number, _check_text(record, settings))
     if not isinstance(record, dict):
@@ -141,7 +141,7 @@ def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: 
     return InputQuery(number, _check_text(query, settings), id_, _read_history(record))
 
 
-def _parse(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

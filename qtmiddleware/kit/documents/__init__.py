@@ -34,9 +34,9 @@ _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
-    """Raised for a file in a folder that no reader can read, built-in or the user's own.
+    """Raised for a file in a folder that neither a built-in reader nor the user's own reader reads.
 
-    Only a run with a user's reader tries such files.
+    Only runs with a user's own reader try to read such files.
     """
 
 
@@ -48,22 +48,27 @@ def read_document(
     converter: Converter | None = None,
     bound: TextBound | None = None,
 ) -> Iterator[Piece]:
-    r"""Yield the text of the document at *path* piece by piece, with few pieces in memory at once.
+    r"""Yield the text of the document at *path* in pieces, with few pieces in memory at once.
 
-    *reader* is asked first. ``.pdf`` files are read page by page. The endings of `READERS`, and
-    those that installed packages read, are read by a `Converter`. Everything else is read as text
-    in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are dropped, and every kind of
-    line end becomes ``\n``. Markdown and reStructuredText stay as written, with their front matter.
+    The document is read by the first of these readers that reads this kind of file:
+
+    - *reader*, the user's own reader;
+    - the reader for ``.pdf`` files, page by page;
+    - the `Converter`, for endings in `READERS` and endings that installed packages read;
+    - the text reader, in UTF-8, or in UTF-16 with a byte order mark.
+
+    Byte order marks are dropped, and every line break becomes ``\n``. Markdown and reStructuredText
+    are not changed, and their front matter is kept.
 
     Args:
         path: the file.
-        follow_link: whether a link may be followed; if not, a link cannot be opened.
+        follow_link: whether to follow a link; if false, a link cannot be opened.
         reader: the user's own reader.
-        converter: a running converter; by default one is started for this file alone.
-        bound: limits the text of all documents of a run, except what *reader* returns.
+        converter: a running converter; by default one is started for this file only.
+        bound: limits the text of all documents of a run; text from *reader* is not limited.
 
     Raises:
-        UnreadableDocument: at the first piece or a later one, for whatever a reader raises.
+        UnreadableDocument: at the first or a later piece, if any reader fails.
         MissingExtra: if a package for this kind of file is not installed.
     """
     own_pieces = None if reader is None else ask_reader(reader, path)
@@ -141,7 +146,7 @@ def _cut_texts(
     index = start = 0
     # The place of a record holds its number, so that two records next to each other stay apart.
     for _, group in groupby(pieces, lambda piece: piece.place if piece.stands_alone else None):
-        places, chunk = _Places(group), Chunk(index - 1, start, start, "")
+        places, chunk = _PlaceFinder(group), Chunk(index - 1, start, start, "")
         for chunk_of_group in cut(places.read_texts()):
             chunk = Chunk(
                 index + chunk_of_group.index,
@@ -153,7 +158,7 @@ def _cut_texts(
         index, start = chunk.index + 1, chunk.end
 
 
-class _Places:
+class _PlaceFinder:
     """Finds the place of a chunk from the places of the pieces."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:

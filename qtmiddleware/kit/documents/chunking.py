@@ -53,21 +53,21 @@ def cut_into_chunks(
     """Cut a document into chunks of at most *size* characters while the document is read.
 
     The first chunk begins at 0, and the last chunk ends at the document's end. Each chunk begins
-    inside the previous chunk or right after it, and shares at most *overlap* characters with it.
-    The chunks can be rejoined to the exact document. The result does not depend on how the document
-    was split into pieces. Memory holds at most one piece, a few chunks, and the white space before
-    the first word. A document of white space has no chunks.
+    inside the previous chunk or right after it, and shares at most *overlap* characters with the
+    previous chunk. The chunks can be rejoined to the exact document. The result does not depend on
+    how the document was split into pieces. Memory holds at most one piece, a few chunks, and the
+    white space before the first word. A document of white space has no chunks.
 
     With the boundary ``"sentence"``:
 
-    - A chunk ends in the last third of *size*, at the best boundary there. The boundaries, best
-      first, are the end of a paragraph that ends with a sentence, of a sentence, a paragraph (or
-      heading), a line, a clause and a word. Among boundaries of one kind, the last one is used.
+    - A chunk ends in the last third of *size*, at the best boundary there. The boundaries are, best
+      first: the end of a paragraph that ends with a sentence, the end of a sentence, a paragraph
+      (or heading), a line, a clause, a word. Among boundaries of one kind, the last one is used.
       Without any boundary, the chunk ends at *size*, between two grapheme clusters if possible.
     - The next chunk begins with the first sentence or paragraph in the earlier half of the overlap,
       else with a word.
     - White space after a boundary belongs to the chunk before the boundary. White space that does
-      not fit there is cut like text. Only in this case does a chunk hold only white space.
+      not fit there is cut like text. Only in this case can a chunk hold only white space.
 
     With the boundary ``"character"``, the chunks are the windows ``document[i : i + size]`` for
     each *i* of ``range(0, len(document), size - overlap)``. The last window is kept even if it lies
@@ -97,7 +97,7 @@ def cut_into_chunks(
             value=overlap,
             allowed=allowed,
         )
-    text = _Text(_drop_if_blank(pieces))
+    text = _TextWindow(_drop_if_blank(pieces))
     return (
         _cut_windows(text, size, overlap)
         if boundary == "character"
@@ -105,7 +105,7 @@ def cut_into_chunks(
     )
 
 
-class _Text:
+class _TextWindow:
     """The joined text of the pieces, read through a window that only moves forward."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
@@ -138,7 +138,7 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
             yield from iterator
 
 
-def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
+def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
     """Cut *text* into chunks of *size* characters; the last chunk may be shorter."""
     index = 0
     while window := text.read_window(start := index * (size - overlap), size):
@@ -146,7 +146,7 @@ def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
         index += 1
 
 
-def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
+def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
     """Cut *text* into chunks that end at boundaries, such as the ends of sentences."""
     index = start = shared = 0
     # Each chunk adds at least half of the new characters that it could. Otherwise tiny sentences
@@ -209,7 +209,7 @@ def _find_chunk_end(window: str, size: int, shortest: int) -> int:
 
 
 def _find_next_start(window: str, cut: int, overlap: int) -> int:
-    """Return the position in *window* where the chunk after the chunk that ends at *cut* begins.
+    """Return the position in *window* where the next chunk begins; this chunk ends at *cut*.
 
     The position is at least 1, and at most *overlap* characters before *cut*. The next chunk begins
     with the first sentence that begins in the earlier half of the overlap, else with the first word

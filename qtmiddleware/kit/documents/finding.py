@@ -141,7 +141,7 @@ def _match_pattern(path: Path) -> Iterator[Path]:
 
 
 def is_document(path: Path) -> bool:
-    """Return whether the ending of *path* makes it a document in folders and patterns."""
+    """Return whether folders and patterns include the file at *path*, judged by its ending."""
     return path.name.casefold().endswith(EXTENSIONS) or has_own_reader(path)
 
 

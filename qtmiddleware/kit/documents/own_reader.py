@@ -18,7 +18,7 @@ It returns ``None`` for a file that it does not read.
 """
 
 
-class _NoText(TypeError):
+class _InvalidResult(TypeError):
     """The user's reader returned something other than text.
 
     The message is written by this package and quotes nothing of the returned value.
@@ -38,11 +38,11 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
         # A coroutine that nobody awaits would issue a warning later.
         if inspect.iscoroutine(result):
             result.close()
-            raise _NoText("the reader must be a plain function that returns text, not async")
+            raise _InvalidResult("the reader must be a plain function that returns text, not async")
         if result is not None and (
             isinstance(result, bytes | Mapping) or not isinstance(result, Iterable)
         ):
-            raise _NoText(f"the reader must return text, not {type(result).__name__}")
+            raise _InvalidResult(f"the reader must return text, not {type(result).__name__}")
     return None if result is None else _check_pieces(result, path)
 
 
@@ -53,7 +53,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
         for item in [result] if isinstance(result, str) else result:
             text, place = item if isinstance(item, tuple) and len(item) == 2 else (item, {})
             if not isinstance(text, str):
-                raise _NoText(f"the reader must yield text, not {type(text).__name__}")
+                raise _InvalidResult(f"the reader must yield text, not {type(text).__name__}")
             place = {name: value for name, value in dict(place).items() if value is not None}
             for name, value in place.items():
                 if (
@@ -61,7 +61,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
                     or name in OWN
                     or not isinstance(value, str | int | float)
                 ):
-                    raise _NoText(f"{name!r} is no place")
+                    raise _InvalidResult(f"{name!r} is no place")
             blank = blank and not text.strip()
             yield Piece(text, place)
     if blank:
@@ -77,5 +77,5 @@ def _convert_reader_errors(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # The message of a foreign error may quote the document's text.
-        detail = str(error) if isinstance(error, _NoText) else type(error).__name__
+        detail = str(error) if isinstance(error, _InvalidResult) else type(error).__name__
         raise UnreadableDocument(path, "its reader failed", detail) from error

@@ -131,7 +131,7 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per value in *file*, such as ``address.city: Oslo``.
 
-    A record is an item of a list, or, in JSON lines, one of several values in a row. Records are
+    Records are the items of a list, or a sequence of JSON values as in JSON lines. Records are
     numbered from 1, and a blank line follows each record. Numbers are written as in the file. Only
     one record is in memory at a time.
     """

@@ -17,13 +17,12 @@ class Engine(Protocol):
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """Yield the result of each batch, in the order in which batches are done.
 
-        *build* returns the function that processes a batch. If this function raises, the exception
-        is raised here and ends the run.
+        If the work on a batch raises, the exception is raised here and ends the run.
 
         Args:
-            build: A picklable function without arguments that returns the function for batches;
-                called once per worker.
-            batches: The batches. At most a few batches per worker are taken in advance. As their
+            build: A picklable function without parameters, called once per worker. It returns the
+                function that works on a batch.
+            batches: The batches. At most a few batches per worker are taken in advance. As the
                 order is lost, each result must say which batch it belongs to.
         """
 

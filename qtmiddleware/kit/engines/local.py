@@ -92,7 +92,7 @@ class LocalEngine:
         """
         if self.workers == 1:
             return map(build(), batches)
-        return self._distribute(_dump(build), copy_environment_for(build), batches)
+        return self._distribute(_pickle_value(build), copy_environment_for(build), batches)
 
     def close(self) -> None:
         """Stop the workers at once, even in the middle of a batch.
@@ -111,7 +111,7 @@ class LocalEngine:
         try:
             while True:
                 for batch in islice(rest, AHEAD * self.workers - pending_count):
-                    pool.put(_dump(batch))
+                    pool.put(_pickle_value(batch))
                     pending_count += 1
                 if not pending_count:
                     return
@@ -251,7 +251,7 @@ def _read_result(reply: bytes | EngineError) -> Any:
 class _Pickler(pickle.Pickler):
     """A pickler that rejects classes and functions of the user's script.
 
-    A worker does not run the script, so it could not find them.
+    A worker does not run the script, so the worker could not find these classes and functions.
     """
 
     def reducer_override(self, value: Any) -> Any:
@@ -263,7 +263,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _dump(value: Any) -> bytes:
+def _pickle_value(value: Any) -> bytes:
     """Pickle *value* for a worker; raises `EngineError` if *value* cannot be pickled."""
     buffer = io.BytesIO()
     try:
@@ -283,7 +283,7 @@ def serve() -> None:
     """
     requests, replies = _take_pipes()
     todo: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(requests, todo), daemon=True).start()
+    threading.Thread(target=_queue_messages, args=(requests, todo), daemon=True).start()
     build, work = todo.get(), None
     while True:
         payload = todo.get()
@@ -308,7 +308,7 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return requests, replies
 
 
-def _receive(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
+def _queue_messages(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
     """Put each message from *requests* into *todo*; end this process when the parent has ended.
 
     The process ends even in the middle of a batch.

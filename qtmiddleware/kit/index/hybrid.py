@@ -50,7 +50,7 @@ It returns a response in any shape that the middleware reads.
 
 
 @dataclass(frozen=True, slots=True)
-class _Results:
+class _SearchResults:
     """The results of one search.
 
     Attributes:
@@ -78,7 +78,7 @@ class _Results:
         return record if key[0] == DEFAULT_NAMESPACE else {**record, "namespace": key[0]}
 
 
-def _read_results(query: str, weight: float, response: Any) -> _Results:
+def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
     """Read the *response* of a search, whose results get *weight* when they are merged.
 
     Raises `ResponseShapeError` if the response has no known shape.
@@ -89,7 +89,7 @@ def _read_results(query: str, weight: float, response: Any) -> _Results:
     for place, key in enumerate(ranking.keys):
         # Only the first, best place counts if a search returns a passage twice.
         places.setdefault(key, place)
-    return _Results(ranking, places)
+    return _SearchResults(ranking, places)
 
 
 class Hybrid:
@@ -112,7 +112,8 @@ class Hybrid:
     with weight 0 is not run.
 
     An exception from the vector search is passed on. If the word search fails or takes too long,
-    only the passages of the vector search are returned. The first failure is logged as a warning.
+    only the passages of the vector search are returned. The first such failure is logged as a
+    warning.
 
     Args:
         vector_search: a function of ``(query, top_k)`` that searches by vectors. If the call has a
@@ -120,8 +121,8 @@ class Hybrid:
             middleware reads, such as the response of a dense Pinecone index.
         keyword_search: a function with the same parameters that searches by words, such as a search
             of a sparse Pinecone index.
-        options: the settings ``hybrid``. Each search returns up to ``fusion_top_k`` passages, or
-            *top_k* if that is greater. ``search_top_k`` is the default of *top_k*.
+        options: the settings ``hybrid``. Each search is asked for ``fusion_top_k`` passages, or for
+            *top_k* passages if that is more. ``search_top_k`` is the default of *top_k*.
         preprocess: the rules that extract the keywords for the word search.
         patience: how many seconds to wait for the word search after the vector search has returned.
 
@@ -180,12 +181,12 @@ class Hybrid:
         condition = {} if filter is None else {"filter": filter}
         vector_weight, bm25_weight = self._weights
 
-        def search_vectors() -> _Results:
+        def search_vectors() -> _SearchResults:
             return _read_results(
                 query, vector_weight, self._vector_search(query, width, **condition)
             )
 
-        def search_words() -> _Results:
+        def search_words() -> _SearchResults:
             keywords = self._extract_keywords(query)
             return _read_results(
                 keywords, bm25_weight, self._keyword_search(keywords, width, **condition)
@@ -202,7 +203,7 @@ class Hybrid:
         return self._record_and_merge(vectors, self._wait_for_words(pending_words, bulkhead), top_k)
 
     def _record_and_merge(
-        self, vectors: _Results | None, words: _Results | None, top_k: int
+        self, vectors: _SearchResults | None, words: _SearchResults | None, top_k: int
     ) -> list[Record]:
         """Record both result lists for the trace, and return the best *top_k* merged records."""
         for name, results in (("vector", vectors), ("bm25", words)):
@@ -222,8 +223,8 @@ class Hybrid:
         )
 
     def _wait_for_words(
-        self, pending_words: Future[_Results], bulkhead: Bulkhead
-    ) -> _Results | None:
+        self, pending_words: Future[_SearchResults], bulkhead: Bulkhead
+    ) -> _SearchResults | None:
         """Return the results of the word search; ``None`` if the search failed or took too long.
 
         A failure is logged. For an error from outside this package, only the class is logged,
@@ -247,9 +248,11 @@ class Hybrid:
             return None
 
 
-def _start_search(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[_Results]:
+def _start_search(
+    search: Callable[[], _SearchResults], bulkhead: Bulkhead
+) -> Future[_SearchResults]:
     """Run *search* in a daemon thread, in a copy of the caller's context; return its future."""
-    future: Future[_Results] = Future()
+    future: Future[_SearchResults] = Future()
 
     def perform_search() -> None:
         try:
@@ -266,7 +269,10 @@ def _start_search(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[
 
 
 def _merge_results(
-    vectors: _Results | None, words: _Results | None, options: HybridSettings, top_k: int
+    vectors: _SearchResults | None,
+    words: _SearchResults | None,
+    options: HybridSettings,
+    top_k: int,
 ) -> list[Record]:
     """Merge the results of both searches, and return the best *top_k* records."""
     searches = [results for results in (vectors, words) if results is not None]
@@ -284,7 +290,7 @@ def _merge_results(
     ]
 
 
-def _merge_record(key: Key, searches: Sequence[_Results]) -> Record:
+def _merge_record(key: Key, searches: Sequence[_SearchResults]) -> Record:
     """Return the record of a passage from the first of *searches* that found the passage.
 
     If this record has no text or metadata, they are taken from the other search.

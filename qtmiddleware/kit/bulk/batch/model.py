@@ -107,14 +107,14 @@ class _Client:
             raise Unsent(request)
         status, body = reply
         if status >= 400:
-            content = _parse(body)
+            content = _parse_json(body)
             raise Refused(
                 status, content.get("error", content) if isinstance(content, Mapping) else content
             )
         return body.encode()
 
 
-def _parse(body: str) -> Any:
+def _parse_json(body: str) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

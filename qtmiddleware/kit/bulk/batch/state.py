@@ -99,12 +99,12 @@ class Part:
     @property
     def completed(self) -> int:
         """The number of answered requests, according to the service."""
-        return self._count("completed")
+        return self._read_count("completed")
 
     @property
     def failed(self) -> int:
         """The number of failed requests, according to the service."""
-        return self._count("failed")
+        return self._read_count("failed")
 
     @property
     def errors(self) -> list[str]:
@@ -127,7 +127,7 @@ class Part:
         }
         return {**facts, "errors": self.errors, **{name: self.batch.get(name) for name in names}}
 
-    def _count(self, name: str) -> int:
+    def _read_count(self, name: str) -> int:
         count: int = self.batch.get("request_counts", {}).get(name, 0)
         return count
 
@@ -162,7 +162,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return _is_whole(value) and value <= _MOST_COUNT
+    return _is_whole_number(value) and value <= _MOST_COUNT
 
 
 def _is_time(value: Any) -> bool:
@@ -171,7 +171,7 @@ def _is_time(value: Any) -> bool:
     )
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -347,7 +347,7 @@ class BatchState:
         if (
             isinstance(counts, list)
             and len(counts) == len(fields(Usage))
-            and all(map(_is_whole, counts))
+            and all(map(_is_whole_number, counts))
         ):
             return Usage(*counts)
         # Files of earlier versions do not store the sum.

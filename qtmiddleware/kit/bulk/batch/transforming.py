@@ -89,18 +89,21 @@ class FilePass:
             lines = read_queries(
                 file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES
             )
-            for query in select_open_questions(lines, self.journal, self.report, self._write):
+            for query in select_open_questions(
+                lines, self.journal, self.report, self._write_record
+            ):
                 # One question at a time, as `BatchModel` requires.
                 for transformed in middleware.transform_stream([query], concurrency=1, pace=pace):
                     if not model.is_waiting:
-                        self._write(
+                        self._write_record(
                             build_record(
-                                self._price(transformed), middleware.preprocess(query.text)
+                                self._apply_batch_price(transformed),
+                                middleware.preprocess(query.text),
                             )
                         )
                 yield
 
-    def _price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
+    def _apply_batch_price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
         share = self.share
         costs = [
             None if share is None or reply.cost_usd is None else reply.cost_usd * share
@@ -112,7 +115,7 @@ class FilePass:
         ]
         return replace(transformed, replies=tuple(replies))
 
-    def _write(self, record: Record) -> None:
+    def _write_record(self, record: Record) -> None:
         self.journal.append(record)
         self.report.add(record)
         if self.show is not None:
@@ -165,8 +168,7 @@ def _check_unchanged(
 ) -> None:
     """Raise `ConfigError` if *state* belongs to another config or other questions.
 
-    If *state* is new, or if *source* is ``""``, this config and these questions are stored in
-    *state*.
+    If *state* is new, or if *source* is ``""``, stores this config and these questions in *state*.
 
     Args:
         state: The stored batches.

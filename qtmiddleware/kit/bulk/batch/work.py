@@ -182,16 +182,16 @@ class BatchWork:
     def status(self) -> BatchStatus:
         """Get the state of the batches from the service, and return the status.
 
-        The counts of questions and of missing requests stay 0.
+        Questions and missing requests are not counted.
         """
         for part in self._list_underway():
             self._state.set_batch(part, self._service.retrieve(part.batch["id"]))
         return self._build_status()
 
     def collect(self) -> BatchStatus:
-        """Fetch the replies of batches that have ended, and answer the questions with all replies.
+        """Fetch the replies of batches that have ended, and answer the open questions.
 
-        Returns the status.
+        A question stays open if any of its replies is missing. Returns the status.
         """
         tally = Tally()
         for part in self._list_underway():
@@ -227,7 +227,7 @@ class BatchWork:
         underway = [part for part in parts if not part.settled]
         return BatchStatus(
             tuple(parts),
-            self._sum_up(parts),
+            self._compute_spent_cost(parts),
             self._tariff.estimate(underway),
             self._answered,
             self._open,
@@ -245,9 +245,9 @@ class BatchWork:
         planned = self._tariff.estimate(
             (*(other_part for other_part in parts if not other_part.settled), part)
         )
-        self._tariff.check(self._settings.budget, self._sum_up(parts), planned)
+        self._tariff.check(self._settings.budget, self._compute_spent_cost(parts), planned)
 
-    def _sum_up(self, parts: Sequence[Part]) -> Cost:
+    def _compute_spent_cost(self, parts: Sequence[Part]) -> Cost:
         return self._tariff.sum_up(parts, self._state.sum_usage())
 
     # --- from the questions to the service
@@ -295,7 +295,7 @@ class BatchWork:
 
         If the part's file is gone, its requests become open again, and the result is ``None``.
         """
-        file = part.file or self._service.find_file(self._name_file(part))
+        file = part.file or self._service.find_file(self._build_file_name(part))
         # A link is not used: whoever put it there would choose what is uploaded.
         is_ours = self._file.is_file() and not self._file.is_symlink()
         is_whole = is_ours and self._file.stat().st_size == part.size
@@ -312,7 +312,7 @@ class BatchWork:
         try:
             earlier_batch = None if file is None else self._service.find(file)
             if file is None:
-                file = self._service.upload(self._file, self._name_file(part))
+                file = self._service.upload(self._file, self._build_file_name(part))
             self._state.set_file(part, file)
             labels = {"qtmiddleware": self._state.run, "part": str(part.number)}
             batch = earlier_batch or self._service.create(file, labels)
@@ -325,7 +325,7 @@ class BatchWork:
         self._file.unlink(missing_ok=True)
         return replace(part, file=file, batch=batch)
 
-    def _name_file(self, part: Part) -> str:
+    def _build_file_name(self, part: Part) -> str:
         return f"qtm-{self._state.run}-{part.number}.jsonl"
 
     # --- from the service to the questions

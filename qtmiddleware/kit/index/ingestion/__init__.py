@@ -357,21 +357,21 @@ class _Run:
         with self.stages.run("reading") as report, Converter() as converter:
             reader = Reader(self.ledger, self.settings, self.root, version, converter, self.read)
             # Documents that are not a target of this run leave the index: to read fewer paths is to
-            # delete the others. A document that is passed over needs `Reader.keep`.
+            # delete the others. A document that is passed over needs `Reader.keep_document`.
             report(0, len(self.paths))
             for done, path in enumerate(self.paths, 1):
                 try:
-                    kinds[reader.take(path)] += 1
+                    kinds[reader.add_document(path)] += 1
                 except NotTaken:
                     left_out[path.suffix.casefold()] += 1
                 except UnreadableDocument as error:
-                    reader.keep(path)
+                    reader.keep_document(path)
                     detail = f" ({error.detail})" if error.detail else ""
                     skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
                 except MissingExtra as error:
                     if reader.is_file:
                         raise
-                    reader.keep(path)
+                    reader.keep_document(path)
                     skipped.append(Skipped(str(path), str(error), error.extra))
                 report(done, len(self.paths), str(path))
         return kinds, skipped, dict(left_out.most_common())

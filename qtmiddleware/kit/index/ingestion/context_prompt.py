@@ -144,8 +144,8 @@ class DocumentViews:
     def build(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
         """Return the parts of *document* to show with the chunk from *start* to *stop*.
 
-        If the document is short, this is its whole text; otherwise its beginning, and the text
-        around the chunk.
+        For a short document, the result is the whole text. For a long document, the result is the
+        beginning of the document and the text around the chunk.
         """
         # Chunks come document by document, so each document is read once.
         if document != self._document:

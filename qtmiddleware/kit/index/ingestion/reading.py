@@ -175,15 +175,15 @@ class Reader:
             )
             self._kind.append(f"{kind.__module__}.{kind.__qualname__}")
 
-    def take(self, path: Path) -> str:
+    def add_document(self, path: Path) -> str:
         """Add the document at *path* to this run.
 
         Returns ``added``, ``changed`` or ``unchanged``. If the ledger already holds this version of
-        the document, the file is not read again.
+        the document, the document is not cut again.
 
         Raises `UnreadableDocument` if the document cannot be read, or if *path* is a link in a
         folder: someone who can put files into the folder must not choose other files of this
-        machine to be read. A data path may itself be a link.
+        machine to be read. The data path itself may be a link.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(
@@ -209,7 +209,7 @@ class Reader:
         """Whether the data path is a single document."""
         return self._root.is_file
 
-    def keep(self, path: Path) -> None:
+    def keep_document(self, path: Path) -> None:
         """Keep the indexed content of the document at *path*, without reading the document."""
         file = encode_path(str(make_absolute(path)))
         self._claim_file(file)
@@ -283,7 +283,7 @@ class Reader:
         return result
 
     def _choose_name(self, file: str, source: str) -> str:
-        """Return the name with which the ids of the document begin.
+        """Return the name at the beginning of the ids of the document's passages.
 
         A known document keeps its name. A new document is named by its path; if another file has
         this name, a hash is added.

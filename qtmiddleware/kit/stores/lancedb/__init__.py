@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.stores.filters import Matcher, build_matcher
-from qtmiddleware.kit.stores.lancedb.table import open_table, spill
+from qtmiddleware.kit.stores.lancedb.table import open_table, spill_rows
 from qtmiddleware.kit.stores.passages import (
     DIGITS,
     LocalStore,
@@ -93,7 +93,10 @@ class LanceDBStore(LocalStore):
         """
         with self._use_table("written to") as table:
             schema = table.schema
-        with spill(check_batches(passages, self._dimension), schema, self._path) as (count, reader):
+        with spill_rows(check_batches(passages, self._dimension), schema, self._path) as (
+            count,
+            reader,
+        ):
             removed_ids = filter_ids(delete)
             if not count and not removed_ids:
                 return
@@ -254,7 +257,7 @@ class LanceDBStore(LocalStore):
         return ids_if_few
 
     def _optimise(self, table: Any) -> None:
-        """After enough writes, merge files and index new words.
+        """Merge files and index new words, if there were enough writes since the last time.
 
         A failure is logged and does not affect the write.
         """

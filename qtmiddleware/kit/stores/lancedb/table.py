@@ -142,7 +142,7 @@ _IN_MEMORY: Final = 32 << 20
 
 
 @contextmanager
-def spill(
+def spill_rows(
     batches: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
 ) -> Iterator[tuple[int, Any]]:
     """Write all rows to a temporary file; yield the number of distinct ids and a reader of rows.

@@ -110,7 +110,7 @@ def _open_client(key: str, opened: ExitStack) -> Any:
     client = call_within(
         TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with
     )
-    _close_with(opened, client)
+    _register_for_closing(opened, client)
     return client
 
 
@@ -123,11 +123,11 @@ def _open_index(client: Any, name: str | None, host: str | None, opened: ExitSta
         f"the Pinecone index {host or name!r}",
         "opened",
     )
-    _close_with(opened, index)
+    _register_for_closing(opened, index)
     return index
 
 
-def _close_with(opened: ExitStack, resource: Any) -> None:
+def _register_for_closing(opened: ExitStack, resource: Any) -> None:
     """Register *resource* to be closed when *opened* is closed."""
     # Older clients have no `close`.
     if callable(close := getattr(resource, "close", None)):

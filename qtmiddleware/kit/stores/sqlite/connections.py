@@ -94,10 +94,10 @@ class Connections:
         )
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        self._new_locks()
+        self._create_locks()
         renew_after_fork(self)
 
-    def _new_locks(self) -> None:
+    def _create_locks(self) -> None:
         """Create the locks.
 
         After a fork, new locks replace the locks that another thread may have held.
@@ -112,7 +112,7 @@ class Connections:
 
         SQLite connections may neither be used nor closed after a fork.
         """
-        self._new_locks()
+        self._create_locks()
         if not self.in_memory:
             _LEFT.extend((*self._idle, self._writer))
             self._idle, self._writer = [], None
