@@ -139,9 +139,10 @@ class Journal:
         return not is_whole
 
     def _read_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield each line of the file, with the input line and the digest of its question.
+        """Yield pairs of a line of the file and the question that the line reports as done.
 
-        If the line does not hold a question that is done, the second item is ``None``.
+        The question is given as its line number in the input and its digest; ``None`` if the line
+        does not report a question as done.
         """
         try:
             file = open_document(self._path, follow_link=False)

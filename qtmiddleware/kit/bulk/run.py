@@ -51,10 +51,10 @@ class BulkReport:
 
     Attributes:
         total: The number of lines; ``None`` if unknown.
-        before: The lines done by earlier runs.
-        asked: The lines of this run that needed calls of the model.
-        unasked: The lines of this run without model calls, because the answer was cached or no
-            model was needed.
+        before: The number of lines done by earlier runs.
+        asked: The number of lines in this run that needed model calls.
+        unasked: The number of lines in this run without model calls, because the answer was cached
+            or no model was needed.
         failed: The number of lines for which the model returned nothing, per reason.
         broken: The first lines that could not be read, with the reasons.
         broken_lines: The number of lines that could not be read.

@@ -90,7 +90,7 @@ def find_given_files(folder: Path) -> ModelFiles:
 
 
 def find_installed_files() -> ModelFiles | None:
-    """Return the files in the installed distribution; ``None`` if it is not installed.
+    """Return the files in the installed distribution; ``None`` if there is no such distribution.
 
     The distribution's code is not imported.
     """

@@ -251,9 +251,10 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
 
 
 def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
-    """Yield groups of consecutive texts of equal length; groups have a limited size.
+    """Yield groups of consecutive texts of equal length; the size of a group is limited.
 
-    Each group is given as the slice of its rows, its number of texts, and their length in tokens.
+    Each group is given as the slice of its rows, the number of its texts, and their length in
+    tokens.
     """
     start = 0
     for length, group in groupby(lengths):

@@ -157,10 +157,10 @@ def ingest(
     """Bring the index up to date with the documents of *data_path*.
 
     New and changed documents are read, cut into chunks, embedded and stored. Unchanged documents
-    are not read again. Deleted documents are removed from the index. A document that cannot be read
-    is reported, and its old chunks stay. Documents of other data paths in the same index are not
-    changed; a file that is in two data paths belongs to the data path ingested last. A data path
-    without any document is an error and changes nothing.
+    are not processed again. Deleted documents are removed from the index. A document that cannot be
+    read is reported, and its old chunks stay. Documents of other data paths in the same index are
+    not changed; a file that is in two data paths belongs to the data path ingested last. A data
+    path without any document is an error and changes nothing.
 
     If the run is killed or interrupted, the next run completes the work, without embedding a text
     or asking for a context twice. Memory use is bounded, for any number of documents. Log lines
@@ -171,17 +171,18 @@ def ingest(
         config: the config, in any form that `QueryMiddleware` takes.
         client: the language model for contextual chunks, in any form that `QueryMiddleware` takes.
         embedder: used instead of the configured embedding model.
-        store: an open store, used instead of the configured store. It stays open.
+        store: an open store, used instead of the configured store. The store stays open.
         reader: a function of a path that is called for each new or changed file; in folders, for
             files of any ending. It returns the text, an iterable of texts or of pairs of a text and
-            its place (``("...", {"page": 3})``), or ``None`` to use the built-in reader. If it
-            raises, the file is skipped. It runs in this process, without a time limit. The ledger
-            identifies it by its name, so rename it when you change how it reads.
-        progress: a function that is called with a `Progress` after each step. If it raises, the run
-            ends.
-        engine: runs an embedding model that runs on your machines: in this process (the default),
-            in several processes (`LocalEngine`), or on a Ray cluster (`RayEngine`). The ids, chunks
-            and vectors do not depend on the engine. The engine is not closed.
+            its place (``("...", {"page": 3})``), or ``None`` to use the built-in reader. If the
+            function raises, the file is skipped. The function runs in this process, without a time
+            limit. The ledger identifies the function by its name, so rename the function when you
+            change how it reads.
+        progress: a function that is called with a `Progress` after each step. If the function
+            raises, the run ends.
+        engine: runs the embedding model if the model runs on your machines: in this process (the
+            default), in several processes (`LocalEngine`), or on a Ray cluster (`RayEngine`). The
+            ids, chunks and vectors do not depend on the engine. The engine is not closed.
 
     Raises:
         ConfigError: if there is no data path, or if Ray should fill an index in SQLite.

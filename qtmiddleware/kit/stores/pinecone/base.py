@@ -285,8 +285,9 @@ class PineconeBase(ClosingStore):
         in memory.
 
         The write is not atomic: readers see each batch as it arrives, and see new passages before
-        outdated passages are removed. After a failure, the batches sent before it stay, and the
-        error message gives their number of passages. Repeat the write to complete it.
+        outdated passages are removed. After a failure, the batches that were sent earlier stay in
+        the index, and the error message says how many passages these are. Repeat the write to
+        complete it.
         """
         self._write(self._build_rows(passages), delete)
 
