@@ -1,7 +1,7 @@
-"""Transform a file of many questions, in a run that can be killed and continued.
+"""Transform a file of many questions, in a run that can be stopped and continued.
 
-`transform_file` reads questions, skips those that its output contains already, and appends the
-others as they are done.
+`transform_file` reads the questions, skips questions that are done in the output already, and
+appends the result of each other question as soon as it is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings that decide a run's texts, stored beside its output, and their changes."""
+"""The settings that affect a run's texts: store them beside the output, and detect changes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOST_UNKNOWN: Final = 5
 
 
 def read_fingerprint(settings: Settings) -> dict[str, Any]:
-    """Return the settings that decide how a question is transformed, and the prompts' versions.
+    """Return the settings that affect how a question is transformed, and the prompts' versions.
 
-    The values are those of JSON.
+    All values are JSON values.
     """
     keys = {
         key.name: to_json(key.read(settings))
@@ -44,9 +44,9 @@ def read_fingerprint(settings: Settings) -> dict[str, Any]:
 
 
 def parse_fingerprint(text: Any) -> dict[str, Any]:
-    """Return the fingerprint that was stored as *text*.
+    """Parse a fingerprint that was stored as JSON *text*.
 
-    Raises `ValueError`, whose message quotes nothing of it.
+    Raises `ValueError` if *text* is damaged; the message quotes nothing of *text*.
     """
     try:
         fingerprint = json.loads(text) if isinstance(text, str) else None
@@ -58,21 +58,21 @@ def parse_fingerprint(text: Any) -> dict[str, Any]:
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a part of a sentence for each difference; long values are not shown.
+    """Yield a short description of each setting that differs; long values are left out.
 
-    An option that *before* does not have is newer than the fingerprint. It counts as its default,
-    which keeps the texts as they were.
+    An option that is missing in *before* was added in a later version. It counts as having its
+    default value, which leaves the texts unchanged.
     """
     defaults = {key.name: to_json(key.make_hashable(key.default)) for key in all_keys()}
     for name in (*now, *islice((key for key in before if key not in now), _MOST_UNKNOWN)):
         old, new = before.get(name, defaults.get(name)), now.get(name)
         if old != new:
-            values = f" (was {_show(old)}, is {_show(new)})"
-            yield _show(name[:_MOST_SHOWN]) + (
+            values = f" (was {_format_value(old)}, is {_format_value(new)})"
+            yield _format_value(name[:_MOST_SHOWN]) + (
                 values if name != "prompts" and len(values) <= _MOST_SHOWN else ""
             )
 
 
-def _show(value: Any) -> str:
-    """Return *value* on one line, without line breaks or control characters from a foreign text."""
+def _format_value(value: Any) -> str:
+    """Return *value* on one line, without line breaks or control characters."""
     return value if isinstance(value, str) and value.isprintable() else reprlib.repr(value)

@@ -1,4 +1,4 @@
-"""The output of a run over many questions, from which a later run continues."""
+"""The output file of a run over many questions; a later run can continue it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileKind,
     describe_error,
+    limit_value_size,
     open_file,
-    short_values,
 )
 from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
 
@@ -46,12 +46,13 @@ _RUN_FILE: Final = FileKind(
 
 
 class Journal:
-    """The records at *path*, one per line of the input, each appended whole as soon as it is done.
+    """The output file at *path*: one record per question, appended when the question is done.
 
-    When the file is opened again, records with an ``error`` are removed, because they count as not
-    done, and so are unreadable lines, as after a power cut, and half a line at the end. For each
-    question that is done, eight bytes are kept in memory, which reveal a different question in its
-    place. With *overwrite* the file is emptied. For one thread at a time; `hold_journal` opens it.
+    When an existing file is opened, some lines are removed, so that their questions are asked
+    again: records with an ``error``, lines that cannot be read (for example after a power failure),
+    and an incomplete last line. With *overwrite*, the file is emptied. For each question that is
+    done, a digest of eight bytes is kept in memory, to detect another question on the same line.
+    Not thread-safe. Use `hold_journal` to open a journal.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -61,8 +62,10 @@ class Journal:
         self._near = array("Q")
         self._far: dict[int, int] = {}
         with _explain_write_error(self._path):
-            if not overwrite and self._read_all():
-                replace_file(path, (raw for raw, digest in self._read() if digest is not None))
+            if not overwrite and self._load_done():
+                replace_file(
+                    path, (raw for raw, digest in self._read_lines() if digest is not None)
+                )
             self._descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             if overwrite:
                 # By its descriptor, because the path may have become a link in the meantime.
@@ -73,19 +76,22 @@ class Journal:
     def holds(self, query: InputQuery) -> bool:
         """Return whether *query* is done.
 
-        Raises `ConfigError` if the output has a different question for the same line.
+        Raises `ConfigError` if the output has a different question for the same line of the input.
         """
         line = query.line
         digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
-        if digest and digest != self._digest(query.to_record()):
-            raise _make_refusal(
+        if digest and digest != self._compute_digest(query.to_record()):
+            raise _build_refusal(
                 f"line {line} of the input is not the question that {self._path} holds for it: the"
                 " output is of another input, or of one that has changed"
             )
         return digest > 0
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write *record* as a whole, or raise `StoreError` and leave the file as it was."""
+        """Append *record* as a whole line.
+
+        On failure, raises `StoreError` and leaves the file unchanged.
+        """
         data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with _explain_write_error(self._path):
             try:
@@ -101,7 +107,7 @@ class Journal:
                 self._sync()
 
     def close(self) -> None:
-        """Write everything to the disk and close the file."""
+        """Flush everything to the disk and close the file."""
         with _explain_write_error(self._path):
             try:
                 self._sync()
@@ -112,14 +118,14 @@ class Journal:
         os.fsync(self._descriptor)
         self._synced_at = monotonic()
 
-    def _read_all(self) -> bool:
-        """Remember the questions that are done; return whether the file has lines to remove."""
+    def _load_done(self) -> bool:
+        """Load the digests of all done questions; return whether there are lines to remove."""
         is_whole = True
         size = self._path.stat().st_size if self._path.exists() else 0
         # A huge line number must not allocate memory: the array has at most as many bytes as the
         # file, and larger numbers go into a dictionary.
         near = max(_NEAR_LINES, size // _LINE_BYTES)
-        for _, numbered_digest in self._read():
+        for _, numbered_digest in self._read_lines():
             if numbered_digest is None:
                 is_whole = False
                 continue
@@ -132,10 +138,11 @@ class Journal:
             self._near[line] = digest
         return not is_whole
 
-    def _read(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield every line with the number and digest of the question that it says is done.
+    def _read_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
+        """Yield pairs of a line of the file and the question that the line reports as done.
 
-        In place of both it yields ``None`` if the line says of no question that it is done.
+        The question is given as its line number in the input and its digest; ``None`` if the line
+        does not report a question as done.
         """
         try:
             file = open_document(self._path, follow_link=False)
@@ -150,19 +157,19 @@ class Journal:
             record = json.loads(raw) if raw.endswith(b"\n") else None
             if not _is_done(record):
                 return None
-            return record["line"], self._digest(record)
+            return record["line"], self._compute_digest(record)
         except (ValueError, RecursionError):
             return None
 
-    def _digest(self, record: Mapping[str, Any]) -> int:
-        """Return a number that differs between questions, and is never 0."""
+    def _compute_digest(self, record: Mapping[str, Any]) -> int:
+        """Return a number that identifies the question in *record*; never 0."""
         identity = json.dumps([record.get("id"), record["query"], record.get("history")])
         digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
         return int.from_bytes(digest) or 1
 
 
 def count_lines(path: Path) -> int:
-    """Return how many lines the output at *path* has; 0 if it cannot be read."""
+    """Return the number of lines of the output at *path*; 0 if the file cannot be read."""
     try:
         with open_document(path, follow_link=False) as file:
             return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
@@ -174,53 +181,53 @@ def count_lines(path: Path) -> int:
 def hold_journal(
     path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Journal]:
-    """Open the journal at *path*; nobody else can open it until the end of the block.
+    """Open the journal at *path*, and lock it until the end of the block.
 
-    The lock is the operating system's, so it ends with the process, however that ends. It is on the
-    file ``<path>.run``, which also stores the fingerprint.
+    The lock is on the file ``<path>.run``, which also stores the fingerprint. The operating system
+    releases the lock when the process ends for any reason.
 
     Args:
         path: The output file.
-        fingerprint: The settings that decide the texts.
+        fingerprint: The settings that affect the texts.
         overwrite: Whether to replace an existing output.
 
     Raises:
-        ConfigError: Without *overwrite*, the output was begun with a different fingerprint, whose
-            changes are named, or there is no record of its fingerprint.
-        StoreError: The output is in use or cannot be written.
+        ConfigError: Without *overwrite*, if the output has another fingerprint, or if its
+            fingerprint is missing. The message names the changes.
+        StoreError: If the output is in use or cannot be written.
     """
     with _explain_write_error(path):
         refuse_link(path)
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file; name another --out", path="--out")
     run_path = Path(f"{path}.run")
-    if not overwrite and _holds_something(path) and not run_path.exists():
-        raise _make_refusal(
+    if not overwrite and _has_content(path) and not run_path.exists():
+        raise _build_refusal(
             f"{path} exists, but {run_path.name}, which records how it was made, is missing"
         )
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
         # Checked again under the lock: until now another run may have written to the output.
-        goes_on = not overwrite and _holds_something(path)
-        if goes_on:
+        continues = not overwrite and _has_content(path)
+        if continues:
             _check_fingerprint(path, _read_fingerprint(connection, run_path), fingerprint)
-        with closing(Journal(path, overwrite=not goes_on)) as journal:
-            if not goes_on:
-                _keep_fingerprint(connection, run_path, fingerprint)
+        with closing(Journal(path, overwrite=not continues)) as journal:
+            if not continues:
+                _store_fingerprint(connection, run_path, fingerprint)
             yield journal
 
 
-def _holds_something(path: Path) -> bool:
+def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
 def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
     with _explain_unusable(run_path):
-        with short_values(connection, _MOST_FINGERPRINT_BYTES):
+        with limit_value_size(connection, _MOST_FINGERPRINT_BYTES):
             row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
         return parse_fingerprint(row[0] if row else None)
 
 
-def _keep_fingerprint(
+def _store_fingerprint(
     connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]
 ) -> None:
     with _explain_unusable(run_path):
@@ -241,11 +248,13 @@ def _explain_unusable(run_path: Path) -> Iterator[None]:
 def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = list(describe_changes(before, now))
     if changes:
-        raise _make_refusal(f"{path} was started with another config: {', '.join(changes)}")
+        raise _build_refusal(f"{path} was started with another config: {', '.join(changes)}")
 
 
-def _make_refusal(why: str) -> ConfigError:
-    return ConfigError(f"{why}; name another --out, or replace it with --overwrite", path="--out")
+def _build_refusal(reason: str) -> ConfigError:
+    return ConfigError(
+        f"{reason}; name another --out, or replace it with --overwrite", path="--out"
+    )
 
 
 @contextmanager
@@ -263,7 +272,7 @@ def _explain_write_error(path: Path) -> Iterator[None]:
 
 
 def _is_done(record: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether *record* is a run's record of a question that is done."""
+    """Return whether *record* belongs to a question that is done."""
     if not isinstance(record, dict) or "error" in record:
         return False
     line, id_ = record.get("line"), record.get("id")

@@ -1,4 +1,4 @@
-"""Read a file of questions line by line; errors name the number of a line, never its text."""
+"""Read a file of questions line by line; errors give the line's number, never its text."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class InputQuery:
     """One question of the input.
 
     Attributes:
-        line: The number of its line, from 1.
+        line: The number of the question's line, from 1.
         text: The question.
-        id: Its own id, if it has one.
-        history: The messages before it.
+        id: The id given in the input, if any.
+        history: The earlier messages of the conversation.
     """
 
     line: int
@@ -39,7 +39,7 @@ class InputQuery:
     history: History = field(default=History(), repr=False)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the fields of the question in a line of the output."""
+        """Return the fields that identify the question in its output record."""
         record: dict[str, Any] = (
             {"line": self.line} if self.id is None else {"line": self.line, "id": self.id}
         )
@@ -54,13 +54,13 @@ class InputQuery:
 
 @dataclass(frozen=True, slots=True)
 class BrokenLine:
-    """A line without a question, and the reason, which quotes nothing of the line."""
+    """A line without a valid question, and the reason, which quotes nothing of the line."""
 
     line: int
     error: str
 
     def to_record(self) -> dict[str, Any]:
-        """Return the line's record in the output."""
+        """Return the output record of the line."""
         return {"line": self.line, "error": self.error}
 
 
@@ -76,7 +76,7 @@ def read_queries(
         settings: The limits for questions.
         has_json: Whether each line is JSON: an object with a ``query`` (or ``text``, as in BEIR)
             and optionally an ``id`` (``_id``) and a ``history``, or the question as a JSON string.
-            Otherwise each line is a question. With ``None`` the first line tells which.
+            If false, each line is a question. If ``None``, the first line decides.
     """
     for number, raw in _read_numbered_lines(file):
         if has_json is None:
@@ -90,13 +90,16 @@ def read_queries(
 
 
 def count_queries(path: Path) -> int:
-    """Return how many lines `read_queries` finds at *path*; raise `OSError`."""
+    """Return the number of lines at *path* that `read_queries` yields; raises `OSError`."""
     with path.open("rb") as file:
         return sum(1 for _ in _read_numbered_lines(file))
 
 
 def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the number of each line that is not blank, and the line; ``None`` if it is too long."""
+    """Yield the number and the content of each line that is not blank.
+
+    The content of a line that is too long is ``None``.
+    """
     for number, raw in enumerate(read_lines(file, MOST_BYTES), 1):
         line = raw.removeprefix(b"\xef\xbb\xbf") if raw is not None and number == 1 else raw
         if line is None or not line.isspace():
@@ -104,7 +107,7 @@ def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 
 def read_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
-    """Yield each line of *file* with its line break; ``None`` for one longer than *most* bytes."""
+    """Yield each line of *file* with its line break; ``None`` for a line of over *most* bytes."""
     for raw in iter(partial(file.readline, most + 1), b""):
         if len(raw) <= most:
             yield raw
@@ -116,13 +119,13 @@ def read_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
 
 
 def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: bool) -> InputQuery:
-    """Return the question of one line; raise `ValueError` with the reason if there is none."""
+    """Return the question in the line *raw*; raises `ValueError` if there is none."""
     if raw is None:
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
     text = raw.decode("utf-8").strip("\r\n")
     if not has_json:
         return InputQuery(number, _check_text(text, settings))
-    record = _parse(text)
+    record = _parse_json(text)
     if isinstance(record, str):
         return InputQuery(number, _check_text(record, settings))
     if not isinstance(record, dict):
@@ -138,7 +141,7 @@ def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: 
     return InputQuery(number, _check_text(query, settings), id_, _read_history(record))
 
 
-def _parse(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

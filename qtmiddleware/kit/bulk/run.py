@@ -1,4 +1,4 @@
-"""Run over a file of questions: transform, write and count those that are still to be done."""
+"""Transform a file of questions: ask the open questions, write the results and count them."""
 
 from __future__ import annotations
 
@@ -47,21 +47,22 @@ ShowBulk = Callable[["BulkReport"], None]
 
 @dataclass(slots=True, kw_only=True)
 class BulkReport:
-    """What a run has done so far, in lines of the input.
+    """The progress of a run, counted in lines of the input.
 
     Attributes:
-        total: How many lines there are; ``None`` if unknown.
-        before: The lines that an earlier run had done.
-        asked: The lines of this run that took calls of the model.
-        unasked: The lines of this run that took none: they were remembered, or needed no model.
-        failed: The lines for which the model gave nothing, by reason.
-        broken: The first lines that could not be read, with the reason.
-        broken_lines: How many lines could not be read.
-        calls: The calls of the model.
-        input_tokens: The tokens read.
-        output_tokens: The tokens written.
-        cost_usd: The cost in US dollars; ``None`` if the model's price is not known.
-        seconds: How long the run has taken.
+        total: The number of lines; ``None`` if unknown.
+        before: The number of lines done by earlier runs.
+        asked: The number of lines in this run that needed model calls.
+        unasked: The number of lines in this run without model calls, because the answer was cached
+            or no model was needed.
+        failed: The number of lines for which the model returned nothing, per reason.
+        broken: The first lines that could not be read, with the reasons.
+        broken_lines: The number of lines that could not be read.
+        calls: The number of model calls.
+        input_tokens: The number of input tokens.
+        output_tokens: The number of output tokens.
+        cost_usd: The cost in US dollars; ``None`` if the model's price is unknown.
+        seconds: The duration of the run in seconds.
     """
 
     total: int | None = None
@@ -79,17 +80,17 @@ class BulkReport:
 
     @property
     def done(self) -> int:
-        """The lines that are done, by this or an earlier run; failed and broken ones count, too."""
+        """The number of lines done by all runs so far, including failed and broken lines."""
         return self.before + self.made
 
     @property
     def made(self) -> int:
-        """The lines that this run has done; failed and broken lines count, too."""
+        """The number of lines done by this run, including failed and broken lines."""
         return self.asked + self.unasked + self.failed.total() + self.broken_lines
 
     @property
     def is_whole(self) -> bool:
-        """Whether no line of this run has failed or is broken."""
+        """Whether this run has no failed or broken lines."""
         return not (self.failed or self.broken_lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class BulkReport:
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
     def add(self, record: Record) -> None:
-        """Count one record of the output."""
+        """Add one record of the output to the counts."""
         if "query" not in record:
             self.broken_lines += 1
             self.broken += (
@@ -130,30 +131,32 @@ def transform_file(
 ) -> BulkReport:
     """Transform every question of *source*, and write the results to *out*.
 
-    Each line of *out* belongs to a line of the input, in the order in which they are done: its
-    number (``line``), the question, the transformation and its cost; or an ``error`` with the
-    reason why there is none. If *out* has some lines already, the remaining questions are
-    transformed, and those with an error again. After an exception *out* has everything that was
-    done, and the same call continues from there.
+    The output has one line per question (or broken line) of the input, in the order in which they
+    are done. An output line holds the input line's number (``line``), the question, the
+    transformation and its cost. If there is no transformation, it holds an ``error`` with the
+    reason.
+
+    If *out* exists, only questions that are not done, or that have an error, are transformed. After
+    an exception, *out* holds all results so far; repeat the call to continue.
 
     Args:
         source: The input file; ``-`` is standard input.
         out: The output file.
         config: The config.
-        client: The model, as `QueryMiddleware` takes it.
-        concurrency: The most calls of the model at a time; fewer if the service is overloaded, see
-            `runtime.pace`.
+        client: The model, in any form that `QueryMiddleware` takes.
+        concurrency: The maximum number of model calls at a time. If the service is overloaded,
+            fewer calls are made, see `runtime.pace`.
         overwrite: Whether to replace *out* instead of continuing it.
-        show: Is called with the report whenever it changes.
-        engine: Performs the work in its workers, each with its own model, *concurrency*, pace,
-            budget and memory; this process reads and writes. The engine is not closed.
+        show: A function that is called with the report whenever the report changes.
+        engine: Runs the work in its workers. Each worker has its own model, *concurrency*, pace,
+            budget and cache; this process reads and writes. The engine is not closed.
 
     Raises:
-        ConfigError: *source* cannot be read, *out* belongs to another config or input, or a
-            *client* is given together with an *engine*.
+        ConfigError: *source* cannot be read, *out* belongs to another config or input, or both
+            *client* and *engine* are given.
         StoreError: *out* cannot be written.
-        ModelError: The model cannot be asked any more.
-        EngineError: Workers of *engine* keep dying.
+        ModelError: The model can no longer be asked.
+        EngineError: Workers of *engine* crash repeatedly.
     """
     if engine is not None and client is not None:
         raise ConfigError(
@@ -180,13 +183,13 @@ def transform_file(
         report.total = None if source == STDIN else count_queries(Path(source))
         if show is not None:
             show(report)
-        queries = select_open(
+        queries = select_open_questions(
             read_queries(file, config.settings, has_json=has_json), journal, report, write
         )
         generator = (
             _transform_here(queries, config, client, concurrency)
             if engine is None
-            else _transform_by(engine, queries, config, concurrency)
+            else _transform_with_engine(engine, queries, config, concurrency)
         )
         with closing(generator) as records:
             for record in records:
@@ -198,7 +201,7 @@ def transform_file(
 def _transform_here(
     queries: Iterable[InputQuery], config: Config, client: Any, concurrency: int
 ) -> Generator[Record]:
-    """Yield the record of each of *queries* as soon as this process has done it."""
+    """Transform *queries* in this process, and yield each record as soon as it is done."""
     with (
         QueryMiddleware(config, client=client) as middleware,
         closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream,
@@ -207,21 +210,21 @@ def _transform_here(
             yield build_record(transformed, middleware.preprocess(transformed.question.text))
 
 
-def _transform_by(
+def _transform_with_engine(
     engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int
 ) -> Generator[Record]:
-    """Yield the record of each of *queries* as soon as the workers of *engine* have done its batch.
+    """Transform *queries* in the workers of *engine*, and yield the records of each batch.
 
-    Raises the error of a batch, after its records.
+    If a batch has an error, the error is raised after the batch's records.
     """
     build = partial(build_transformer, config, concurrency)
-    for batch in engine.map(build, _split(queries, concurrency * ROUNDS)):
+    for batch in engine.map(build, _split_batches(queries, concurrency * ROUNDS)):
         yield from batch.records
         if batch.error is not None:
             raise batch.error
 
 
-def _split(queries: Iterable[InputQuery], size: int) -> Iterator[list[InputQuery]]:
+def _split_batches(queries: Iterable[InputQuery], size: int) -> Iterator[list[InputQuery]]:
     rest = iter(queries)
     return iter(lambda: list(islice(rest, size)), [])
 
@@ -232,7 +235,7 @@ class TransformedBatch:
 
     Attributes:
         records: The records of the questions that were done.
-        error: The error that ended the batch if the model cannot be asked any more.
+        error: The error that ended the batch early because the model can no longer be asked.
     """
 
     records: list[Record]
@@ -242,9 +245,9 @@ class TransformedBatch:
 def build_transformer(
     config: Config, concurrency: int
 ) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
-    """Return a function that transforms batches of questions, for an engine's worker to use.
+    """Return a function that transforms a batch of questions; each worker of an engine calls this.
 
-    In each worker at most *concurrency* calls of the model run at a time.
+    Each worker makes at most *concurrency* model calls at a time.
     """
     middleware, pace = QueryMiddleware(config), Pace(concurrency)
 
@@ -264,7 +267,7 @@ def build_transformer(
 
 
 def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
-    """Return the output's record of one question."""
+    """Return the output record of one transformed question."""
     replies = transformed.replies
     return {
         **transformed.question.to_record(),
@@ -279,9 +282,9 @@ def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
 
 
 def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
-    """Open the questions of *source*.
+    """Open the file of questions *source*.
 
-    Raises `ConfigError` if they cannot be read, or *out* is the same file.
+    Raises `ConfigError` if the file cannot be read, or if *out* is the same file.
     """
     if source == STDIN:
         return nullcontext(sys.stdin.buffer)
@@ -295,13 +298,13 @@ def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryI
     return file
 
 
-def select_open(
+def select_open_questions(
     lines: Iterable[InputQuery | BrokenLine],
     journal: Journal,
     report: BulkReport,
     write: Callable[[Record], None],
 ) -> Iterator[InputQuery]:
-    """Yield the questions that are still to be done; write a record for each broken line."""
+    """Yield the questions that are not done; call *write* with a record for each broken line."""
     for line in lines:
         if isinstance(line, BrokenLine):
             write(line.to_record())

@@ -1,6 +1,6 @@
 """Find documents, read them piece by piece, and cut them into chunks.
 
-Each chunk knows its place in the document, such as its page.
+Each chunk records its place in the document, such as the page number.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
-    """A file in a folder that neither a built-in reader nor the user's own reader takes.
+    """Raised for a file in a folder that neither a built-in reader nor the user's own reader reads.
 
-    Such files are looked at only because the user has a reader.
+    Only runs with a user's own reader try to read such files.
     """
 
 
@@ -48,22 +48,27 @@ def read_document(
     converter: Converter | None = None,
     bound: TextBound | None = None,
 ) -> Iterator[Piece]:
-    r"""Yield the text of the document at *path* piece by piece, with few pieces in memory at once.
+    r"""Yield the text of the document at *path* in pieces, with few pieces in memory at once.
 
-    *reader* is asked first. ``.pdf`` files are read page by page. The endings of `READERS`, and
-    those that installed packages read, are read by a `Converter`. Everything else is read as text
-    in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are dropped, and every kind of
-    line end becomes ``\n``. Markdown and reStructuredText stay as written, with their front matter.
+    The document is read by the first of these readers that reads this kind of file:
+
+    - *reader*, the user's own reader;
+    - the reader for ``.pdf`` files, page by page;
+    - the `Converter`, for endings in `READERS` and endings that installed packages read;
+    - the text reader, in UTF-8, or in UTF-16 with a byte order mark.
+
+    Byte order marks are dropped, and every line break becomes ``\n``. Markdown and reStructuredText
+    are not changed, and their front matter is kept.
 
     Args:
         path: the file.
-        follow_link: whether a link may be followed; if not, a link cannot be opened.
+        follow_link: whether to follow a link; if false, a link cannot be opened.
         reader: the user's own reader.
-        converter: a running converter; by default one is started for this file alone.
-        bound: limits the text of all documents of a run, except what *reader* returns.
+        converter: a running converter; by default one is started for this file only.
+        bound: limits the text of all documents of a run; text from *reader* is not limited.
 
     Raises:
-        UnreadableDocument: at the first piece or a later one, for whatever a reader raises.
+        UnreadableDocument: at the first or a later piece, if any reader fails.
         MissingExtra: if a package for this kind of file is not installed.
     """
     own_pieces = None if reader is None else ask_reader(reader, path)
@@ -90,12 +95,12 @@ def read_document(
 
 @dataclass(frozen=True, slots=True)
 class DocumentChunk:
-    """A chunk, and the place of its words in the document.
+    """A chunk and its place in the document.
 
     Attributes:
         chunk: the chunk.
-        place: the place of its first word, such as ``page``. If the last word has another place,
-            that is there too, as ``last_page``.
+        place: the place of the chunk's first word, such as ``page``. If the last word has another
+            place, the differing values are added with the prefix ``last_``, such as ``last_page``.
     """
 
     chunk: Chunk
@@ -113,13 +118,15 @@ def cut_document(
     converter: Converter | None = None,
     bound: TextBound | None = None,
 ) -> Iterator[DocumentChunk]:
-    """Yield the chunks of the document at *path* while it is read.
+    """Yield the chunks of the document at *path* while the document is read.
 
-    See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the rest. A
-    chunk of white space only, which comes of long runs of it, has no place.
+    See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the other
+    arguments. A chunk that holds only white space has no place.
 
-    Raises `ConfigError` at once for impossible sizes, and `UnreadableDocument` or `MissingExtra`
-    while reading, possibly after the last chunk.
+    Raises:
+        ConfigError: at once, for impossible sizes.
+        UnreadableDocument: while reading, possibly after the last chunk.
+        MissingExtra: while reading, if a package for this kind of file is not installed.
     """
     pieces = read_document(
         path, follow_link=follow_link, reader=reader, converter=converter, bound=bound
@@ -132,14 +139,14 @@ def cut_document(
 def _cut_texts(
     pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """Yield the chunks of *pieces*, which are joined to one text.
+    """Join the texts of *pieces*, cut the joined text with *cut*, and yield the chunks.
 
-    A piece that stands alone is cut by itself.
+    A piece that stands alone is not joined with other pieces.
     """
     index = start = 0
     # The place of a record holds its number, so that two records next to each other stay apart.
     for _, group in groupby(pieces, lambda piece: piece.place if piece.stands_alone else None):
-        places, chunk = _Places(group), Chunk(index - 1, start, start, "")
+        places, chunk = _PlaceFinder(group), Chunk(index - 1, start, start, "")
         for chunk_of_group in cut(places.read_texts()):
             chunk = Chunk(
                 index + chunk_of_group.index,
@@ -151,15 +158,15 @@ def _cut_texts(
         index, start = chunk.index + 1, chunk.end
 
 
-class _Places:
-    """Remembers where places begin, as far back as the next chunk may reach."""
+class _PlaceFinder:
+    """Finds the place of a chunk from the places of the pieces."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
         self._begins: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
     def read_texts(self) -> Iterator[str]:
-        """Yield the texts of the pieces, and note where each place begins."""
+        """Yield the text of each piece, and record the position where each place begins."""
         position = 0
         for piece in self._pieces:
             if not self._begins or self._begins[-1][1] != piece.place:
@@ -168,9 +175,10 @@ class _Places:
             yield piece.text
 
     def find_place(self, chunk: Chunk) -> Mapping[str, str | int | float]:
-        """Return the place of *chunk*: that of its first word and, if different, that of its last.
+        """Return the place of the first word of *chunk*.
 
-        Call this for the chunks in their order.
+        If the last word has another place, the result also holds the differing values, with the
+        prefix ``last_``. Call this method for the chunks in their order.
         """
         first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
         last_char = chunk.start + len(chunk.text.rstrip()) - 1

@@ -1,7 +1,7 @@
-"""Limits on the text of documents and on the time they take, well above what honest documents need.
+"""Limit the text of documents, and the time to read them.
 
-A file of a few kilobytes can name one page, slide or text millions of times, and a folder can hold
-many such files.
+The limits are far above the needs of ordinary documents. They stop a file of a few kilobytes that
+refers to one page, slide or text millions of times, and a folder with many such files.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ The slowest honest documents, spreadsheets, take some 10 seconds per MB.
 class TextBound:
     """Limits the text of the documents of one run.
 
-    Each document may have text in proportion to its size; *spare* more characters are shared by
-    all.
+    Each document may have an amount of text in proportion to its file size. All documents together
+    may exceed these amounts by *spare* characters.
     """
 
     def __init__(self, spare: int = SPARE_CHARS) -> None:
@@ -44,7 +44,7 @@ class TextBound:
     def limit(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Yield *pieces*, the pieces of the document at *path*.
 
-        Raises `UnreadableDocument` when their text grows beyond the limit.
+        Raises `UnreadableDocument` when the text of the pieces exceeds the limit.
         """
         size = path.stat().st_size
         remaining, count = size * CHARS_PER_BYTE, 0
@@ -68,16 +68,15 @@ class TextBound:
 
 
 def count_chars(piece: Piece) -> int:
-    """Return the number of characters of *piece*, including those of its place."""
+    """Return the number of characters in the text and the place of *piece*."""
     return len(piece.text) + sum(len(name) + len(str(value)) for name, value in piece.place.items())
 
 
 def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
     """Yield *pieces*, the pieces of the document at *path*, which has *size* bytes.
 
-    Raises `UnreadableDocument` when producing them takes more processor time than
-    `compute_time_limit` allows. The time between two pieces, which the caller spends, does not
-    count, nor does the time of other programs.
+    Raises `UnreadableDocument` if producing the pieces takes more processor time than
+    `compute_time_limit` allows. The time that the caller spends between two pieces does not count.
     """
     iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(size)
     while True:
@@ -92,12 +91,12 @@ def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece
 
 
 def compute_time_limit(size: int) -> float:
-    """Return how many seconds of processor time a document of *size* bytes may take."""
+    """Return the processor time, in seconds, that reading a document of *size* bytes may take."""
     return _SPARE_SECONDS + _SECONDS_PER_MB * size / (1 << 20)
 
 
 def build_late_error(path: Path, seconds: float) -> UnreadableDocument:
-    """Return the error for the document at *path*, which took more than *seconds*."""
+    """Return the error for the document at *path*, whose reading took more than *seconds*."""
     detail = (
         f"reading it takes more than {seconds:,.0f} seconds of processor time; save the file in"
         " smaller parts"

@@ -36,9 +36,9 @@ class Chunk:
 
     Attributes:
         index: the chunk's number, from 0.
-        start: the position of its first character in the document.
-        end: the position after its last character.
-        text: its text.
+        start: the position of the chunk's first character in the document.
+        end: the position after the chunk's last character.
+        text: the chunk's text.
     """
 
     index: int
@@ -50,32 +50,33 @@ class Chunk:
 def cut_into_chunks(
     pieces: Iterable[str], *, size: int, overlap: int, boundary: ChunkBoundary = "sentence"
 ) -> Iterator[Chunk]:
-    """Cut a document into chunks of at most *size* characters while it is read.
+    """Cut a document into chunks of at most *size* characters while the document is read.
 
-    The first chunk begins at 0 and the last one ends at the document's end. Each chunk begins
-    inside the one before it or right after it, and shares at most *overlap* characters with it, so
-    that the chunks rejoin to the document exactly. The result does not depend on how the document
-    was split into pieces. At most a piece, a few chunks, and the white space before the first word
-    are held in memory. A document of white space only has no chunks.
+    The first chunk begins at 0, and the last chunk ends at the document's end. Each chunk begins
+    inside the previous chunk or right after it, and shares at most *overlap* characters with the
+    previous chunk. The chunks can be rejoined to the exact document. The result does not depend on
+    how the document was split into pieces. Memory holds at most one piece, a few chunks, and the
+    white space before the first word. A document of white space has no chunks.
 
     With the boundary ``"sentence"``:
 
-    - A chunk ends in the last third of *size*, at the best boundary there: the last paragraph that
-      ends with a sentence, else the last sentence, paragraph (or heading), line, clause or word. If
-      there is none, it ends at *size*, between two grapheme clusters if possible.
+    - A chunk ends in the last third of *size*, at the best boundary there. The boundaries are, best
+      first: the end of a paragraph that ends with a sentence, the end of a sentence, a paragraph
+      (or heading), a line, a clause, a word. Among boundaries of one kind, the last one is used.
+      Without any boundary, the chunk ends at *size*, between two grapheme clusters if possible.
     - The next chunk begins with the first sentence or paragraph in the earlier half of the overlap,
       else with a word.
-    - White space after a boundary stays with the chunk before it. If it does not fit there, it is
-      cut like text, and only then is there a chunk of white space only.
+    - White space after a boundary belongs to the chunk before the boundary. White space that does
+      not fit there is cut like text. Only in this case can a chunk hold only white space.
 
     With the boundary ``"character"``, the chunks are the windows ``document[i : i + size]`` for
     each *i* of ``range(0, len(document), size - overlap)``. The last window is kept even if it lies
-    within the one before it, and so is a window of white space.
+    within the previous window. Windows of white space are kept, too.
 
     Args:
         pieces: the document's text, in pieces of any length.
-        size: the longest chunk, in characters.
-        overlap: how many characters neighbouring chunks may share.
+        size: the maximum length of a chunk, in characters.
+        overlap: the maximum number of characters that neighbouring chunks share.
         boundary: where chunks may end.
 
     Raises:
@@ -96,7 +97,7 @@ def cut_into_chunks(
             value=overlap,
             allowed=allowed,
         )
-    text = _Text(_drop_if_blank(pieces))
+    text = _TextWindow(_drop_if_blank(pieces))
     return (
         _cut_windows(text, size, overlap)
         if boundary == "character"
@@ -104,8 +105,8 @@ def cut_into_chunks(
     )
 
 
-class _Text:
-    """The text of the pieces, seen through a window that only moves forward."""
+class _TextWindow:
+    """The joined text of the pieces, read through a window that only moves forward."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = pieces
@@ -126,7 +127,7 @@ class _Text:
 
 
 def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield all *pieces*, or none if they hold only white space."""
+    """Yield all *pieces*, or nothing if all of them hold only white space."""
     iterator = iter(pieces)
     blank: list[str] = []
     for piece in iterator:
@@ -137,16 +138,16 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
             yield from iterator
 
 
-def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
-    """Yield the chunks of *text* that have exactly *size* characters."""
+def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
+    """Cut *text* into chunks of *size* characters; the last chunk may be shorter."""
     index = 0
     while window := text.read_window(start := index * (size - overlap), size):
         yield Chunk(index, start, start + len(window), window)
         index += 1
 
 
-def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
-    """Yield the chunks of *text* that end at boundaries."""
+def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
+    """Cut *text* into chunks that end at boundaries, such as the ends of sentences."""
     index = start = shared = 0
     # Each chunk adds at least half of the new characters that it could. Otherwise tiny sentences
     # would make a chunk for every few characters.
@@ -162,7 +163,7 @@ def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
 
 @cache
 def _compile_pattern(kind: str) -> Any:
-    """Return the pattern for a kind of boundary."""
+    """Return the regular expression that finds boundaries of this *kind*."""
     import regex
 
     if kind == "sentence":
@@ -183,11 +184,11 @@ def _compile_pattern(kind: str) -> Any:
 
 
 def _find_chunk_end(window: str, size: int, shortest: int) -> int:
-    """Return where the chunk at the beginning of *window* ends.
+    """Return the position in *window* where the chunk that begins at 0 ends.
 
-    It ends after *shortest*, and at *size* at the latest. *window* has more than *size* characters:
-    the text up to `_LOOK_AHEAD` characters further, or up to its end. White space after a boundary
-    belongs to the chunk, as far as it fits.
+    The position is greater than *shortest* and at most *size*. *window* must have more than *size*
+    characters: it reaches up to `_LOOK_AHEAD` characters further, or to the end of the text. White
+    space after a boundary belongs to the chunk as far as it fits.
     """
     longest = _find_limit(window, size, shortest)
     lowest = max(shortest, longest * 2 // 3)
@@ -208,10 +209,11 @@ def _find_chunk_end(window: str, size: int, shortest: int) -> int:
 
 
 def _find_next_start(window: str, cut: int, overlap: int) -> int:
-    """Return where the chunk after the one that ends at *cut* begins.
+    """Return the position in *window* where the next chunk begins; this chunk ends at *cut*.
 
-    That is at least 1, and at most *overlap* characters before *cut*: at the first sentence that
-    begins in the earlier half of the overlap, else at the first word there.
+    The position is at least 1, and at most *overlap* characters before *cut*. The next chunk begins
+    with the first sentence that begins in the earlier half of the overlap, else with the first word
+    there.
     """
     earliest = max(cut - overlap, 1)
     latest = cut - (cut - earliest) // 2
@@ -228,9 +230,10 @@ def _find_next_start(window: str, cut: int, overlap: int) -> int:
 
 
 def _find_limit(window: str, size: int, shortest: int) -> int:
-    """Return how long a chunk may be: *size*, or less if only white space follows.
+    """Return the maximum length of the chunk: *size*, or less if only white space follows.
 
-    In that case the limit is the start of the last word, so that the next chunk has a word.
+    If only white space follows, the limit is the start of the last word. The next chunk then begins
+    with this word.
     """
     if len(window) - size < _LOOK_AHEAD and window[size:].isspace():
         words = window[:size].rstrip()
@@ -241,13 +244,16 @@ def _find_limit(window: str, size: int, shortest: int) -> int:
 
 
 def _find_ends(kind: str, window: str, lowest: int) -> Iterator[int]:
-    """Yield, in order, where the text before each boundary after *lowest* ends."""
+    """Yield the end of the text before each boundary of this *kind* after *lowest*, in order."""
     for boundary in _compile_pattern(kind).finditer(window, lowest):
         yield boundary.end() if kind in _ENDINGS else boundary.start()
 
 
 def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator[int]:
-    """Yield the first place from *earliest* to *latest* after a boundary of this kind, if any."""
+    """Yield the first position from *earliest* to *latest* that follows a boundary of this *kind*.
+
+    Yields nothing if there is no such position.
+    """
     tried = 0
     for end in _find_ends(kind, window, max(0, earliest - _LOOK_BACK)):
         start = _skip_space(window, end, latest)
@@ -261,19 +267,19 @@ def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator
 
 
 def _skip_space(window: str, end: int, limit: int) -> int:
-    """Return the place after the white space that begins at *end*, but not beyond *limit*."""
+    """Return the position after the white space that begins at *end*, at most *limit*."""
     place: int = min(_compile_pattern("space").match(window, end).end(), limit)
     return place - 1 if end < place and window[place - 1 : place + 1] == "\r\n" else place
 
 
 def _is_cluster_boundary(window: str, place: int) -> bool:
-    """Return whether *place* lies between two grapheme clusters."""
+    """Return whether the position *place* lies between two grapheme clusters."""
     around = window[place - 1 : place + 1]
     return (around.isascii() and around != "\r\n") or place in _find_clusters(window, place)
 
 
 def _find_clusters(window: str, place: int) -> list[int]:
-    """Return where the grapheme clusters around *place* begin."""
+    """Return the start positions of the grapheme clusters around the position *place*."""
     begin = max(0, place - _AROUND)
     return [
         cluster.start()

@@ -1,6 +1,6 @@
-"""Read documents that are not text in a separate process.
+"""Read documents that are not text, such as PDF, in a separate process.
 
-If a document makes its reader hang or crash, only that file is lost.
+If a document makes its reader hang or crash, only this document is lost.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ _START: Final = (
 
 
 class Converter:
-    """Reads documents one after another in a separate process, which starts with the first of them.
+    """Reads documents one after another in a separate process.
 
-    It takes the endings of `READERS`, and those that installed packages read. Use it as a context
-    manager: the process ends with the block, and with this process, however that ends. Not
-    thread-safe.
+    Reads the file types in `READERS`, and the file types that installed packages can read. Use a
+    converter as a context manager. The process starts with the first document. It ends with the
+    block, or when the current process ends for any reason. Not thread-safe.
     """
 
     def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
@@ -109,10 +109,13 @@ class Converter:
         self.close()
 
     def read(self, path: Path, *, follow_link: bool) -> Iterator[Piece]:
-        """Yield the pieces of the document at *path*, holding only a few in memory.
+        """Yield the pieces of the document at *path*, with only a few pieces in memory at once.
 
-        Raises `UnreadableDocument`, also if its reader takes too long or crashes, `MissingExtra`,
-        and `OSError` if no process can be started.
+        Raises:
+            UnreadableDocument: if the document cannot be read, or its reader is too slow or
+                crashes.
+            MissingExtra: if a package for this kind of file is not installed.
+            OSError: if no process can be started.
         """
         if self._is_reading:
             # The caller gave up the document before. Its remaining pieces would be taken for those
@@ -157,7 +160,7 @@ class Converter:
             process.wait()
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        """Start the process, and send it the search path for modules and its limits."""
+        """Start the process, and send it the module search path and the limits."""
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
@@ -174,7 +177,7 @@ class Converter:
 
     @staticmethod
     def _ask_process(process: subprocess.Popen[bytes], question: Any) -> Iterator[Any]:
-        """Send *question* to *process*, and yield its answers until it ends."""
+        """Send *question* to *process*, and yield the answers until the output ends."""
         with suppress(OSError):
             _send_message(process.stdin, question)
         for line in process.stdout or ():
@@ -184,7 +187,7 @@ class Converter:
 
     @staticmethod
     def _explain_death(process: subprocess.Popen[bytes]) -> str:
-        """Return in words why the process ended; the watchdog ends it with code 1."""
+        """Return a description of why the process ended; exit code 1 means that it was too slow."""
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
 
@@ -196,7 +199,7 @@ def _send_message(stream: Any, message: Any) -> None:
 
 
 def serve() -> None:
-    """Answer questions from standard input until it ends; the separate process runs this."""
+    """Answer questions from standard input until it closes; runs in the separate process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process handles interrupts.
     warnings.simplefilter("ignore")
     # Whatever a library prints must not get between the answers.
@@ -218,20 +221,20 @@ def serve() -> None:
 
 
 def _start_watchdog(seconds: float, null_file: Any) -> None:
-    """End this process after *seconds*, unless it is restarted or cancelled before."""
+    """End this process after *seconds*, unless the watchdog is restarted or cancelled earlier."""
     # A thread in C ends the process, even if Python code or a library hangs.
     faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
 
 
 def _queue_questions(questions: queue.SimpleQueue[list[Any]]) -> None:
-    """Put each question into the queue, and end the process when the parent is gone."""
+    """Put each question from standard input into *questions*; at its end, end this process."""
     for line in sys.stdin:
         questions.put(json.loads(line))
     os._exit(0)  # The parent process is gone.
 
 
 def _limit_memory(size: int) -> None:
-    """Limit the address space of this process to *size* bytes, if the system can."""
+    """Limit the address space of this process to *size* bytes, if the system allows it."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -239,18 +242,19 @@ def _limit_memory(size: int) -> None:
 
 
 def _answer_question(
-    path: Path, follow_link: bool, watch: Callable[..., None]
+    path: Path, follow_link: bool, restart_timer: Callable[..., None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the answers for one document: its pieces, and at the end an error or an empty answer.
+    """Yield the answers for one document.
 
-    *watch* restarts the time limit of the next answer.
+    The first answers hold the document's pieces. The last answer holds the error, or is empty if
+    there was no error. Call *restart_timer* to restart the time limit for the next answer.
     """
-    watch()
+    restart_timer()
     try:
         with open_document(path, follow_link=follow_link) as file:
             size = os.fstat(file.fileno()).st_size
             yield from _batch_pieces(
-                limit_time(path, _read_checked(path, file, watch), size), watch
+                limit_time(path, _read_non_blank(path, file, restart_timer), size), restart_timer
             )
     except MissingExtra as error:
         yield {"missing": [error.package, error.extra]}
@@ -269,8 +273,10 @@ def _answer_question(
         yield {}
 
 
-def _batch_pieces(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[dict[str, Any]]:
-    """Yield answers with many pieces each, as a message per piece would be slow."""
+def _batch_pieces(
+    pieces: Iterator[Piece], restart_timer: Callable[..., None]
+) -> Iterator[dict[str, Any]]:
+    """Yield answers that hold many pieces each; one message per piece would be slow."""
     batch: list[Any] = []
     chars = 0
     for piece in pieces:
@@ -283,16 +289,18 @@ def _batch_pieces(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterat
         if chars > _BATCH_CHARS or len(batch) == _BATCH_PIECES:
             yield {"pieces": batch}
             batch, chars = [], 0
-            watch()
+            restart_timer()
     if batch:
         yield {"pieces": batch}
 
 
-def _read_checked(path: Path, file: BinaryIO, watch: Callable[..., None]) -> Iterator[Piece]:
-    """Yield the pieces of *file*; raises `UnreadableDocument` if all of them are white space."""
+def _read_non_blank(
+    path: Path, file: BinaryIO, restart_timer: Callable[..., None]
+) -> Iterator[Piece]:
+    """Yield the pieces of *file*; raises `UnreadableDocument` if all are only white space."""
     ending = path.suffix.casefold()
     if ending in _ZIPPED:
-        watch(_check_zip(path, file) / (1 << 20) * _SECONDS_PER_MB)
+        restart_timer(_check_zip(path, file) / (1 << 20) * _SECONDS_PER_MB)
     read = READERS.get(ending) or partial(_read_by_package, ending)
     pieces = (piece for piece in read(path, file))
     first_piece = next((piece for piece in pieces if piece.text.strip()), None)
@@ -302,9 +310,9 @@ def _read_checked(path: Path, file: BinaryIO, watch: Callable[..., None]) -> Ite
 
 
 def _read_by_package(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the pieces that an installed package's reader makes of *file*.
+    """Yield the pieces of *file*, read by the installed package for files with this *ending*.
 
-    Raises `UnreadableDocument` if that reader fails.
+    Raises `UnreadableDocument` if the package's reader fails.
     """
     # Imported here, so that only runs with such files pay for it.
     from qtmiddleware.plugins import find_reader
@@ -317,9 +325,9 @@ def _read_by_package(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]
 
 
 def _check_zip(path: Path, file: BinaryIO) -> int:
-    """Return the unpacked size of a zip in bytes.
+    """Return the unpacked size of a zip file in bytes.
 
-    Raises `UnreadableDocument` if the zip is encrypted or too large.
+    Raises `UnreadableDocument` if the file is encrypted or too large.
     """
     start = file.read(len(_OLE))
     if not start:

@@ -1,4 +1,4 @@
-"""Find the documents that a data path means: a file, a folder's files, or a pattern's matches."""
+"""Find the documents of a data path, which is a file, a folder or a pattern."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _ALLOWED: Final = (
 
 
 def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
-    """Return the documents that *data_path* means, sorted.
+    """Return the paths of the documents of *data_path*, sorted.
 
-    - A file is taken, whatever its name. A name that exists is never a pattern.
-    - Of a folder or a pattern, the files of `EXTENSIONS` are taken, and those that an installed
-      package reads; with *every*, all files. Hidden files and folders are left out. Links to
-      folders are not followed, unless *data_path* names them.
+    - A single file is always a document, whatever its name. A name that exists is not a pattern.
+    - In a folder, or for a pattern, the documents are the files with an ending in `EXTENSIONS` or
+      an ending that an installed package reads. With *every*, all files are documents. Hidden files
+      and folders are skipped. Links to folders are not followed, unless *data_path* names the link.
 
-    Raises `ConfigError` if there are no documents, or if a folder cannot be read: its documents
-    would seem to be gone.
+    Raises `ConfigError` if there are no documents, or if a folder cannot be read: otherwise the
+    folder's documents would seem to be deleted.
     """
     if not str(data_path).strip():
         raise _build_error(data_path, "dataPath must not be empty")
@@ -56,10 +56,10 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
 
 
 def count_left_out(data_path: str | Path) -> dict[str, int]:
-    """Return how many files that *data_path* matches are not documents, per file ending.
+    """Return the number of files of *data_path* that are not documents, per file ending.
 
-    The most frequent ending comes first; ``""`` stands for files without an ending. Hidden files do
-    not count. The result is empty for a single file.
+    The most frequent ending comes first. The key ``""`` counts files without an ending. Hidden
+    files are not counted. The result is empty for a single file.
     """
     path = Path(data_path)
     with suppress(RuntimeError):
@@ -69,7 +69,7 @@ def count_left_out(data_path: str | Path) -> dict[str, int]:
 
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
-    """Return *counts* in words, such as ``3 .html, 1 .csv``; the rarest endings are summed up."""
+    """Return *counts* in words, such as ``3 .html, 1 .csv``; the rarest endings are added up."""
     shown_counts = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
     rest_count = sum(list(counts.values())[_MOST_ENDINGS:])
     return ", ".join(
@@ -78,16 +78,19 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
 
 
 def _select_files(path: Path, every: bool) -> Iterable[Path]:
-    """Return a single file as it is, else the files found, of which *every* selects all."""
+    """Return the documents of *path*: the file itself, or the documents in a folder or pattern.
+
+    With *every*, all files in the folder or pattern are documents.
+    """
     if os.path.lexists(path) and not path.is_dir():
         return [path]
     return (file for file in _find_files(path) if every or is_document(file))
 
 
 def _find_files(path: Path) -> Iterable[Path]:
-    """Return all files below a folder or matching a pattern, whatever their ending.
+    """Return all files below a folder, or all files that match a pattern, whatever their ending.
 
-    There are none if *path* is a file itself.
+    The result is empty if *path* is a single file.
     """
     if path.is_dir():
         return _walk_folder(path)
@@ -99,7 +102,10 @@ def _find_files(path: Path) -> Iterable[Path]:
 
 
 def _walk_folder(folder: Path) -> Iterator[Path]:
-    """Yield the files below *folder*, without hidden ones; raises if a folder cannot be read."""
+    """Yield the files below *folder*, without hidden files.
+
+    Raises `OSError` if a folder cannot be read.
+    """
 
     def raise_error(error: OSError) -> None:
         raise error
@@ -110,9 +116,10 @@ def _walk_folder(folder: Path) -> Iterator[Path]:
 
 
 def _match_pattern(path: Path) -> Iterator[Path]:
-    """Yield the files that match a pattern.
+    """Yield the files that match the pattern *path*.
 
-    The leading parts that exist as folders are names, even with brackets in them.
+    The leading parts of *path* that exist as folders are taken literally, even if they contain
+    brackets.
     """
     base, *pattern_parts = (Path(path.anchor), *path.parts[bool(path.anchor) :])
     # A folder's name may have brackets, so each part that exists is taken as a name.
@@ -134,14 +141,14 @@ def _match_pattern(path: Path) -> Iterator[Path]:
 
 
 def is_document(path: Path) -> bool:
-    """Return whether the file at *path* is taken from folders and by patterns."""
+    """Return whether folders and patterns include the file at *path*, judged by its ending."""
     return path.name.casefold().endswith(EXTENSIONS) or has_own_reader(path)
 
 
 def has_own_reader(path: Path) -> bool:
-    """Return whether an installed package reads the file at *path*.
+    """Return whether an installed package can read the file at *path*.
 
-    Packages are not asked for the endings of `EXTENSIONS`.
+    False for the endings in `EXTENSIONS`, which packages cannot take over.
     """
     ending = path.suffix.casefold()
     if not ending or ending in EXTENSIONS:

@@ -1,4 +1,4 @@
-"""Read HTML pages, and EPUB books, which are archives of such pages."""
+"""Read HTML pages, and EPUB books, which are archives of HTML pages."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ _LONG_NUMBER: Final = re.compile(r"&#[0-9]{4000,}+;?")
 
 
 class _Page:
-    """Collects the paragraphs of a page, each with the heading above it.
+    """Collects the paragraphs of an HTML page, each with the heading above it.
 
     Attributes:
         title: the page's title.
-        paragraphs: pairs of a paragraph and its heading.
+        paragraphs: pairs of a paragraph's text and its heading.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class _Page:
         self._skipped = self._pre = 0
 
     def start_tag(self, tag: str) -> None:
-        """Handle the start of an element."""
+        """Handle the start tag of an HTML element."""
         if tag in _SKIPPED:
             self._skipped += 1
         elif self._skipped:
@@ -123,7 +123,7 @@ class _Page:
             self._words.append(" | ")
 
     def end_tag(self, tag: str) -> None:
-        """Handle the end of an element."""
+        """Handle the end tag of an HTML element."""
         if tag in _SKIPPED:
             self._skipped = max(0, self._skipped - 1)
         elif self._skipped:
@@ -133,15 +133,15 @@ class _Page:
             self._pre = max(0, self._pre - (tag == "pre"))
 
     def add_text(self, text: str) -> None:
-        """Add the text between two tags to the paragraph."""
+        """Add the text between two tags to the current paragraph."""
         if text and not self._skipped:
             self._words.append(unescape(_LONG_NUMBER.sub("\ufffd", text)))
             self._has_words = self._has_words or not self._words[-1].isspace()
 
     def end_paragraph(self, tag: str = "") -> None:
-        """Save the collected text: as the title, or as a paragraph.
+        """Save the collected text as the title or as a paragraph.
 
-        A paragraph becomes the heading of the next ones if *tag* is a heading's.
+        If *tag* is a heading's tag, the text is also the heading of the paragraphs that follow.
         """
         text = "".join(self._words)
         self._words.clear()
@@ -156,10 +156,10 @@ class _Page:
 
 
 def _parse_page(text: str, page: _Page) -> None:
-    """Pass the tags and texts of *text* to *page*, as browsers tell them apart, in linear time.
+    """Parse the HTML in *text* as browsers do, and pass its tags and texts to *page*.
 
-    `html.parser` takes quadratic time for tags and comments that nothing closes. Here nothing is
-    read twice: each kind of end mark is searched for only up to its last occurrence.
+    Takes linear time. `html.parser` would take quadratic time for unclosed tags and comments. Here
+    each kind of end mark is searched for only up to its last occurrence, and nothing is read twice.
     """
     position, last_marks = 0, {mark: text.rfind(mark) for mark in _ENDS}
     # After the last ">" there can be no tag.
@@ -188,9 +188,9 @@ def _parse_page(text: str, page: _Page) -> None:
 
 
 def _find_comment_end(text: str, begin: int, last_marks: Mapping[str, int]) -> int:
-    """Return where the comment, declaration or instruction at *begin* ends.
+    """Return the position where the comment, declaration or instruction at *begin* ends.
 
-    If nothing closes it, it ends at the next ``>``.
+    An unclosed comment ends at the next ``>``.
     """
     kind = (
         "-->"
@@ -204,10 +204,10 @@ def _find_comment_end(text: str, begin: int, last_marks: Mapping[str, int]) -> i
 
 
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs of a page, with its title and their heading as the place.
+    """Yield the paragraphs of an HTML page, with the page's title and the heading as the place.
 
-    Navigation, scripts and styles are left out. The encoding is that of the byte order mark, else
-    the one that the page declares, else UTF-8, else Windows-1252, as in browsers.
+    Navigation, scripts and styles are left out. As in browsers, the encoding is that of the byte
+    order mark, else the encoding that the page declares, else UTF-8, else Windows-1252.
     """
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -218,7 +218,10 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_page(text: str, title: str = "") -> Iterator[Piece]:
-    """Yield the paragraphs of one page, with *title*, or the page's own, and their heading."""
+    """Yield the paragraphs of the HTML page in *text*, with the title and the heading as the place.
+
+    Without *title*, the page's own title is used.
+    """
     page = _Page()
     _parse_page(text, page)
     page.end_paragraph()
@@ -228,7 +231,7 @@ def _read_page(text: str, title: str = "") -> Iterator[Piece]:
 
 
 def decode_page(content: bytes) -> str:
-    """Return the text of a page, in the encoding that its first bytes name."""
+    """Decode an HTML page with the encoding that its first bytes declare, and return the text."""
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             return content.decode(encoding, "replace")
@@ -245,7 +248,7 @@ def decode_page(content: bytes) -> str:
 
 
 def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs of a book in reading order, with its title and headings as places."""
+    """Yield the paragraphs of a book in reading order, with the title and headings as places."""
     with ZipFile(file) as book:
         if "META-INF/rights.xml" in book.namelist():
             raise UnreadableDocument(path, "encrypted")

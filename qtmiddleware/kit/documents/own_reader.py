@@ -1,4 +1,4 @@
-"""Call the user's own reader of documents, and check what it returns piece by piece."""
+"""Call the user's own reader for a document, and check the returned pieces one by one."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ It returns ``None`` for a file that it does not read.
 """
 
 
-class _NoText(TypeError):
+class _InvalidResult(TypeError):
     """The user's reader returned something other than text.
 
-    The message is ours and quotes nothing of what was returned.
+    The message is written by this package and quotes nothing of the returned value.
     """
 
 
 def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
-    """Return the pieces that *reader* makes of the file at *path*, or ``None`` if it takes none.
+    """Return the pieces that *reader* makes of the file at *path*.
 
-    Raises `UnreadableDocument`, at once or while the pieces are read, for whatever *reader* raises,
-    and if it returns something other than texts.
+    Returns ``None`` if *reader* returns ``None`` and so leaves the file to the built-in readers.
+
+    Raises `UnreadableDocument`, at once or while the pieces are read, if *reader* raises any
+    exception or returns something other than text.
     """
     with _convert_reader_errors(path):
         result = reader(path)
         # A coroutine that nobody awaits would issue a warning later.
         if inspect.iscoroutine(result):
             result.close()
-            raise _NoText("the reader must be a plain function that returns text, not async")
+            raise _InvalidResult("the reader must be a plain function that returns text, not async")
         if result is not None and (
             isinstance(result, bytes | Mapping) or not isinstance(result, Iterable)
         ):
-            raise _NoText(f"the reader must return text, not {type(result).__name__}")
+            raise _InvalidResult(f"the reader must return text, not {type(result).__name__}")
     return None if result is None else _check_pieces(result, path)
 
 
 def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
-    """Yield the pieces of a reader's *result*, each checked."""
+    """Check each item of a reader's *result*, and yield the items as pieces."""
     blank = True
     with _convert_reader_errors(path):
         for item in [result] if isinstance(result, str) else result:
             text, place = item if isinstance(item, tuple) and len(item) == 2 else (item, {})
             if not isinstance(text, str):
-                raise _NoText(f"the reader must yield text, not {type(text).__name__}")
+                raise _InvalidResult(f"the reader must yield text, not {type(text).__name__}")
             place = {name: value for name, value in dict(place).items() if value is not None}
             for name, value in place.items():
                 if (
@@ -59,7 +61,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
                     or name in OWN
                     or not isinstance(value, str | int | float)
                 ):
-                    raise _NoText(f"{name!r} is no place")
+                    raise _InvalidResult(f"{name!r} is no place")
             blank = blank and not text.strip()
             yield Piece(text, place)
     if blank:
@@ -68,12 +70,12 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
 
 @contextmanager
 def _convert_reader_errors(path: Path) -> Iterator[None]:
-    """Raise `UnreadableDocument` for whatever the user's reader raises."""
+    """Convert any exception of the user's reader into `UnreadableDocument`."""
     try:
         yield
     except (UnreadableDocument, GeneratorExit):
         raise
     except Exception as error:
         # The message of a foreign error may quote the document's text.
-        detail = str(error) if isinstance(error, _NoText) else type(error).__name__
+        detail = str(error) if isinstance(error, _InvalidResult) else type(error).__name__
         raise UnreadableDocument(path, "its reader failed", detail) from error

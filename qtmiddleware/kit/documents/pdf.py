@@ -36,18 +36,18 @@ _LONE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 class _TooSlow(Exception):
-    """Reading a page takes longer than any honest page does."""
+    """Reading a page took longer than any ordinary page needs."""
 
 
 def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of each page of *file*, which is the file at *path*; empty pages are left out.
+    """Yield the text of each page of *file*, the file at *path*; empty pages are skipped.
 
-    Every page's text ends with a line end. Lines stay as they are on the page, and so do hyphens at
-    their end, most of which belong to the word. Ligatures are spelled out; soft hyphens and spaces
-    at line ends are dropped.
+    The text of every page ends with a line break. Lines are kept as on the page. So are hyphens at
+    the ends of lines, because most of them belong to the word. Ligatures are replaced by their
+    letters. Soft hyphens, and spaces at the ends of lines, are dropped.
 
-    A page that cannot be read is left out and logged. The document counts as damaged
-    (`UnreadableDocument`) if no page could be read, or after three pages that took too long.
+    A page that cannot be read is skipped and logged. Raises `UnreadableDocument` if no page can be
+    read, or after three pages that took too long.
     """
     allowed_seconds = compute_time_limit(os.fstat(file.fileno()).st_size)
     try:
@@ -125,10 +125,10 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
 
 
 def _drop_repeated_pages(reader: Any) -> int:
-    """Keep each page, and each branch of the page tree, only where it occurs first.
+    """Remove each page, and each branch of the page tree, that occurred before.
 
-    Returns how many were dropped. A tree that names each branch ten times has a billion pages after
-    nine levels, in a file of 1 KB.
+    Returns the number of removed pages and branches. A tree that names each branch ten times has a
+    billion pages after nine levels, in a file of 1 KB.
     """
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NameObject
 
@@ -154,7 +154,7 @@ def _drop_repeated_pages(reader: Any) -> int:
 
 
 def _build_error(path: Path, error: Exception) -> UnreadableDocument:
-    """Return the error that names the file, for any *error* that a broken file may cause."""
+    """Return the error for the file at *path*, whose reading raised *error*."""
     if _lacks_aes(error):
         return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
     if type(error).__name__ == "EmptyFileError":
@@ -163,12 +163,12 @@ def _build_error(path: Path, error: Exception) -> UnreadableDocument:
 
 
 def _lacks_aes(error: Exception) -> bool:
-    """Return whether the file needs a package for AES that is not installed."""
+    """Return whether *error* means that the package for AES decryption is not installed."""
     return type(error).__name__ == "DependencyError"
 
 
 def _extract_text(page: Any) -> str:
-    """Return the text of *page*, without characters that only serve the layout."""
+    """Return the text of *page*, without characters that only affect the layout."""
     deadline = Deadline.after(PAGE_SECONDS)
     is_late = False
 

@@ -1,4 +1,4 @@
-"""Say in words where in its document a chunk is."""
+"""Describe the place of a chunk in its document in words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from qtmiddleware.catalogue import PLACES
 
 
 def describe_place(metadata: Mapping[str, Any]) -> str:
-    """Return a chunk's place in words, such as ``page 3``, or ``""`` if it has no place.
+    """Return the place of a chunk in words, such as ``page 3``; ``""`` if the chunk has no place.
 
-    Other examples are ``sheet Costs, rows 12-31`` and ``sheet A, row 9 to sheet B, row 2``.
-    Headings are left out if there are other places: they may be long, and numbers are found faster.
+    Other examples are ``sheet Costs, rows 12-31`` and ``sheet A, row 9 to sheet B, row 2``. A
+    heading is left out if the place also has other values: a heading may be long, and readers find
+    numbers faster.
     """
     names = [name for name in PLACES if _is_place(metadata.get(name))]
     names = [name for name in names if name != "heading"] or names

@@ -1,4 +1,4 @@
-"""Read rows and records: CSV, JSON and Parquet, and the tables of other documents."""
+"""Read rows and records from CSV, JSON and Parquet files, and format tables of other documents."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _ROWS: Final = 256
 
 
 class _Number(str):
-    """A number as it is written in the JSON file."""
+    """A number, as the text written in the JSON file."""
 
     __slots__ = ()
 
 
 def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int) -> Iterator[Piece]:
-    """Yield a line per row, such as ``Item: Pump | Price: 7``.
+    """Yield one line of text per row, such as ``Item: Pump | Price: 7``.
 
-    The first row with two or more cells names the columns, unless one of its cells is a number or a
-    date. Empty cells and rows are left out.
+    The first row with two or more cells holds the column names, unless one of its cells is a number
+    or a date. Empty cells and empty rows are left out.
 
     Args:
         rows: pairs of a row's number and its cells.
-        place: added to the place of each line, beside the number of the row.
+        place: values to add to the place of each line, besides the row's number.
     """
     names: Sequence[str] | None = None
     for number, cells in rows:
@@ -74,10 +74,10 @@ def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int)
 
 
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield a line per row of *file*, with the names of its columns and the row's number, from 1.
+    """Yield one line of text per row of *file*, with the column names.
 
-    The separator is the one of ``, ; tab |`` that splits the first line into most cells. Encodings
-    are those of text files.
+    The place of a line is the row's number, from 1. The separator is the character of ``, ; tab |``
+    that splits the first line into the most cells. The encoding is found as for text files.
     """
     lines = _split_lines(path, read_text(path, file))
     first_line, rows = next(lines), None
@@ -93,9 +93,10 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _count_cells(line: str, mark: str) -> tuple[bool, int]:
-    """Return how well *mark* separates the cells of *line*, as a key to compare by.
+    """Return a sort key that tells how well the separator *mark* splits *line* into cells.
 
-    The key is whether every closing quotation mark is followed by *mark*, and the number of cells.
+    The key has two parts: whether each closing quotation mark is followed by *mark*, and the number
+    of cells.
     """
     count = len(next(csv.reader([line], delimiter=mark), []))
     try:
@@ -112,7 +113,10 @@ def _prepend(line: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
-    """Yield the lines of *pieces*, at least one; raises `UnreadableDocument` if one is too long."""
+    """Yield the lines of *pieces*, at least one line.
+
+    Raises `UnreadableDocument` if a line is too long.
+    """
     unfinished = ""
     for piece in pieces:
         *lines, unfinished = (unfinished + piece.text).split("\n")
@@ -125,29 +129,29 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
 
 
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield a line per value in *file*, such as ``address.city: Oslo``.
+    """Yield one line of text per value in *file*, such as ``address.city: Oslo``.
 
-    A blank line follows each record. Records are the items of a list, or successive values, as in
-    JSON lines; they are numbered from 1. Numbers stay as they are written. One record is held in
-    memory at a time.
+    Records are the items of a list, or a sequence of JSON values as in JSON lines. Records are
+    numbered from 1, and a blank line follows each record. Numbers are written as in the file. Only
+    one record is in memory at a time.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _describe_record(record, number)
 
 
 def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of each record in *file*, with its id, title and other values as its place.
+    """Yield the text of each record in *file*, with the record's other values as its place.
 
-    `_read_record` says what is read. A record without a text is described as `read_json` does.
+    For the fields, see `_read_record`. A record without a text is described as `read_json` does.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _read_record(record, number)
 
 
 def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the rows of *file* as `read_json_lines` does, with few of them in memory at a time.
+    """Yield the rows of *file* as `read_json_lines` yields records, with few rows in memory.
 
-    Nested columns are left out. Raises `MissingExtra` without pyarrow.
+    Columns with nested values are left out. Raises `MissingExtra` if pyarrow is not installed.
     """
     try:
         import pyarrow as pa
@@ -169,11 +173,12 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_record(record: Any, number: int) -> Iterator[Piece]:
-    """Yield the text of *record* after its title and a line break, in chunks of its own.
+    """Yield the title of *record*, a line break and the text of *record*, as one piece.
 
-    Its place is its number, its id as ``record_id``, its title, and all other values of the record
-    and of its object ``metadata`` that are a text, a number, a date, true or false. A record
-    without a text is described instead.
+    The piece shares no chunk with other pieces. Its place holds the record's number, its id as
+    ``record_id``, its title, and all other values of the record and of its object ``metadata`` that
+    are a text, a number, a date, true or false. A record without a text is described by
+    `_describe_record`.
     """
     fields = record if isinstance(record, Mapping) else {}
     text = next(
@@ -199,7 +204,7 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
 
 
 def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Return the *values* that metadata can hold, until they exceed `_MOST_METADATA` in total."""
+    """Return the *values* that metadata can hold, up to a total size of `_MOST_METADATA`."""
     metadata: dict[str, str | int | float] = {}
     chars_left = _MOST_METADATA
     for name, value in values.items():
@@ -215,7 +220,7 @@ def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
 
 
 def _convert_value(value: Any) -> str | int | float | None:
-    """Return *value* as metadata can hold it, or ``None`` if it cannot."""
+    """Convert *value* to a type that metadata can hold; ``None`` if this is not possible."""
     if isinstance(value, _Number | Decimal):
         try:
             value = int(value) if str(value).lstrip("-").isdecimal() else float(value)
@@ -229,14 +234,14 @@ def _convert_value(value: Any) -> str | int | float | None:
 
 
 def _describe_record(record: Any, number: int) -> Iterator[Piece]:
-    """Yield the lines of *record* and a blank line, each with the record's number."""
+    """Yield one line per value of *record*, and a blank line; the place is *number*."""
     for line in _describe_value(record):
         yield Piece(line + "\n", {"record": number})
     yield Piece("\n", {"record": number})
 
 
 def _describe_value(value: Any, name: str = "") -> Iterator[str]:
-    """Yield a line per value inside of *value*, with the path of names to it."""
+    """Yield one line per value nested in *value*, such as ``address.city: Oslo``."""
     label = f"{name}: " if name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -259,9 +264,9 @@ def _format_value(value: Any) -> str:
 
 
 def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
-    """Yield the records of a JSON file, whose text comes in *pieces*.
+    """Yield the records of the JSON file whose text is in *pieces*.
 
-    Raises `UnreadableDocument` if the text is not JSON, or a record is too long.
+    Raises `UnreadableDocument` if the text is not JSON, or if a record is too long.
     """
     decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_Number)
     buffer, position, passed_chars, in_list = "", 0, 0, False

@@ -19,9 +19,9 @@ class Piece:
 
     Attributes:
         text: the text.
-        place: where it is in the document, such as ``{"page": 3}``; empty if the document has no
-            places.
-        stands_alone: whether it is the text of a record, which shares no chunk with other text.
+        place: the place of the text in the document, such as ``{"page": 3}``; empty if the document
+            has no places.
+        stands_alone: whether the text is a record, which shares no chunk with other text.
     """
 
     text: str = field(repr=False)
@@ -50,7 +50,10 @@ With more control characters, the file counts as binary.
 
 
 def read_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of *file*, which is the file at *path*."""
+    """Yield the text of *file*, the file at *path*, block by block.
+
+    Raises `UnreadableDocument` if the file is empty, binary, or not in UTF-8 or UTF-16.
+    """
     block = file.read(_BLOCK)
     encoding = "utf-16" if block.startswith(_UTF_16) else "utf-8-sig"
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(encoding)(), translate=True)

@@ -16,15 +16,15 @@ _OPENAI: Final = "openai/"
 
 
 def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
-    """Return the embedder for the model called *name*; nothing is loaded before its first use.
+    """Return the embedder for the model called *name*; the model is loaded on first use.
 
-    - ``all-MiniLM-L6-v2`` is run by numpy.
+    - ``all-MiniLM-L6-v2`` runs with numpy.
     - ``text-embedding-...`` and ``openai/...`` are requested from OpenAI, or from the server at
       ``OPENAI_BASE_URL``.
-    - Any other name is a folder, or a model of the hub, and is run by sentence-transformers.
+    - Any other name is a folder, or a model of the hub, and runs with sentence-transformers.
 
-    *dimensions* shortens the vectors, if the model can do so. Raises `ConfigError` for a blank name
-    and for impossible dimensions.
+    *dimensions* shortens the vectors, if the model supports this. Raises `ConfigError` for a blank
+    name and for invalid dimensions.
     """
     if not name.strip():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Engines perform batches of work in this process, in several processes, or on a cluster."""
+"""Engines run batches of work in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """Performs batches of work in this process, in several, or on a Ray cluster."""
+    """Runs batches of work in this process, in several processes, or on a Ray cluster."""
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the results of the function that *build* makes, in the order in which batches end.
+        """Yield the result of each batch, in the order in which batches are done.
 
-        If the function raises, its exception is raised here and ends the run.
+        If the work on a batch raises, the exception is raised here and ends the run.
 
         Args:
-            build: A picklable function that makes the work's function; called once per worker.
-            batches: The arguments of the function, one batch per call. At most a few batches per
-                worker are taken ahead. Results must carry their own keys, because the order is
-                lost.
+            build: A picklable function without parameters, called once per worker. It returns the
+                function that works on a batch.
+            batches: The batches. At most a few batches per worker are taken in advance. As the
+                order is lost, each result must say which batch it belongs to.
         """
 
     def close(self) -> None:
-        """End the workers at once, even in the middle of a batch.
+        """Stop the workers at once, even in the middle of a batch.
 
-        The engine can be used again. Closing twice does no harm.
+        You can use the engine again afterwards, and close it more than once.
         """
 
 

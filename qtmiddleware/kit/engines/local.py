@@ -1,14 +1,14 @@
-"""Perform batches of work on this machine: in this process, or in several.
+"""Run batches of work on this machine, in this process or in several processes.
 
-Workers are new Python processes that receive batches by pipes. The user's script is not run in
-them, so a script without ``if __name__ == "__main__"`` does no harm, and a notebook works like a
-script:
+Workers are new Python processes that receive batches through pipes. A worker does not run the
+user's script, so the script needs no ``if __name__ == "__main__"``, and notebooks work as scripts
+do:
 
     todo -> a thread per worker -> (pipe) worker (pipe) -> the same thread -> done
 
-`concurrent.futures.ProcessPoolExecutor` is not used, because it runs the script again, cannot end a
-busy worker before Python 3.14, and may hang if a worker dies while a large batch is sent to it
-(before Python 3.11.5).
+`concurrent.futures.ProcessPoolExecutor` is not used for three reasons: it runs the script again;
+before Python 3.14 it cannot stop a busy worker; and before Python 3.11.5 it may hang if a worker
+crashes while a large batch is sent to it.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _START: Final = (
 
 
 class LocalEngine:
-    """Performs the work in this process, or in *workers* processes of this machine.
+    """Runs the work in this process, or in *workers* processes on this machine.
 
-    Each worker process uses one thread for arithmetic, and holds what it works with, such as a
-    model's weights, in memory of its own.
+    Each worker process uses one thread for arithmetic, and has its own copy of large objects such
+    as a model's weights.
 
     Args:
-        workers: How many processes; 1 is this process. 0 is one worker per processor that this
-            process may use; it does not see a container's limit of processor time (``docker run
-            --cpus``), so give a number there.
+        workers: The number of processes; 1 means this process. 0 means one worker per processor
+            that this process may use. A container's limit of processor time (``docker run --cpus``)
+            is not detected, so give a number in a container.
 
     Raises:
         ConfigError: *workers* is less than 0.
@@ -77,86 +77,90 @@ class LocalEngine:
                 f"workers must be {allowed}", path="workers", value=workers, allowed=allowed
             )
         self.workers: Final = workers or count_processors()
-        self._crews: list[_Crew] = []
+        self._pools: list[_WorkerPool] = []
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the results of the function that *build* makes, in the order in which batches end.
+        """Yield the result of each batch, in the order in which batches are done.
 
-        With several workers at most `AHEAD` batches per worker are taken ahead, and *build*,
-        batches and results are pickled. If something fails, the results so far come first. Raises
-        what the function raises, and `EngineError` if a worker dies or something cannot be pickled.
+        With several workers, at most `AHEAD` batches per worker are taken in advance, and *build*,
+        batches and results are pickled. After a failure, the results that have arrived are yielded
+        before the exception is raised.
+
+        Raises:
+            EngineError: A worker has crashed, or an object cannot be pickled.
+            Exception: Any exception of the function that *build* returns.
         """
         if self.workers == 1:
             return map(build(), batches)
-        return self._distribute(_dump(build), copy_environment_for(build), batches)
+        return self._distribute(_pickle_value(build), copy_environment_for(build), batches)
 
     def close(self) -> None:
-        """End the workers at once, even in the middle of a batch.
+        """Stop the workers at once, even in the middle of a batch.
 
-        The engine can be used again. Closing twice does no harm.
+        You can use the engine again afterwards, and close it more than once.
         """
-        for crew in list(self._crews):
-            crew.end()
+        for pool in list(self._pools):
+            pool.end()
 
     def _distribute(
         self, build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
     ) -> Iterator[Any]:
-        crew = _Crew(build, environment, self.workers)
-        self._crews.append(crew)
+        pool = _WorkerPool(build, environment, self.workers)
+        self._pools.append(pool)
         rest, pending_count = iter(batches), 0
         try:
             while True:
                 for batch in islice(rest, AHEAD * self.workers - pending_count):
-                    crew.put(_dump(batch))
+                    pool.put(_pickle_value(batch))
                     pending_count += 1
                 if not pending_count:
                     return
-                yield crew.get()
+                yield pool.get()
                 pending_count -= 1
         except Exception:
-            yield from crew.take_done()
+            yield from pool.take_done()
             raise
         finally:
-            self._crews.remove(crew)
-            crew.end()
+            self._pools.remove(pool)
+            pool.end()
 
 
 def count_processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class _Crew:
-    """The workers of one run, each started when there is a batch for it."""
+class _WorkerPool:
+    """The worker processes of one run; each is started when there is a batch for it."""
 
     def __init__(self, build: bytes, environment: Mapping[str, str], size: int) -> None:
         self._build = build
         self._environment = environment
         self._size = size
-        self._members: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
+        self._workers: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
         self._todo: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[bytes | EngineError] = queue.SimpleQueue()
         self._is_over = False
 
     def put(self, payload: bytes) -> None:
-        """Give the pickled batch *payload* to the workers."""
+        """Queue the pickled batch *payload* for the workers."""
         if self._is_over:
             raise EngineError("the engine was closed while the work was running")
         self._todo.put(payload)
-        if len(self._members) < self._size:
-            self._start_member()
+        if len(self._workers) < self._size:
+            self._start_worker()
 
     def get(self) -> Any:
         """Wait for the next result and return it.
 
-        Raises the exception of the work, or `EngineError` if a worker died.
+        Raises the exception of the batch, or `EngineError` if a worker crashed.
         """
         return _read_result(self._done.get())
 
     def take_done(self) -> Iterator[Any]:
-        """Yield the results that have arrived already; failed batches are left out."""
+        """Yield the results that have already arrived, without failed batches."""
         with suppress(queue.Empty):
             while True:
                 reply = self._done.get_nowait()
@@ -165,12 +169,12 @@ class _Crew:
                     yield result
 
     def end(self) -> None:
-        """End the workers at once, even in the middle of a batch."""
+        """Stop the workers at once, even in the middle of a batch."""
         self._is_over = True
-        for process, _ in self._members:
+        for process, _ in self._workers:
             process.kill()
             self._todo.put(None)
-        for process, thread in self._members:
+        for process, thread in self._workers:
             # A thread cannot be joined if Ctrl-C came before it was started.
             with suppress(RuntimeError):
                 thread.join()
@@ -179,7 +183,7 @@ class _Crew:
                 with suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
 
-    def _start_member(self) -> None:
+    def _start_worker(self) -> None:
         paths = json.dumps([str(path) for path in sys.path])
         try:
             process = subprocess.Popen(
@@ -196,13 +200,13 @@ class _Crew:
         # A daemon thread: the threads of a pool would keep the interpreter from ending during a
         # run.
         thread = threading.Thread(
-            target=self._drive, args=(process,), name="qtmiddleware-worker", daemon=True
+            target=self._send_batches, args=(process,), name="qtmiddleware-worker", daemon=True
         )
-        self._members.append((process, thread))
+        self._workers.append((process, thread))
         thread.start()
 
-    def _drive(self, process: subprocess.Popen[bytes]) -> None:
-        """Give batches to *process*, one at a time, until there are no more."""
+    def _send_batches(self, process: subprocess.Popen[bytes]) -> None:
+        """Send batches to *process*, one at a time, until there are no more; queue the results."""
         payload: bytes | None = self._build
         while payload is not None:
             try:
@@ -245,9 +249,9 @@ def _read_result(reply: bytes | EngineError) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that rejects classes and functions of the script itself.
+    """A pickler that rejects classes and functions of the user's script.
 
-    A worker does not run the script, so it would not find them.
+    A worker does not run the script, so the worker could not find these classes and functions.
     """
 
     def reducer_override(self, value: Any) -> Any:
@@ -259,8 +263,8 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _dump(value: Any) -> bytes:
-    """Return *value* pickled for a worker; raise `EngineError` if it cannot be pickled."""
+def _pickle_value(value: Any) -> bytes:
+    """Pickle *value* for a worker; raises `EngineError` if *value* cannot be pickled."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
@@ -273,13 +277,13 @@ def _dump(value: Any) -> bytes:
 
 
 def serve() -> None:
-    """Be a worker: perform the batches from standard input until the parent process is gone.
+    """Run a worker: process batches from standard input until the parent process ends.
 
-    The parent may also kill this process.
+    The parent process may also kill the worker.
     """
     requests, replies = _take_pipes()
     todo: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(requests, todo), daemon=True).start()
+    threading.Thread(target=_queue_messages, args=(requests, todo), daemon=True).start()
     build, work = todo.get(), None
     while True:
         payload = todo.get()
@@ -293,7 +297,7 @@ def serve() -> None:
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return this process's pipes from and to its parent.
+    """Return the pipe from the parent process, and the pipe to it.
 
     Afterwards, printed text goes to standard error, and standard input is empty.
     """
@@ -304,8 +308,8 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return requests, replies
 
 
-def _receive(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
-    """Put each message into *todo*; end this process as soon as the sender is gone.
+def _queue_messages(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
+    """Put each message from *requests* into *todo*; end this process when the parent has ended.
 
     The process ends even in the middle of a batch.
     """

@@ -1,4 +1,4 @@
-"""The outcome of a batch, as a worker process sends it back."""
+"""The outcome of a batch, in the form that a worker process sends back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qtmiddleware.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one batch: a result, an error, or neither if the batch was done before.
+    """The outcome of one batch: a result, an error, or neither if the batch was done earlier.
 
     Attributes:
-        number: The batch's number.
+        number: The number of the batch.
         result: The result.
         error: The exception that the work raised.
     """
@@ -24,10 +24,10 @@ class Outcome:
     error: Exception | None = None
 
     def dump(self) -> bytes:
-        """Return the outcome pickled.
+        """Return the outcome as pickled bytes.
 
-        An error that cannot be pickled is replaced by one that names its type; its message may
-        contain a text, so it is not quoted.
+        An error that cannot be pickled is replaced by an error that names only its type, because
+        the message may quote a text.
         """
         try:
             data = pickle.dumps(self)

@@ -1,12 +1,13 @@
-"""Perform batches of work on a Ray cluster: on this machine, or at ``RAY_ADDRESS``.
+"""Run batches of work on a Ray cluster, on this machine or at ``RAY_ADDRESS``.
 
-One dataset of Ray Data lasts for a whole run, so its actors are made once. Its source waits for the
-driver to put batches into a feed, an actor that holds the few batches that are given and not done:
+One dataset of Ray Data lasts for a whole run, so its actors are created once. The driver puts
+batches into a feed, an actor that holds the batches in progress. The dataset's source waits for
+these batches:
 
     driver -> feed -> source (a task) -> map_batches (a pool of actors) -> driver
 
-If an actor dies, Ray makes a new one and repeats its batch. If a source dies, it starts again at
-the first batch and finds that batches which are done are marked so. A result that comes twice is
+If an actor dies, Ray creates a new actor and repeats the batch. If a source dies, it starts again
+at the first batch, and the feed reports the batches that are done. If a result arrives twice, it is
 used once.
 """
 
@@ -55,25 +56,24 @@ _QUIET: Final = {
 
 
 class RayEngine:
-    """Performs the work by ``map_batches`` of Ray Data, in actors of one processor each.
+    """Runs the work with ``map_batches`` of Ray Data, in actors of one processor each.
 
-    If this process is connected to a cluster already, that cluster is used and stays. Otherwise,
-    without an address, a cluster on this machine is started, and ended by `close`. Its files and
-    sockets are in a folder that only this account can enter. Its ports listen on all interfaces and
-    require the token in ``~/.ray/auth_token``.
+    If this process is already connected to a cluster, that cluster is used and keeps running.
+    Otherwise, without an address, a cluster is started on this machine, and `close` stops it. Only
+    this account can enter the folder of the cluster's files and sockets. The cluster's ports listen
+    on all interfaces and require the token in ``~/.ray/auth_token``.
 
-    On a cluster of several machines this package must be installed on each machine, in the same
-    version, with the keys that the work needs in the environment there. Nothing of this process's
-    environment is sent.
+    On a cluster of several machines, install the same version of this package on each machine, and
+    set the API keys in the environment there. The environment of this process is not sent.
 
     Args:
-        workers: How many actors; by default one per processor of the cluster.
+        workers: The number of actors; by default one per processor of the cluster.
         address: The cluster's address; by default ``RAY_ADDRESS``.
 
     Raises:
         MissingExtra: On use, without the extra ``ray``.
-        EngineError: On use, if Ray cannot be started or reached, or if ``RAY_AUTH_MODE`` turns the
-            token off for a cluster that would be started here.
+        EngineError: On use, if Ray cannot be started or reached, or if ``RAY_AUTH_MODE`` turns off
+            the token for a cluster that would be started here.
     """
 
     def __init__(self, *, workers: int | None = None, address: str | None = None) -> None:
@@ -83,25 +83,25 @@ class RayEngine:
         self._folder: TemporaryDirectory[str] | None = None
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the results of the function that *build* makes, in the order in which batches end.
+        """Yield the result of each batch, in the order in which batches are done.
 
-        At most `AHEAD` batches per worker are taken ahead. Batches and results are pickled. If the
-        function raises, its exception is raised here. A batch whose worker dies is repeated up to
-        `RETRIES` times; then `EngineError` is raised.
+        At most `AHEAD` batches per worker are taken in advance. Batches and results are pickled. If
+        the function that *build* returns raises, the exception is raised here. If a worker dies,
+        its batch is repeated up to `RETRIES` times; then `EngineError` is raised.
         """
         ray = self._connect()
         workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         feed = ray.remote(num_cpus=0)(_Feed).remote()
         try:
             with closing(self._stream(_build_dataset(build, feed, workers))) as results:
-                yield from _exchange(feed, batches, results, AHEAD * workers)
+                yield from _process_batches(feed, batches, results, AHEAD * workers)
         finally:
             ray.kill(feed)
 
     def close(self) -> None:
-        """End the cluster that was started here, or the connection that was made here.
+        """Stop the cluster that this engine started, or disconnect from the cluster.
 
-        Closing twice does no harm.
+        You can call this more than once.
         """
         if self._connected:
             import ray
@@ -144,7 +144,7 @@ class RayEngine:
         return ray
 
     def _prepare_cluster(self) -> dict[str, Any]:
-        """Return the options for a cluster on this machine that no other account can enter."""
+        """Return the options for a new cluster on this machine that no other account can enter."""
         if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
             raise EngineError(
                 f"RAY_AUTH_MODE must be token, not {mode}, for a cluster that is started here: it"
@@ -171,7 +171,7 @@ class RayEngine:
 
     @staticmethod
     def _stream(dataset: Any) -> Generator[Outcome, None, None]:
-        """Yield the outcomes as they come."""
+        """Yield the outcomes in *dataset* as they arrive."""
         from ray.exceptions import RayError
 
         try:
@@ -186,9 +186,9 @@ class RayEngine:
 
 
 def _protect_token() -> None:
-    """Create the token of this account's clusters, readable by its owner alone.
+    """Create the token for this account's clusters, in a file that only its owner can read.
 
-    Ray itself would write a token file that everybody can read.
+    Ray itself would create a file that everybody can read.
     """
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
@@ -200,7 +200,7 @@ def _protect_token() -> None:
 
 
 class _Feed:
-    """An actor that holds the batches that the driver has given and nobody has done, by number."""
+    """An actor that holds the batches in progress, by their numbers."""
 
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}
@@ -210,30 +210,33 @@ class _Feed:
         self._changed = asyncio.Condition()
 
     async def put(self, payload: bytes) -> None:
-        """Add the next batch."""
+        """Add the next batch, pickled as *payload*."""
         async with self._changed:
             self._payloads[self._given_count] = payload
             self._given_count += 1
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """Say that there are no more batches."""
+        """Record that there are no more batches."""
         async with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     async def drop(self, number: int) -> None:
-        """Forget the batch *number*, which is done."""
+        """Remove the batch *number*, which is done."""
         self._payloads.pop(number, None)
 
     async def has(self, number: int) -> bool:
-        """Return whether there is a batch *number*, as soon as that is known."""
+        """Return whether there is a batch *number*.
+
+        Waits until the batch is added, or until the feed has ended.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: number < self._given_count or self._is_over)
         return number < self._given_count
 
     async def take(self, number: int) -> tuple[bytes, int]:
-        """Return the payload of batch *number*, and how often it was taken before.
+        """Return the payload of batch *number*, and how often the batch was taken before.
 
         The payload is empty if the batch is done.
         """
@@ -243,9 +246,9 @@ class _Feed:
 
 
 class _Source:
-    """Yields the numbers of a feed's batches, each in a table of its own.
+    """Yields the number of each batch of a feed, as a table of one row.
 
-    A second run yields the same numbers.
+    If a source is repeated, it yields the same numbers again.
     """
 
     def __init__(self, feed: Any) -> None:
@@ -262,7 +265,10 @@ class _Source:
 
 
 class _Worker:
-    """The work in an actor. Its errors are results, too: Ray would log them with their messages."""
+    """Processes batches in an actor.
+
+    Errors are returned, not raised: Ray would log them with their messages.
+    """
 
     def __init__(self, build: Callable[[], Callable[[Any], Any]], feed: Any) -> None:
         self._build = build
@@ -293,7 +299,7 @@ class _Worker:
 
 
 def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers: int) -> Any:
-    """Return the dataset of all outcomes, one row per block."""
+    """Return the dataset of all outcomes, in blocks of one row."""
     import ray.data
     from ray.data import ActorPoolStrategy, DataContext
 
@@ -316,10 +322,10 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
         )
 
 
-def _exchange(
+def _process_batches(
     feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], ahead: int
 ) -> Iterator[Any]:
-    """Yield the results while giving *batches* to *feed*, at most *ahead* at a time."""
+    """Put *batches* into *feed*, at most *ahead* at a time; yield the results from *outcomes*."""
     pending: set[int] = set()
     given_count = 0
     rest = iter(batches)

@@ -1,1 +1,1 @@
-"""An index of your own documents: ingestion, hybrid search, and the retriever built on them."""
+"""An index of your own documents: ingestion, hybrid search, and a ready-made retriever."""

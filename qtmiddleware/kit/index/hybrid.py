@@ -1,16 +1,15 @@
-"""Search by vectors and by words at the same time, and merge both results into one list.
+"""Search by vectors and by words at the same time, and merge the results of both searches.
 
-The vector search gets the question unchanged; the word search gets the keywords that the rules
-extract from it. Removing question words costs the vector search quality and gains the word search
-some.
+The vector search gets the unchanged question. The word search gets the keywords that the rules
+extract from the question. Without question words, vector searches get worse and word searches get
+better.
 
-There are two ways to merge (`hybrid.method`):
+There are two ways to merge the results (`hybrid.method`):
 
-- ``weighted``: the sum of both scores times their weights. The scores of each list are first scaled
-  to 0 to 1 (min-max; if all scores of a list are equal, each becomes 1). A passage that is missing
-  from a list counts 0 there, the lowest value.
-- ``rrf``: the sum of weight / (k + rank), ranks counted from 1 (Cormack, Clarke and Büttcher,
-  2009).
+- ``weighted``: the sum of each search's score times its weight. First, the scores of each search
+  are scaled to 0 to 1 (min-max; if all scores of a search are equal, each becomes 1). A passage
+  that a search did not find gets 0 for that search, the lowest value.
+- ``rrf``: the sum of weight / (k + rank), with ranks from 1 (Cormack, Clarke and Büttcher, 2009).
 """
 
 from __future__ import annotations
@@ -51,23 +50,24 @@ It returns a response in any shape that the middleware reads.
 
 
 @dataclass(frozen=True, slots=True)
-class _Results:
-    """The response of one of the two searches.
+class _SearchResults:
+    """The results of one search.
 
     Attributes:
         ranking: the passages with their scores, best first.
-        places: the position of each passage in the ranking; the best one if it occurs twice.
+        places: the position of each passage in the ranking; the best position if a passage occurs
+            twice.
     """
 
     ranking: Ranking
     places: Mapping[Key, int]
 
     def find_score(self, key: Key) -> float | None:
-        """Return the search's score of the passage, ``None`` if the search did not find it."""
+        """Return the score of the passage *key*; ``None`` if the passage was not found."""
         return self.ranking.scores[self.places[key]] if key in self.places else None
 
     def build_record(self, key: Key) -> Record:
-        """Return a record of a passage that this search found, with the score set to 0."""
+        """Return a record of the passage *key*, which the search found, with the score 0."""
         item = self.ranking.items[self.places[key]]
         record = {
             "id": read_id(item),
@@ -78,8 +78,8 @@ class _Results:
         return record if key[0] == DEFAULT_NAMESPACE else {**record, "namespace": key[0]}
 
 
-def _read_results(query: str, weight: float, response: Any) -> _Results:
-    """Read a search's response, whose list gets *weight*.
+def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
+    """Read the *response* of a search, whose results get *weight* when they are merged.
 
     Raises `ResponseShapeError` if the response has no known shape.
     """
@@ -89,40 +89,42 @@ def _read_results(query: str, weight: float, response: Any) -> _Results:
     for place, key in enumerate(ranking.keys):
         # Only the first, best place counts if a search returns a passage twice.
         places.setdefault(key, place)
-    return _Results(ranking, places)
+    return _SearchResults(ranking, places)
 
 
 class Hybrid:
-    """Two search functions, one by vectors and one by words, used as a single search function.
+    """Two search functions, by vectors and by words, combined into one search function.
 
     Call it as ``search(query, top_k, filter=None)``. It returns a list of records ``{"id", "score",
-    "text", "metadata"}``, best first, and by id if scores are equal. A record also has:
+    "text", "metadata"}``, sorted by score, best first, then by id. A record also has:
 
-    - ``"namespace"``, if the passage has one.
-    - ``"vector_score"`` and ``"bm25_score"``, the scores of the two searches; ``None`` if that
+    - ``"namespace"``, if the passage has a namespace.
+    - ``"vector_score"`` and ``"bm25_score"``, the scores of the two searches; ``None`` if the
       search did not find the passage.
 
-    Weights are divided by their sum, so scores are 0 to 1 with the method ``weighted``, and 0 to
-    1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or scores that do not follow its
-    order, its ranks are used instead.
+    Weights are divided by their sum. Scores are therefore 0 to 1 with the method ``weighted``, and
+    0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or is not sorted by its
+    scores, its ranks are used instead.
 
-    Both searches run at the same time: the word search in a daemon thread, with a copy of the
-    caller's context. If a middleware runs this search for a variant, that thread counts towards the
-    middleware's ``limits.maxThreads``. Elsewhere at most 256 word searches run at a time. A search
+    Both searches run at the same time: the word search runs in a daemon thread, with a copy of the
+    caller's context. If a middleware runs this search for a variant, the thread counts towards the
+    middleware's ``limits.maxThreads``. Otherwise at most 256 word searches run at a time. A search
     with weight 0 is not run.
 
-    An exception from the vector search is passed on. If the word search fails or is late, you get
-    the vector search's passages alone, and the first such failure is logged as a warning.
+    An exception from the vector search is passed on. If the word search fails or takes too long,
+    only the passages of the vector search are returned. The first such failure is logged as a
+    warning.
 
     Args:
-        vector_search: a function of ``(query, top_k)``, which is also given ``filter=`` if the call
-            has a filter. It returns matches in any shape that the middleware reads, such as the
-            response of a dense Pinecone index.
-        keyword_search: the same for words, such as the search of a sparse Pinecone index.
+        vector_search: a function of ``(query, top_k)`` that searches by vectors. If the call has a
+            filter, the function also gets ``filter=``. It returns matches in any shape that the
+            middleware reads, such as the response of a dense Pinecone index.
+        keyword_search: a function with the same parameters that searches by words, such as a search
+            of a sparse Pinecone index.
         options: the settings ``hybrid``. Each search is asked for ``fusion_top_k`` passages, or for
-            *top_k* if that is more. ``search_top_k`` is the default of *top_k*.
+            *top_k* passages if that is more. ``search_top_k`` is the default of *top_k*.
         preprocess: the rules that extract the keywords for the word search.
-        patience: how many seconds to wait for the word search once the vector search is done.
+        patience: how many seconds to wait for the word search after the vector search has returned.
 
     Raises:
         ConfigError: if both weights are 0.
@@ -179,31 +181,31 @@ class Hybrid:
         condition = {} if filter is None else {"filter": filter}
         vector_weight, bm25_weight = self._weights
 
-        def search_vectors() -> _Results:
+        def search_vectors() -> _SearchResults:
             return _read_results(
                 query, vector_weight, self._vector_search(query, width, **condition)
             )
 
-        def search_words() -> _Results:
+        def search_words() -> _SearchResults:
             keywords = self._extract_keywords(query)
             return _read_results(
                 keywords, bm25_weight, self._keyword_search(keywords, width, **condition)
             )
 
         if not bm25_weight:
-            return self._note_and_merge(search_vectors(), None, top_k)
+            return self._record_and_merge(search_vectors(), None, top_k)
         if not vector_weight:
-            return self._note_and_merge(None, search_words(), top_k)
+            return self._record_and_merge(None, search_words(), top_k)
         # The middleware's own limit of threads holds, if one runs this search.
         bulkhead = current_bulkhead() or self._bulkhead
         pending_words = _start_search(search_words, bulkhead)
         vectors = search_vectors()
-        return self._note_and_merge(vectors, self._wait_for(pending_words, bulkhead), top_k)
+        return self._record_and_merge(vectors, self._wait_for_words(pending_words, bulkhead), top_k)
 
-    def _note_and_merge(
-        self, vectors: _Results | None, words: _Results | None, top_k: int
+    def _record_and_merge(
+        self, vectors: _SearchResults | None, words: _SearchResults | None, top_k: int
     ) -> list[Record]:
-        """Return the best *top_k* records of both searches, and note both lists for the trace."""
+        """Record both result lists for the trace, and return the best *top_k* merged records."""
         for name, results in (("vector", vectors), ("bm25", words)):
             if results is not None:
                 note_initial_list(name, results.ranking)
@@ -220,11 +222,13 @@ class Hybrid:
             extra_words=rules.extra_words,
         )
 
-    def _wait_for(self, pending_words: Future[_Results], bulkhead: Bulkhead) -> _Results | None:
-        """Return the results of the word search, or ``None`` if it failed or is late.
+    def _wait_for_words(
+        self, pending_words: Future[_SearchResults], bulkhead: Bulkhead
+    ) -> _SearchResults | None:
+        """Return the results of the word search; ``None`` if the search failed or took too long.
 
-        An error that is not one of ours is logged by its class only, as its message may quote a
-        text.
+        A failure is logged. For an error from outside this package, only the class is logged,
+        because the message may quote a text.
         """
         try:
             return pending_words.result(timeout=self._patience)
@@ -244,9 +248,11 @@ class Hybrid:
             return None
 
 
-def _start_search(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[_Results]:
-    """Run *search* in a daemon thread, in a copy of the caller's context, and return its future."""
-    future: Future[_Results] = Future()
+def _start_search(
+    search: Callable[[], _SearchResults], bulkhead: Bulkhead
+) -> Future[_SearchResults]:
+    """Run *search* in a daemon thread, in a copy of the caller's context; return its future."""
+    future: Future[_SearchResults] = Future()
 
     def perform_search() -> None:
         try:
@@ -263,9 +269,12 @@ def _start_search(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[
 
 
 def _merge_results(
-    vectors: _Results | None, words: _Results | None, options: HybridSettings, top_k: int
+    vectors: _SearchResults | None,
+    words: _SearchResults | None,
+    options: HybridSettings,
+    top_k: int,
 ) -> list[Record]:
-    """Return the best *top_k* records of both searches."""
+    """Merge the results of both searches, and return the best *top_k* records."""
     searches = [results for results in (vectors, words) if results is not None]
     ranked = sum_weighted(
         [results.ranking for results in searches], options.method, rrf_k=options.rrf_k
@@ -281,10 +290,10 @@ def _merge_results(
     ]
 
 
-def _merge_record(key: Key, searches: Sequence[_Results]) -> Record:
-    """Return the passage as the first search that found it has it.
+def _merge_record(key: Key, searches: Sequence[_SearchResults]) -> Record:
+    """Return the record of a passage from the first of *searches* that found the passage.
 
-    A text or metadata that is missing there is taken from the other search.
+    If this record has no text or metadata, they are taken from the other search.
     """
     record, *others = [results.build_record(key) for results in searches if key in results.places]
     for other in others:
@@ -294,13 +303,13 @@ def _merge_record(key: Key, searches: Sequence[_Results]) -> Record:
 
 
 class HybridSearch(Hybrid):
-    """A `Hybrid` search over one store: by vectors and by words at the same time.
+    """A `Hybrid` search of one store: by vectors and by words at the same time.
 
-    *embedder* computes the question's vector. A store that embeds by itself gets the text instead
-    and needs no embedder.
+    *embedder* computes the vector of the question. A store that embeds texts itself gets the
+    question's text and needs no embedder.
 
-    Raises `StoreError` if the store has no word search, and `ConfigError` if it takes vectors and
-    there is no embedder.
+    Raises `StoreError` if the store has no word search, and `ConfigError` if the store needs
+    vectors and there is no embedder.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A ready-made retrieval function: a store, an embedder and the search over them, by the config."""
+"""The configured retriever: a store, an embedder, and the search that uses both."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ logger: Final = get_logger("qtmiddleware")
 
 @dataclass(frozen=True, slots=True)
 class StoreRetriever:
-    """An open store, its embedder, and the search over both.
+    """An open store, its embedder, and the search that uses both.
 
     Attributes:
         store: the open store.
-        embedder: embeds passages; ``None`` if the store does so itself.
-        search: a function of ``(query, top_k, filter)``. Its query is a vector if there is a
-            *query_embedder*, else a text.
+        embedder: embeds passages; ``None`` if the store embeds texts itself.
+        search: a function of ``(query, top_k, filter)``. The query is a vector if there is a
+            *query_embedder*, otherwise a text.
         query_embedder: embeds queries; ``None`` if *search* takes texts.
-        owns_store: whether *store* was opened here, so that `close` closes it.
-        owns_embedder: the same for *embedder*.
+        owns_store: whether this object opened *store*, so that `close` closes *store*.
+        owns_embedder: whether this object opened *embedder*, so that `close` closes *embedder*.
     """
 
     store: Store
@@ -43,15 +43,15 @@ class StoreRetriever:
     owns_embedder: bool = False
 
     def with_settings(self, settings: Settings) -> StoreRetriever:
-        """Return a copy that searches the same open store as *settings* say.
+        """Return a retriever for the same open store, with the search that *settings* describe.
 
-        Raises what `open_retriever` raises.
+        Raises the same errors as `open_retriever`.
         """
         search, query_embedder = _build_search(self.store, self.embedder, settings)
         return replace(self, search=search, query_embedder=query_embedder)
 
     def close(self) -> None:
-        """Close the store and the embedder's connections, unless they were passed in."""
+        """Close the store and the embedder's connections, except objects that were passed in."""
         if self.owns_store:
             self.store.close()
         if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
@@ -65,14 +65,14 @@ def open_retriever(
     embedder: Any = None,
     must_exist: bool = False,
 ) -> StoreRetriever:
-    """Open the store and the embedder that *settings* name, and return the retriever over them.
+    """Open the store and the embedder that *settings* name, and return a retriever.
 
     Args:
         settings: the store, the embedding model and the search to use.
-        store: an open store to use instead of the configured one.
+        store: an open store to use instead of the configured store.
         embedder: a function or an object that embeds, to use instead of the configured model.
         must_exist: whether to raise `StoreError` if the index does not exist, instead of creating
-            it. This holds for stores that keep files.
+            it. Only for stores that keep files.
 
     Raises:
         StoreError: if the store cannot be opened, or holds vectors of another model.
@@ -100,7 +100,7 @@ def open_retriever(
 
 
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
-    """Return the given *embedder*, wrapped if it is a function, or the configured model's."""
+    """Return *embedder*, wrapped if it is a function, or the configured model's embedder."""
     if embedder is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
     if is_embedder(embedder) and not is_async(embedder.embed):
@@ -114,7 +114,7 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
 
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
-    """Open the configured store for the vectors of *embedder*."""
+    """Open the configured store, for the vectors of *embedder*."""
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
@@ -135,7 +135,10 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
 def _build_search(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
-    """Return the search over *store*, and the embedder of its queries if it takes vectors."""
+    """Return the search over *store*, and the embedder of its queries.
+
+    The embedder is ``None`` if the search takes texts.
+    """
     # A function may embed queries in another way than passages.
     if isinstance(embedder, CallableEmbedder):
         embedder = embedder.queries

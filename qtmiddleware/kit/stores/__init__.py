@@ -1,4 +1,4 @@
-"""Stores, which keep passages with their vectors: SQLite, LanceDB, Pinecone, and memory."""
+"""Stores keep passages and their vectors: in SQLite, LanceDB, Pinecone, or memory."""
 
 from __future__ import annotations
 

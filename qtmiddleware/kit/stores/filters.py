@@ -1,4 +1,4 @@
-"""Apply filters in Pinecone's language to metadata, for stores that cannot do so themselves."""
+"""Apply filters in Pinecone's filter language to metadata, for stores that cannot filter."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _JUNCTIONS: Final = ("$and", "$or")
 
 
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
-    """Return a function that tells whether metadata meets *filter*.
+    """Return a function that checks whether metadata meets *filter*.
 
     The returned function never raises, whatever the metadata holds.
 
-    ``{"field": value}`` means ``{"field": {"$eq": value}}``. If a mapping has several keys, all
-    must be met. The operators are:
+    ``{"field": value}`` means ``{"field": {"$eq": value}}``. If a mapping has several keys,
+    metadata must meet all of them. The operators are:
 
     - ``$eq`` and ``$ne`` take a text, a number or a boolean.
     - ``$gt``, ``$gte``, ``$lt`` and ``$lte`` take a number.
-    - ``$in`` and ``$nin`` take a list of what ``$eq`` takes.
+    - ``$in`` and ``$nin`` take a list of texts, numbers and booleans.
     - ``$exists`` takes a boolean.
     - ``$and`` and ``$or`` take a list of conditions, which may be nested 16 deep.
 
-    A list in the metadata meets a condition if any of its elements does. ``$ne`` and ``$nin`` are
-    met by everything that does not meet ``$eq`` and ``$in``, including a missing field. A boolean
-    is not a number, and ``null`` counts as missing.
+    A list in the metadata meets a condition if any of its elements does. ``$ne`` is the opposite of
+    ``$eq``, and ``$nin`` the opposite of ``$in``, so a missing field meets both. A boolean is not a
+    number, and ``null`` counts as missing.
 
-    Raises `InvalidQuery` for an impossible filter. The message names the operator and what it
-    takes, but never the value.
+    Raises `InvalidQuery` for an invalid filter. The message names the operator and its allowed
+    operands, but never the value.
 
     Source: https://docs.pinecone.io/guides/search/filter-by-metadata
     """
@@ -52,7 +52,7 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
 
 def _parse_conditions(conditions: Any, depth: int) -> Matcher:
-    """Return the matcher of a mapping of conditions, which must all be met."""
+    """Return a matcher for a mapping of conditions; metadata must meet all of them."""
     if not isinstance(conditions, Mapping):
         raise _make_error(
             f"a condition must be a mapping from fields, $and or $or, not {_name_kind(conditions)}"
@@ -64,7 +64,7 @@ def _parse_conditions(conditions: Any, depth: int) -> Matcher:
 
 
 def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
-    """Return the matcher of one entry: a field with its operators, or $and or $or."""
+    """Return a matcher for one entry of a filter, such as a field with its operators."""
     if not isinstance(key, str):
         raise _make_error(f"the name of a field must be text, not {_name_kind(key)}")
     if key in _JUNCTIONS:
@@ -88,7 +88,7 @@ def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
 
 
 def _parse_operator(field: str, name: Any, operand: Any) -> Matcher:
-    """Return the matcher of one operator for one field."""
+    """Return a matcher that applies the operator *name* with *operand* to *field*."""
     if name in ("$eq", "$ne"):
         equal = _match_equal(field, [_check_operand(name, operand)])
         return equal if name == "$eq" else _negate(equal)
@@ -124,7 +124,10 @@ def _match_equal(field: str, operands: Iterable[Any]) -> Matcher:
 
 
 def _match_any_value(field: str, predicate: Callable[[Any], bool]) -> Matcher:
-    """Return a matcher that applies *predicate* to the field, or to each element of its list."""
+    """Return a matcher that applies *predicate* to the value of *field*.
+
+    If the value is a list, *predicate* must be true for at least one of its elements.
+    """
 
     def meets(metadata: Mapping[str, Any]) -> bool:
         value = metadata.get(field)
@@ -160,7 +163,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _name_kind(value: Any) -> str:
-    """Return the kind of *value* in words, without its content."""
+    """Return the JSON type of *value* in words, without the value."""
     if isinstance(value, list | tuple) and not value:
         return "an empty list"
     return "null" if value is None else type(value).__name__

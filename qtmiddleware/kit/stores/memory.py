@@ -1,4 +1,4 @@
-"""A store in memory, which is gone once it is closed."""
+"""A store in memory, whose content is lost when the store is closed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from qtmiddleware.kit.stores.sqlite.files import MEMORY
 
 
 class MemoryStore(SQLiteStore):
-    """A `SQLiteStore` in memory: it is gone when it is closed, and the same in everything else.
+    """A `SQLiteStore` in memory; its content is lost when the store is closed.
 
-    *dimension* is the length of every vector. Readers and writers take turns.
+    *dimension* is the length of every vector. Reads and writes wait for each other.
     """
 
     def __init__(self, *, embedding_model: str = "", dimension: int) -> None:
@@ -21,6 +21,6 @@ class MemoryStore(SQLiteStore):
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> MemoryStore:
-    """Open the store for vectors of *embedding_model*; raises `StoreError`."""
+    """Open a store in memory for vectors of *embedding_model*."""
     del settings  # A store in memory has no path.
     return MemoryStore(embedding_model=embedding_model, dimension=dimension)

@@ -1,7 +1,4 @@
-"""Check passages and vectors before they are stored, and split texts into words.
-
-The words are those by which a full-text index finds passages.
-"""
+"""Check passages and vectors before they are stored, and split texts into words to index."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ Row = tuple[str, str, str]
 
 
 class ClosingStore:
-    """A store that is closed at the end of a ``with`` block."""
+    """A store that closes itself at the end of a ``with`` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +42,7 @@ class ClosingStore:
         self.close()
 
     def close(self) -> None:
-        """Close files and connections."""
+        """Close the store's files and connections."""
         raise NotImplementedError
 
 
@@ -61,54 +58,60 @@ class LocalStore(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """The random name that the file or folder got when it was created; copies share it."""
+        """The random name that the store got when it was created; copies of a store share it."""
         return self._identity
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove the passages with the ids *delete*, as one change.
+        """Write *passages*, and remove the passages with the ids in *delete*, as one change.
 
-        A passage replaces the one with the same id.
+        A passage replaces the stored passage with the same id.
         """
         raise NotImplementedError
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those with the same ids; either all are written, or none.
+        """Write *passages* with their *vectors*: either all of them, or none.
 
-        If several passages have one id, the last one stays.
+        A passage replaces the stored passage with the same id. If several of *passages* have one
+        id, the last of them is stored.
         """
         self.write(pair_vectors(passages, vectors))
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*, all or none; unknown ids are no error."""
+        """Remove the passages with these *ids*: either all or none. Unknown ids are ignored."""
         self.write((), delete=ids)
 
 
 def check_model(
-    path: object, model: object, length: object, embedding_model: str, dimension: int
+    path: object,
+    stored_model: object,
+    stored_dimension: object,
+    embedding_model: str,
+    dimension: int,
 ) -> None:
-    """Raise `StoreError` unless the store was made with this embedding model and dimension.
+    """Raise `StoreError` if the store was made with another embedding model or dimension.
 
     Args:
-        path: the store, for the message.
-        model: the embedding model that the store was made with.
-        length: the length of the store's vectors.
-        embedding_model: the model to use it with.
-        dimension: the length of that model's vectors.
+        path: the store's path, for the message.
+        stored_model: the embedding model that the store was made with.
+        stored_dimension: the length of the vectors in the store.
+        embedding_model: the embedding model in use now.
+        dimension: the length of this model's vectors.
     """
-    if (model, length) != (embedding_model, dimension):
+    if (stored_model, stored_dimension) != (embedding_model, dimension):
         raise StoreError(
-            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and"
-            f" cannot be used with {embedding_model!r} ({dimension}): their vectors mean different"
-            f" things. Use {model!r}, or ingest again into another path"
+            f"{path} was made with the embedding model {stored_model!r} ({stored_dimension}"
+            f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}): their"
+            f" vectors mean different things. Use {stored_model!r}, or ingest again into another"
+            " path"
         )
 
 
 def check_batches(
     passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
 ) -> Iterator[tuple[list[Row], Floats]]:
-    """Yield *passages* as rows with their vectors, in batches of `SLICE`.
+    """Yield *passages* in batches of `SLICE`: their rows, and their vectors as an array.
 
     Raises `StoreError` for a passage or vector that cannot be stored.
     """
@@ -117,7 +120,9 @@ def check_batches(
         rows = [check_row(passage) for passage, _ in batch]
         yield (
             rows,
-            check_vectors([vector for _, vector in batch], dimension, of=[row[0] for row in rows]),
+            check_vectors(
+                [vector for _, vector in batch], dimension, passage_ids=[row[0] for row in rows]
+            ),
         )
 
 
@@ -137,14 +142,15 @@ def pair_vectors(
 
 
 def filter_ids(ids: Iterable[str]) -> list[str]:
-    """Return the *ids* that a passage can have, without repeats."""
+    """Return the valid ids of *ids*, each once."""
     return [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
 
 
 def check_row(passage: Passage) -> Row:
-    """Return *passage* as it is stored.
+    """Return the row to store for *passage*.
 
-    Raises `StoreError` if its id is not a text, or its metadata cannot be written as JSON.
+    Raises `StoreError` if the passage's id is not a text, or its metadata cannot be written as
+    JSON.
     """
     if not _is_storable(passage.id):
         raise StoreError(
@@ -170,9 +176,9 @@ def _is_storable(id_: Any) -> bool:
 
 
 def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
-    """Return the vector of a search as an array.
+    """Return the query vector as an array.
 
-    Raises `StoreError` for a text, as these stores do not embed texts.
+    Raises `StoreError` if *query* is a text, because these stores do not embed texts.
     """
     if isinstance(query, str):
         raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -181,12 +187,12 @@ def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
 
 
 def check_vectors(
-    vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()
+    vectors: Sequence[Sequence[float]], dimension: int, *, passage_ids: Sequence[str] = ()
 ) -> Floats:
     """Return *vectors* as an array of float32, of shape (vectors, *dimension*).
 
-    Raises `StoreError` unless each vector has *dimension* finite numbers. *of* are the ids of their
-    passages, for the message; without ids, the vector is a query's.
+    Raises `StoreError` unless each vector has *dimension* finite numbers. The message names the
+    passage by its id in *passage_ids*; without ids, the message is about a query's vector.
     """
     try:
         import numpy as np
@@ -209,15 +215,15 @@ def check_vectors(
         )
     if not np.isfinite(array).all():
         position = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
-        owner = f"of the passage {of[position]!r}" if of else "of the query"
+        owner = f"of the passage {passage_ids[position]!r}" if passage_ids else "of the query"
         raise StoreError(f"the vector {owner} must hold finite numbers only")
     return array
 
 
 def normalise(vectors: Floats) -> Floats:
-    """Scale each of *vectors* to length 1, in place, so that a dot product is a cosine.
+    """Scale each of *vectors* to length 1, in place, so that a dot product equals the cosine.
 
-    A vector of length 0 stays as it is.
+    A vector of length 0 is not changed.
     """
     import numpy as np
 
@@ -246,9 +252,9 @@ _UNSPACED: Final = (
 def extract_index_words(text: str, metadata: str) -> str:
     """Return the words to index for a passage, separated by spaces.
 
-    They are the words of *text*, and of the text ``context`` in *metadata* (JSON). In scripts
-    without spaces, each character is a word, and so is each pair of neighbours. Case is folded,
-    with ß as ss and one form of sigma; accents are left to the index.
+    The words come from *text*, and from the text ``context`` in *metadata* (JSON). In scripts
+    without spaces, each character and each pair of neighbouring characters is a word. Case is
+    folded: ß becomes ss, and sigma has one form. The index removes accents.
     """
     if '"context"' in metadata:
         context = json.loads(metadata).get("context")
@@ -263,7 +269,8 @@ def extract_index_words(text: str, metadata: str) -> str:
 def extract_query_words(text: str) -> list[str]:
     """Return the words of a query, each once.
 
-    In scripts without spaces, they are the pairs of neighbours, or the only character there is.
+    In scripts without spaces, each pair of neighbouring characters is a word; a character without
+    neighbours is a word, too.
     """
     return list(dict.fromkeys(_split_words(text, singles=False)))
 
@@ -271,7 +278,8 @@ def extract_query_words(text: str) -> list[str]:
 def _split_words(text: str, *, singles: bool) -> Iterator[str]:
     """Yield the words of *text*, normalised and with folded case.
 
-    With *singles*, each character of a script without spaces is a word, besides the pairs.
+    In scripts without spaces, each pair of neighbouring characters is a word. With *singles*, each
+    character is a word, too.
     """
     import regex
 

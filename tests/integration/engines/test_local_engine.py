@@ -92,8 +92,8 @@ def test_what_the_work_raises_arrives_as_itself_after_what_was_done(engine: Loca
 def test_results_that_are_there_come_before_what_the_batches_raise(engine: LocalEngine) -> None:
     def take() -> Iterator[ray_work.Batch]:
         yield from batches(3)
-        [crew] = engine._crews
-        wait_for(lambda: crew._done.qsize() == 3)
+        [pool] = engine._pools
+        wait_for(lambda: pool._done.qsize() == 3)
         raise OSError("the source is gone")
 
     done: list[int] = []

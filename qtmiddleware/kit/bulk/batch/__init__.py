@@ -1,8 +1,8 @@
-"""Ask questions by OpenAI's Batch API: at half the price, answered within a day.
+"""Send questions to OpenAI's Batch API: half the price, with answers within a day.
 
 - `transforming` transforms files of questions.
-- `work` submits, checks, collects and cancels.
-- `model` answers prompts from the replies so far, and notes the requests that are still to be sent.
+- `work` submits, checks, collects and cancels batches.
+- `model` answers prompts from the replies so far, and collects the requests to send.
 - `parts` divides requests among files.
 - `service` calls the API.
 - `state` stores everything in a file that stays intact if the process is killed.

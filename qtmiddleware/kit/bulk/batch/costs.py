@@ -1,4 +1,4 @@
-"""The cost of batches, compared with the cost of the same requests sent one by one."""
+"""Compute the cost of batches, and of the same requests sent one by one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ A token is about four characters of English, or one of Chinese, which has three 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Tokens and their cost in US dollars.
+    """A number of tokens and their cost in US dollars.
 
     Attributes:
-        read: The tokens read.
-        written: The tokens written.
-        live: The cost of requests sent one by one; ``None`` if unknown.
-        batch: The cost in a batch; ``None`` if unknown.
+        read: The number of input tokens.
+        written: The number of output tokens.
+        live: The cost of the requests if sent one by one; ``None`` if unknown.
+        batch: The cost of the requests in a batch; ``None`` if unknown.
     """
 
     read: int
@@ -42,8 +42,8 @@ class Tariff:
 
     Attributes:
         prices: The prices of requests sent one by one.
-        share: A batch's price as a fraction of them; ``None`` if unknown.
-        max_tokens: The length that a reply is assumed to have before it arrives.
+        share: The price in a batch as a fraction of the price one by one; ``None`` if unknown.
+        max_tokens: The assumed length of a reply that has not arrived, in tokens.
     """
 
     prices: Prices
@@ -51,7 +51,7 @@ class Tariff:
     max_tokens: int | None
 
     def cost(self, read: int, written: int) -> Cost:
-        """Return the cost of so many tokens."""
+        """Return the cost of *read* input tokens and *written* output tokens."""
         # The tokens that a service reports may exceed the most that `Prices` accepts. Without the
         # limit their cost would be unknown, and count as 0.
         live = self.prices.cost(min(read, MOST_TOKENS // 2), min(written, MOST_TOKENS // 2))
@@ -60,9 +60,10 @@ class Tariff:
         )
 
     def estimate(self, parts: Iterable[Part]) -> Cost:
-        """Return the most that *parts* may cost.
+        """Return the maximum cost of *parts*.
 
-        Every `TOKEN_BYTES` bytes count as a token, and replies have the greatest length.
+        Every `TOKEN_BYTES` bytes count as a token, and each reply is assumed to have the maximum
+        length.
         """
         sizes = [
             (part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts
@@ -72,7 +73,7 @@ class Tariff:
     def sum_up(self, parts: Iterable[Part], usage: Usage) -> Cost:
         """Return the cost of the replies to *parts*.
 
-        Replies whose tokens the service did not count have the most that they may cost.
+        If the service did not count the tokens of a reply, the reply's maximum cost is assumed.
         """
         part_list = list(parts)
         size, requests = (
@@ -85,11 +86,9 @@ class Tariff:
         )
 
     def check(self, budget: BudgetSettings, spent: Cost, planned: Cost) -> None:
-        """Raise `ModelError` ``over_budget`` if *budget* has no room for *planned* costs.
+        """Raise `ModelError` ``over_budget`` if *spent* plus *planned* costs exceed *budget*.
 
-        The costs *spent* so far are included.
-
-        If a batch's price is unknown, the price one by one is used.
+        If the price in a batch is unknown, the price one by one is used.
         """
         tokens = sum((spent.read, spent.written, planned.read, planned.written))
         usd = sum(

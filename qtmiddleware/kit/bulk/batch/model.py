@@ -1,4 +1,4 @@
-"""A model that is asked in batches: it answers from replies that came back, and notes the rest."""
+"""A model that answers prompts from the replies of batches and lists the missing requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Unsent(ModelError):
 
 
 class Refused(Exception):
-    """A request was refused, with the HTTP status and body that a client's error has."""
+    """The service rejected a request; has the HTTP status and body of an OpenAI client's error."""
 
     def __init__(self, status_code: int, body: Any) -> None:
         super().__init__(f"HTTP {status_code}")
@@ -34,12 +34,12 @@ class Refused(Exception):
 
 
 class BatchModel:
-    """The model of *settings* at *address*, answered from *state*. Raises `ModelError`.
+    """Answers prompts from the stored replies in *state*; raises `ModelError`.
 
-    `OpenAIModel` builds the requests, steps down and reads the replies; only its client is
-    replaced. A prompt without a reply raises ``unrecorded``, and its request is noted for
-    `take_requests`. Ask one question after the other: requests that depend on a missing reply are
-    not noted.
+    The model is that of *settings*, at the service's *address*. `OpenAIModel` builds the requests,
+    simplifies rejected requests, and reads the replies; only its client is replaced. If there is no
+    reply to a prompt, the error is ``unrecorded``, and `take_requests` returns the missing request.
+    Ask only one question at a time: requests that depend on a missing reply are not collected.
     """
 
     can_async = True
@@ -48,7 +48,7 @@ class BatchModel:
         self._settings = settings
         self._client = _Client(state, address)
         self._missing: list[tuple[str, Mapping[str, Any]]] = []
-        self.prices = self._make().prices
+        self.prices = self._build_model().prices
 
     def __repr__(self) -> str:
         return f"BatchModel({self.name!r})"
@@ -60,37 +60,41 @@ class BatchModel:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the last question still lacks a reply."""
+        """Whether a reply to the last question is missing."""
         return bool(self._missing)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* from a batch; raise `ModelError`."""
+        """Return the stored reply to *prompt*; raises `ModelError` if there is none."""
         try:
             # A new `OpenAIModel` per prompt: refusals that one prompt teaches it must not change
             # the requests of others, because replies are found by the requests' bodies.
-            return self._make().complete(prompt, deadline)
+            return self._build_model().complete(prompt, deadline)
         except Unsent as unsent:
             self._missing.append((prompt.mode, unsent.request))
             raise
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* from a batch, as `complete` does; nothing is awaited."""
+        """Return the stored reply to *prompt*, as `complete` does, without waiting."""
         return self.complete(prompt, deadline)
 
     def take_requests(self) -> list[Mapping[str, Any]]:
-        """Return the requests to which the last question still lacks a reply, and forget them."""
+        """Return the requests of the last question that have no reply, and clear the list.
+
+        If the prompt for the standalone question is among them, only this request is returned:
+        other prompts may depend on its reply.
+        """
         missing, self._missing = self._missing, []
         # In a conversation, all other prompts may be built from the standalone question, so that
         # request is sent first.
         standalone = [request for mode, request in missing if mode == STANDALONE]
         return standalone or [request for _, request in missing]
 
-    def _make(self) -> OpenAIModel:
+    def _build_model(self) -> OpenAIModel:
         return make_model(self._client, self._settings)
 
 
 class _Client:
-    """The client that `OpenAIModel` calls in place of the service's own."""
+    """A client for `OpenAIModel` that returns stored replies instead of calling the service."""
 
     def __init__(self, state: BatchState, address: str) -> None:
         self._state = state
@@ -103,14 +107,14 @@ class _Client:
             raise Unsent(request)
         status, body = reply
         if status >= 400:
-            content = _parse(body)
+            content = _parse_json(body)
             raise Refused(
                 status, content.get("error", content) if isinstance(content, Mapping) else content
             )
         return body.encode()
 
 
-def _parse(body: str) -> Any:
+def _parse_json(body: str) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -118,8 +122,8 @@ def _parse(body: str) -> Any:
 
 
 def digest(request: Mapping[str, Any]) -> str:
-    """Return the ``custom_id`` of *request*: 32 hex digits that are equal for equal requests.
+    """Return the ``custom_id`` of *request*: 32 hex digits, equal for equal requests.
 
-    So equal requests are sent once.
+    Because of this, equal requests are sent only once.
     """
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Write requests as lines of files, and divide them among files."""
+"""Format requests as lines, divide the lines among files, and read lines of results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REFUSED: Final = frozenset({400, 413, 415, 422})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many requests and bytes one file may have."""
+    """The maximum number of requests and of bytes in one file."""
 
     requests: int = MOST_REQUESTS
     size: int = MOST_BYTES
@@ -36,7 +36,10 @@ LIMITS: Final = Limits()
 
 
 def is_transient(status: int | None) -> bool:
-    """Return whether a request with this HTTP *status*, or with none, may succeed another time."""
+    """Return whether a request that failed with this HTTP *status* may succeed if repeated.
+
+    ``None`` means that no request was made.
+    """
     return status is None or (status >= 400 and status not in _REFUSED)
 
 
@@ -45,7 +48,7 @@ Line = tuple[str, bytes]
 
 
 def write_line(id_: str, request: Mapping[str, Any]) -> Line:
-    """Return the line of *request*, which is called *id_*."""
+    """Return the line for *request* in a file, with the id *id_*."""
     line = {"custom_id": id_, "method": "POST", "url": ENDPOINT, "body": request}
     # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
     return id_, json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
@@ -53,13 +56,14 @@ def write_line(id_: str, request: Mapping[str, Any]) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The result of one request, from a line of an output or error file.
+    """The result of one request, read from a line of an output or error file.
 
     Attributes:
         id: The request's id.
-        status: The HTTP status; ``None`` if no request was made, as in a batch that expired.
-        body: The body, as JSON.
-        failure: The failure in a word or code; ``""`` if there is none.
+        status: The HTTP status; ``None`` if no request was made, for example because the batch
+            expired.
+        body: The body of the response, as JSON.
+        failure: A word or code for the failure; ``""`` if there is none.
     """
 
     id: str
@@ -69,22 +73,22 @@ class Read:
 
     @property
     def is_final(self) -> bool:
-        """Whether asking again would give the same result.
+        """Whether repeating the request would give the same result.
 
-        It would not if no request was made or the service was busy.
+        False if no request was made, or if the service was busy.
         """
         return not is_transient(self.status)
 
 
 def read_line(line: bytes) -> Read | None:
-    """Return the result in *line* of an output or error file; ``None`` if it cannot be read."""
+    """Read the result in a *line* of an output or error file; ``None`` if the line is invalid."""
     try:
-        return _read(json.loads(line))
+        return _read_result(json.loads(line))
     except (ValueError, RecursionError):
         return None
 
 
-def _read(entry: Any) -> Read | None:
+def _read_result(entry: Any) -> Read | None:
     if not isinstance(entry, dict) or not isinstance(id_ := entry.get("custom_id"), str):
         return None
     response, error = entry.get("response"), entry.get("error")
@@ -106,9 +110,10 @@ def _read(entry: Any) -> Read | None:
 
 
 def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
-    """Yield each of *lines* with the number of its file, from 0, so that files are within *limits*.
+    """Yield each of *lines* with the number of the file to write it to, from 0.
 
-    The order stays. Raises `ConfigError` for a line that is larger than a file may be.
+    The order of *lines* is kept, and no file exceeds *limits*. Raises `ConfigError` for a line that
+    is larger than a whole file may be.
     """
     number = count = size = 0
     for line in lines:

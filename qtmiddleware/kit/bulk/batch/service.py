@@ -49,11 +49,11 @@ _NO_API: Final = frozenset({404, 405, 501})
 
 
 class BatchService:
-    """The files and batches of a service.
+    """The files and batches of a service that has OpenAI's Batch API.
 
-    The service is that of the *client*, an ``openai.OpenAI``, or by default at ``llm.baseUrl`` of
-    *settings*. Calls that are safe to repeat are repeated if the service is busy or down. Raises
-    `ModelError`, and `ConfigError` for a *client* without batches.
+    By default the service is at ``llm.baseUrl`` of *settings*; with *client*, an ``openai.OpenAI``,
+    it is the client's service. If the service is busy or down, calls that are safe to repeat are
+    repeated. Raises `ModelError`, and `ConfigError` for a *client* without batches.
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
@@ -73,22 +73,23 @@ class BatchService:
 
     @property
     def share(self) -> float | None:
-        """A batch's price as a fraction of the price one by one; ``None`` if unknown."""
+        """The price in a batch as a fraction of the price one by one; ``None`` if unknown."""
         return SHARE if is_openai(self.host) else None
 
     def close(self) -> None:
-        """Close the connections; a client that was given stays open."""
+        """Close the connections; a client that was passed in stays open."""
         self._clients.close()
 
     def upload(self, path: Path, name: str) -> str:
-        """Upload the file at *path* under *name*, and return its id at the service."""
+        """Upload the file at *path* under *name*, and return the id of the uploaded file."""
         with self._explain_errors("/files"), open_document(path, follow_link=False) as content:
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
     def create(self, file: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """Create the batch of *file*, or find it if it was created already, and return it.
+        """Create the batch of the uploaded *file*, and return the batch's description.
 
-        The client repeats nothing here, because a call that failed may have created the batch.
+        If a call fails, it may still have created the batch. Before each retry, the service is
+        asked whether the batch exists.
         """
         for wait in (*WAITS, None):
             try:
@@ -99,7 +100,7 @@ class BatchService:
                         input_file_id=file,
                         metadata=dict(metadata),
                     )
-                    return self._read(batch)
+                    return self._read_description(batch)
             except ModelError as error:
                 if wait is None or error.reason not in TRANSIENT:
                     raise
@@ -109,45 +110,45 @@ class BatchService:
         raise AssertionError  # the last round has returned or raised
 
     def find(self, file: str) -> dict[str, Any] | None:
-        """Return the batch of the uploaded *file*, if there is one."""
+        """Return the description of the batch of the uploaded *file*; ``None`` if there is none."""
         with self._explain_errors("/batches"):
             page = self._client.batches.list(limit=PAGE)
             for _ in range(MOST_PAGES):
                 for batch in page.data:
                     if batch.input_file_id == file:
-                        return self._read(batch)
+                        return self._read_description(batch)
                 if not page.data or not page.has_next_page():
                     break
                 page = page.get_next_page()
         return None
 
     def find_file(self, name: str) -> str | None:
-        """Return the id of a file that was uploaded under *name*, if the service lists it."""
+        """Return the id of the file uploaded under *name*; ``None`` if it is not listed."""
         with self._explain_errors("/files"):
             page = self._client.files.list(purpose="batch", limit=PAGE)
             return next((str(file.id) for file in page.data if file.filename == name), None)
 
     def retrieve(self, batch: str) -> dict[str, Any]:
-        """Return the service's present description of *batch*."""
-        with self._explain_errors("/batches", of=batch):
-            return self._read(self._client.batches.retrieve(batch))
+        """Return the service's current description of the batch with the id *batch*."""
+        with self._explain_errors("/batches", resource_id=batch):
+            return self._read_description(self._client.batches.retrieve(batch))
 
     def cancel(self, batch: str) -> dict[str, Any]:
-        """Stop *batch* and return its description then; a batch that has ended stays as it is."""
+        """Cancel the batch with the id *batch*, unless it has ended; return its new description."""
         now = self.retrieve(batch)
         if now.get("status") in ENDED:
             return now
-        with self._explain_errors("/batches", of=batch):
-            return self._read(self._client.batches.cancel(batch))
+        with self._explain_errors("/batches", resource_id=batch):
+            return self._read_description(self._client.batches.cancel(batch))
 
     def read_lines(self, file: str, *, lines: int, size: int) -> Iterator[bytes]:
-        """Yield the lines of *file* as they come; raise `ModelError` if it breaks off.
+        """Yield the lines of *file* as they arrive; raises `ModelError` if the download fails.
 
-        A last line without an end counts as a line. Raises ``too_long`` after more than *lines*
-        lines or *size* bytes, because a file need not have an end.
+        The last line need not end in a line break. After more than *lines* lines or *size* bytes,
+        the error is ``too_long``, because a download may be endless.
         """
         with (
-            self._explain_errors("/files", of=file),
+            self._explain_errors("/files", resource_id=file),
             self._client.files.with_streaming_response.content(file) as response,
         ):
             for number, line in enumerate(split_lines(limit_size(response.iter_bytes(), size))):
@@ -157,7 +158,7 @@ class BatchService:
                     )
                 yield line
 
-    def _read(self, batch: Any) -> dict[str, Any]:
+    def _read_description(self, batch: Any) -> dict[str, Any]:
         description = read_batch(batch.to_dict(mode="json", warnings=False))
         if not description:
             raise ModelError(
@@ -166,7 +167,7 @@ class BatchService:
         return description
 
     @contextmanager
-    def _explain_errors(self, path: str, *, of: str = "") -> Iterator[None]:
+    def _explain_errors(self, path: str, *, resource_id: str = "") -> Iterator[None]:
         try:
             yield
         except ModelError:
@@ -175,7 +176,9 @@ class BatchService:
             status = status_of(error)
             if status in _NO_API:
                 problem = (
-                    f"knows no {of}: is this its key and project?" if of else "has no Batch API"
+                    f"knows no {resource_id}: is this its key and project?"
+                    if resource_id
+                    else "has no Batch API"
                 )
                 raise ModelError(
                     "rejected", f"{self.host} {problem} (HTTP {status} for {path})"
@@ -186,7 +189,7 @@ class BatchService:
 
 
 def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Yield *chunks* as they come; raise `ModelError` ``too_long`` after *most* bytes."""
+    """Yield *chunks*; raises `ModelError` ``too_long`` when they have more than *most* bytes."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
@@ -198,7 +201,7 @@ def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines in *chunks*; a line longer than `MOST_LINE_BYTES` is cut after that."""
+    """Yield the lines in *chunks*; a line longer than `MOST_LINE_BYTES` is cut."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""Requests sent in batches and their replies, in a file that survives the end of the process."""
+"""Store the requests and replies of batches in a file that survives the end of the process."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One batch.
+    """A batch, and the file of its requests.
 
     Attributes:
-        number: Its number.
-        requests: How many requests it has.
-        size: How many bytes its file has.
-        file: The id of its uploaded file; ``None`` until the upload is known to have ended.
-        batch: The service's last description of it; empty before the batch was created.
-        settled: Whether it has ended and its replies are stored.
+        number: The number of the part.
+        requests: The number of requests in the part.
+        size: The size of the part's file in bytes.
+        file: The id of the uploaded file; ``None`` until the upload is known to have succeeded.
+        batch: The service's last description of the batch; empty until the batch is created.
+        settled: Whether the batch has ended and its replies are stored.
     """
 
     number: int
@@ -92,30 +92,30 @@ class Part:
 
     @property
     def status(self) -> str:
-        """The batch's status; ``"not sent"`` if there is no batch yet."""
+        """The status of the batch; ``"not sent"`` if there is no batch yet."""
         status: str = self.batch.get("status", "unknown") if self.batch else "not sent"
         return status
 
     @property
     def completed(self) -> int:
-        """How many of its requests are answered, according to the service."""
-        return self._count("completed")
+        """The number of answered requests, according to the service."""
+        return self._read_count("completed")
 
     @property
     def failed(self) -> int:
-        """How many of its requests have failed, according to the service."""
-        return self._count("failed")
+        """The number of failed requests, according to the service."""
+        return self._read_count("failed")
 
     @property
     def errors(self) -> list[str]:
-        """Why the whole batch was rejected: the service's codes and messages."""
+        """The service's codes and messages that say why the whole batch was rejected."""
         errors: list[dict[str, str]] = self.batch.get("errors", {}).get("data", [])
         return [
             ": ".join(filter(None, (error.get("code"), error.get("message")))) for error in errors
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the part's facts as a dictionary for JSON."""
+        """Return a description of the part for JSON."""
         names = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
         counts = {"requests": self.requests, "completed": self.completed, "failed": self.failed}
         facts = {
@@ -127,15 +127,15 @@ class Part:
         }
         return {**facts, "errors": self.errors, **{name: self.batch.get(name) for name in names}}
 
-    def _count(self, name: str) -> int:
+    def _read_count(self, name: str) -> int:
         count: int = self.batch.get("request_counts", {}).get(name, 0)
         return count
 
 
 def read_batch(description: Any) -> dict[str, Any]:
-    """Return the fields of a batch's *description* that are used; empty if it has no id.
+    """Return the known fields of a batch's *description*; empty if the description has no id.
 
-    Values of a type other than the API documents are left out, and texts are cut.
+    Values of another type than the API documents are left out, and long texts are cut.
     """
     raw = description if isinstance(description, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
@@ -162,7 +162,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return _is_whole(value) and value <= _MOST_COUNT
+    return _is_whole_number(value) and value <= _MOST_COUNT
 
 
 def _is_time(value: Any) -> bool:
@@ -171,7 +171,7 @@ def _is_time(value: Any) -> bool:
     )
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -185,12 +185,12 @@ def _read_error(error: Mapping[Any, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The tokens that a service counted for its replies.
+    """The tokens of the replies, as counted by the service.
 
     Attributes:
-        read: The tokens read.
-        written: The tokens written.
-        uncounted: How many replies came without a count.
+        read: The number of input tokens.
+        written: The number of output tokens.
+        uncounted: The number of replies without a token count.
     """
 
     read: int = 0
@@ -198,7 +198,7 @@ class Usage:
     uncounted: int = 0
 
     def add(self, status: int, body: str) -> Usage:
-        """Return this usage with one more reply, whose tokens are read as of a single call."""
+        """Return the usage plus the tokens of a reply with this HTTP *status* and *body*."""
         try:
             read, written = count_tokens(json.loads(body))
         except (ValueError, RecursionError):
@@ -209,14 +209,13 @@ class Usage:
 
 
 class BatchState:
-    """The file at *path*, used by one command at a time. Thread-safe.
+    """The file at *path*, which only one command at a time can open. Thread-safe.
 
-    Raises `StoreError` for everything that goes wrong with the file, also if another command uses
-    it.
+    Raises `StoreError` if the file cannot be used, for example because another command uses it.
 
     Attributes:
         path: The file.
-        run: A random name for these batches at the service.
+        run: A random name that identifies these batches at the service.
     """
 
     def __init__(self, path: Path) -> None:
@@ -228,7 +227,7 @@ class BatchState:
         self.run = self.read_fact("run") or ""
         if not _RUN.fullmatch(self.run):
             self.close()
-            raise self.refuse("its name is damaged")
+            raise self.build_refusal("its name is damaged")
 
     def __enter__(self) -> Self:
         return self
@@ -237,21 +236,21 @@ class BatchState:
         self.close()
 
     def close(self) -> None:
-        """Close the file; closing twice does no harm."""
+        """Close the file; you can call this more than once."""
         with self._lock:
             self._connection.close()
 
-    def refuse(self, why: str) -> StoreError:
-        """Return the error for a file that cannot be used for the reason *why*."""
-        return StoreError(f"{self.path} cannot be used ({why}); {STATE_FILE.remedy}")
+    def build_refusal(self, reason: str) -> StoreError:
+        """Return an error saying that the file cannot be used, and the *reason*."""
+        return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
     def read_fact(self, key: str) -> str | None:
-        """Return the fact stored under *key*; ``None`` if there is none."""
+        """Return the value stored under *key*; ``None`` if there is none."""
         rows = self._execute("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
-    def keep_fact(self, key: str, value: str) -> None:
-        """Store *value* under *key*, replacing what was there."""
+    def store_fact(self, key: str, value: str) -> None:
+        """Store *value* under *key*, replacing any earlier value."""
         self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def parts(self) -> list[Part]:
@@ -270,11 +269,14 @@ class BatchState:
             description = {}
         is_read = all(map(_is_count, (number, requests, size))) and (file is None or _is_name(file))
         if not is_read or (batch is not None and not description):
-            raise self.refuse("a part of it is damaged")
+            raise self.build_refusal("a part of it is damaged")
         return Part(number, requests, size, file, description, settled=bool(settled))
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
-        """Add a part of the requests *ids*, of *size* bytes; they are on their way from now on."""
+        """Add a part with the requests *ids*, in a file of *size* bytes.
+
+        From now on, these requests count as sent.
+        """
         with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
             number: int = self._execute(insert, (len(ids), size))[0][0]
@@ -284,35 +286,35 @@ class BatchState:
         return Part(number, len(ids), size, None, {}, settled=False)
 
     def set_file(self, part: Part, file: str) -> None:
-        """Remember the id of the uploaded *file* of *part*."""
+        """Store the id of the uploaded *file* of *part*."""
         self._execute("UPDATE parts SET file = ? WHERE number = ?", (file, part.number))
 
     def set_batch(self, part: Part, batch: Mapping[str, Any]) -> None:
-        """Remember the service's description of *part*."""
+        """Store *batch*, the service's description of the batch of *part*."""
         self._execute(
             "UPDATE parts SET batch = ? WHERE number = ?", (json.dumps(batch), part.number)
         )
 
     def settle(self, part: Part) -> None:
-        """Mark *part* as settled: all its replies are stored.
+        """Mark *part* as settled, after all its replies were stored.
 
-        Requests without a reply are open again.
+        Requests that got no reply no longer count as sent.
         """
         self._execute("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_sent(self, id_: str) -> bool:
-        """Return whether the request *id_* is on its way."""
+        """Return whether the request *id_* is in a part that is not settled."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
         return bool(self._execute(statement, (id_,)))
 
     def is_known(self, id_: str) -> bool:
-        """Return whether a request *id_* was ever sent."""
+        """Return whether the request *id_* was ever sent."""
         return bool(self._execute("SELECT 1 FROM requests WHERE id = ?", (id_,)))
 
     def add_replies(self, replies: Iterable[Read]) -> None:
-        """Store *replies* and count their tokens; a reply that is there already stays as it is."""
+        """Store *replies* and add up their tokens; skip replies that are stored already."""
         usage = self.sum_usage()
         with self._open_transaction() as connection:
             for reply in replies:
@@ -321,20 +323,23 @@ class BatchState:
                     "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row
                 ).rowcount:
                     usage = usage.add(row[1], reply.body)
-            self.keep_fact("usage", json.dumps(astuple(usage)))
+            self.store_fact("usage", json.dumps(astuple(usage)))
 
     def find_reply(self, id_: str) -> tuple[int, str] | None:
-        """Return the status and the body (JSON) of the reply to the request *id_*, or ``None``."""
+        """Return the HTTP status and the JSON body of the reply to the request *id_*.
+
+        Returns ``None`` if there is no reply.
+        """
         rows = self._execute("SELECT status, body FROM replies WHERE id = ?", (id_,))
         if not rows:
             return None
         status, body = rows[0]
         if not isinstance(status, int) or not isinstance(body, str):
-            raise self.refuse("a reply in it is damaged")
+            raise self.build_refusal("a reply in it is damaged")
         return status, body
 
     def sum_usage(self) -> Usage:
-        """Return the tokens that the service counted for the replies so far."""
+        """Return the total tokens of the replies so far, as counted by the service."""
         try:
             counts = json.loads(self.read_fact("usage") or "null")
         except (ValueError, RecursionError):
@@ -342,7 +347,7 @@ class BatchState:
         if (
             isinstance(counts, list)
             and len(counts) == len(fields(Usage))
-            and all(map(_is_whole, counts))
+            and all(map(_is_whole_number, counts))
         ):
             return Usage(*counts)
         # Files of earlier versions do not store the sum.
@@ -359,7 +364,7 @@ class BatchState:
 
     @contextmanager
     def _open_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write everything inside the block, or nothing."""
+        """Save all changes of the block at its end, or none if the block raises."""
         with self._use_connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:

@@ -1,4 +1,4 @@
-"""Transform a file of questions by batches, into an output that `transform_file` can continue."""
+"""Transform a file of questions with batches; `transform_file` can continue the output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from qtmiddleware.kit.bulk.run import (
     ShowBulk,
     build_record,
     open_source,
-    select_open,
+    select_open_questions,
 )
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.runtime.pace import Pace
@@ -49,25 +49,25 @@ REPLAYED: Final = {
 
 
 class _NoPace(Pace):
-    """A pace that never repeats a call and never stops: arrived replies do not change."""
+    """Makes each call once, without a limit on failures: stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns."""
+        """Call *call* and return its result."""
         return call()
 
 
 @dataclass(frozen=True, slots=True)
 class FilePass:
-    """Asks a model each question of *source* that *journal* lacks, and writes the transformations.
+    """Asks a model each question of *source* that is not done in *journal*, and writes the results.
 
     Attributes:
         source: The file of questions.
         config: The config.
         journal: The output.
         recording: The file in which replies are recorded.
-        share: A batch's price as a fraction of the price one by one; ``None`` if unknown.
-        report: Counts what is done.
-        show: Is called with the report after each record.
+        share: The price in a batch as a fraction of the price one by one; ``None`` if unknown.
+        report: Counts the records.
+        show: A function that is called with the report after each record.
     """
 
     source: Path
@@ -79,7 +79,7 @@ class FilePass:
     show: ShowBulk | None = None
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Yield after each question."""
+        """Ask *model* the open questions one by one; yields ``None`` after each question."""
         recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
         with (
@@ -89,18 +89,21 @@ class FilePass:
             lines = read_queries(
                 file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES
             )
-            for query in select_open(lines, self.journal, self.report, self._write):
+            for query in select_open_questions(
+                lines, self.journal, self.report, self._write_record
+            ):
                 # One question at a time, as `BatchModel` requires.
                 for transformed in middleware.transform_stream([query], concurrency=1, pace=pace):
                     if not model.is_waiting:
-                        self._write(
+                        self._write_record(
                             build_record(
-                                self._price(transformed), middleware.preprocess(query.text)
+                                self._apply_batch_price(transformed),
+                                middleware.preprocess(query.text),
                             )
                         )
                 yield
 
-    def _price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
+    def _apply_batch_price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
         share = self.share
         costs = [
             None if share is None or reply.cost_usd is None else reply.cost_usd * share
@@ -112,7 +115,7 @@ class FilePass:
         ]
         return replace(transformed, replies=tuple(replies))
 
-    def _write(self, record: Record) -> None:
+    def _write_record(self, record: Record) -> None:
         self.journal.append(record)
         self.report.add(record)
         if self.show is not None:
@@ -130,13 +133,15 @@ def open_file_work(
     limits: Limits = LIMITS,
     show: ShowBulk | None = None,
 ) -> Iterator[tuple[BatchWork, BulkReport]]:
-    """Yield the work of transforming *source* into *out* by batches, and a report of its progress.
+    """Open the work of transforming *source* into *out* with batches.
 
-    Two files beside *out* belong to the work: ``<out>.batch`` stores requests and replies, and
-    ``<out>.recording.jsonl`` is a recording of the replies, which can be replayed. Raises as
-    `transform_file` does. A config, prompt or question that has changed since the first submit
-    raises an error, and so does another command at work. Questions may be added at the end of
-    *source*. *client* is an ``openai.OpenAI``.
+    Yields the work, and a report of its progress. Two files beside *out* belong to the work:
+    ``<out>.batch`` stores requests and replies, and ``<out>.recording.jsonl`` is a recording of the
+    replies, which can be replayed. *client* is an ``openai.OpenAI``.
+
+    You may add questions at the end of *source* later. Raises an error if the config, a prompt or
+    an earlier question has changed since the first submit, or if another command is running. Other
+    errors are those of `transform_file`.
     """
     if source == STDIN:
         raise ConfigError(
@@ -161,15 +166,15 @@ def open_file_work(
 def _check_unchanged(
     state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
 ) -> None:
-    """Raise `ConfigError` if *state* was begun with another config or other questions.
+    """Raise `ConfigError` if *state* belongs to another config or other questions.
 
-    If *state* is empty or *source* is ``""``, it now begins with this config and these questions.
+    If *state* is new, or if *source* is ``""``, stores this config and these questions in *state*.
 
     Args:
         state: The stored batches.
-        fingerprint: The config now.
-        file: The questions now.
-        source: The name of the file in messages.
+        fingerprint: The current config.
+        file: The current questions.
+        source: The name of the file of questions, for the message.
     """
     before = _read_beginning(state) if source and state.parts() else None
     if before is not None:
@@ -187,11 +192,11 @@ def _check_unchanged(
     else:
         size = file.seek(0, os.SEEK_END)
         now = {"config": fingerprint, "bytes": size, "digest": _compute_digest(file, size)}
-        state.keep_fact("fingerprint", json.dumps(now))
+        state.store_fact("fingerprint", json.dumps(now))
 
 
 def _read_beginning(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
-    """Return the config that *state* was begun with, and the size and digest of the questions.
+    """Return the config stored in *state*, and the size and digest of the questions at that time.
 
     Returns ``None`` if they are not stored; raises `StoreError` if they are damaged.
     """
@@ -204,7 +209,7 @@ def _read_beginning(state: BatchState) -> tuple[Mapping[str, Any], int, str] | N
         facts = {}
     config, size, digest = facts.get("config"), facts.get("bytes"), facts.get("digest")
     if not isinstance(config, dict) or not isinstance(size, int) or not isinstance(digest, str):
-        raise state.refuse("its record of the questions is damaged")
+        raise state.build_refusal("its record of the questions is damaged")
     return config, size, digest
 
 

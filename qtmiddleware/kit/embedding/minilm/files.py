@@ -1,7 +1,4 @@
-"""Find the model's two files.
-
-They are in a folder, in an installed distribution, or come from one checked download.
-"""
+"""Find the model's two files in a folder or an installed distribution, or download them."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class ModelFiles:
 
     Attributes:
         folder: the folder.
-        remedy: says in messages what to do if a file is not what it should be.
+        remedy: the advice in an error message about a missing or damaged file.
     """
 
     folder: Path
@@ -46,7 +43,7 @@ class ModelFiles:
 
     @property
     def weights(self) -> Path:
-        """The path of the file with the tensors."""
+        """The path of the file with the weights."""
         return self.folder / WEIGHTS
 
     @property
@@ -60,7 +57,7 @@ class ModelFiles:
         return self.weights.is_file() and self.tokenizer.is_file()
 
     def check(self) -> None:
-        """Raise `EmbeddingError` unless both files are the official ones, byte for byte."""
+        """Raise `EmbeddingError` unless both files are exact copies of the official files."""
         for name, official in SHA256.items():
             if hash_file(self.folder / name) != official:
                 raise EmbeddingError(
@@ -93,9 +90,9 @@ def find_given_files(folder: Path) -> ModelFiles:
 
 
 def find_installed_files() -> ModelFiles | None:
-    """Return the files in the installed distribution, or ``None`` if it is not installed.
+    """Return the files in the installed distribution; ``None`` if there is no such distribution.
 
-    None of its code is imported.
+    The distribution's code is not imported.
     """
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -108,7 +105,7 @@ def find_installed_files() -> ModelFiles | None:
 
 
 def find_cached_files() -> ModelFiles:
-    """Return where an earlier download is, in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the files in the cache folder, in ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
     The files need not exist.
     """
@@ -137,9 +134,9 @@ _log = get_logger("qtmiddleware.embedders")
 def download(folder: Path) -> None:
     """Download the official files into *folder*.
 
-    Each file appears there complete and checked, or not at all. The hub is that of ``HF_ENDPOINT``,
-    else the public one. Raises `EmbeddingError` if the hub is out of reach or answers with
-    something else, if ``HF_HUB_OFFLINE`` is set, and if the folder cannot be written.
+    A file appears in the folder only when it is complete and checked. The hub is ``HF_ENDPOINT``,
+    else the public hub. Raises `EmbeddingError` if the hub is out of reach or sends another file,
+    if ``HF_HUB_OFFLINE`` is set, or if the folder cannot be written.
     """
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):

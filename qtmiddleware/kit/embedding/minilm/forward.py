@@ -1,8 +1,8 @@
 """The arithmetic of a BERT-shaped sentence encoder, with numpy only.
 
-The texts of a batch are joined without padding. So the large multiplications run over real tokens
-only, and a text's vector does not depend on the other texts of its batch. Attention is computed for
-consecutive texts of equal length together.
+The texts of a batch are concatenated without padding. The large multiplications therefore process
+real tokens only, and a text's vector does not depend on the other texts of its batch. Attention is
+computed at once for consecutive texts of equal length.
 
 Source: Devlin et al. 2019 (BERT). The order of operations and the epsilon are those of the model's
 own configuration.
@@ -74,15 +74,15 @@ class Norm:
     """A layer normalisation.
 
     Attributes:
-        scale: multiplies each normalised column.
-        shift: is added to each scaled column.
+        scale: the factor of each normalised column.
+        shift: the number to add to each scaled column.
     """
 
     scale: Floats
     shift: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        """Normalise each of *rows* to mean 0 and variance 1, scale and shift it, all in place."""
+        """Normalise each of *rows* to mean 0 and variance 1, then scale and shift it, in place."""
         import numpy as np
 
         rows -= rows.mean(axis=1, keepdims=True)
@@ -100,10 +100,10 @@ class Layer:
     Attributes:
         qkv: computes queries, keys and values in one multiplication.
         attended: projects the result of the attention.
-        attended_norm: normalises it after the residual connection.
+        attended_norm: normalises the projected result after the residual connection.
         inner: the first layer of the feed-forward network.
-        outer: its second layer.
-        outer_norm: normalises its result after the residual connection.
+        outer: the second layer of the feed-forward network.
+        outer_norm: normalises the network's result after the residual connection.
     """
 
     qkv: Dense
@@ -121,7 +121,7 @@ class Weights:
     Attributes:
         words: the embedding of each token, of shape (vocabulary, 384).
         positions: the embedding of each position, of shape (512, 384).
-        norm: normalises the sum of both.
+        norm: normalises the sum of token and position embeddings.
         layers: the transformer layers.
     """
 
@@ -132,7 +132,7 @@ class Weights:
 
 
 def list_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the tensors that are needed, as their names in the file with their shapes."""
+    """Return the shape of each required tensor, by the tensor's name in the file."""
     square, row = (HIDDEN, HIDDEN), (HIDDEN,)
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (VOCABULARY, HIDDEN),
@@ -159,13 +159,13 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
-    """Arrange *tensors*, which have the `list_shapes`, for multiplication."""
+    """Arrange *tensors*, which have the shapes of `list_shapes`, for fast multiplication."""
     import numpy as np
 
     def build_dense(*names: str) -> Dense:
-        """Join the named maps side by side into one.
+        """Join the named dense layers side by side into one layer.
 
-        Queries are scaled here once, instead of scaling every score later.
+        Queries are scaled here once; otherwise every attention score would have to be scaled.
         """
         scales = [
             np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0) for name in names
@@ -186,7 +186,7 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
         return Norm(*(tensors[f"{name}.{part}"].astype(np.float32) for part in ("weight", "bias")))
 
     def build_layer(prefix: str) -> Layer:
-        """Return the transformer layer whose tensors have this prefix."""
+        """Return the transformer layer whose tensor names begin with *prefix*."""
         return Layer(
             qkv=build_dense(
                 *(f"{prefix}.attention.self.{part}" for part in ("query", "key", "value"))
@@ -215,8 +215,8 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
 def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
     """Return one vector of length 1 per list of token ids, of shape (texts, 384), float32.
 
-    A vector is the mean over the text's tokens. Each list has 1 to 512 ids. It is fastest if lists
-    of equal length are next to each other.
+    A vector is the mean over the text's tokens. Each list has 1 to 512 ids. Encoding is fastest if
+    lists of equal length are next to each other.
     """
     import numpy as np
 
@@ -229,7 +229,7 @@ def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
 
 
 def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
-    """Return one vector per token, list after list, of shape (tokens, 384), float32."""
+    """Return one vector per token, in the order of the lists, of shape (tokens, 384), float32."""
     import numpy as np
 
     lengths = [len(ids) for ids in token_ids]
@@ -251,9 +251,10 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
 
 
 def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
-    """Yield the groups of consecutive texts of equal length, split into parts of bounded size.
+    """Yield groups of consecutive texts of equal length; the size of a group is limited.
 
-    Each part is the rows that it covers, the number of texts, and their length.
+    Each group is given as the slice of its rows, the number of its texts, and their length in
+    tokens.
     """
     start = 0
     for length, group in groupby(lengths):
@@ -269,7 +270,7 @@ def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, i
 def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
     """Return the dot-product attention of every text over its own tokens, for all heads.
 
-    The queries are already scaled.
+    The queries in *qkv* must be scaled already.
     """
     import numpy as np
 
@@ -293,8 +294,8 @@ def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
 def _apply_gelu(rows: Floats) -> None:
     """Apply the exact Gaussian error linear unit to *rows*, in place.
 
-    The unit is x times the normal distribution function. The result is within 2e-6 of the value in
-    double precision. Source: Hendrycks and Gimpel 2016.
+    This unit is x times the cumulative normal distribution function of x. The result is within 2e-6
+    of the value in double precision. Source: Hendrycks and Gimpel 2016.
     """
     import numpy as np
 

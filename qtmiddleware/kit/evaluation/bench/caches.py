@@ -23,7 +23,7 @@ from qtmiddleware.kit.index.ingestion.embedding import (
     Texts,
     Vectors,
     build_embed_batch,
-    can_be_sent,
+    can_run_in_workers,
     decode_vector,
     identify_embedding,
 )
@@ -209,7 +209,7 @@ class CachedEmbedder:
             EngineError: The engine failed.
             StoreError: The file cannot be used.
         """
-        if not can_be_sent(self._inner):
+        if not can_run_in_workers(self._inner):
             return
         batches = list(self._select_missing(pages))
         done, total = 0, sum(map(len, batches))

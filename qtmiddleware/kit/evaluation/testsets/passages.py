@@ -68,7 +68,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
             )
             for document in {make_absolute(file): file for file in find_documents(path)}.values():
                 try:
-                    reader.take(document)
+                    reader.add_document(document)
                 except (UnreadableDocument, MissingExtra) as error:
                     if isinstance(error, MissingExtra) and reader.is_file:
                         raise

@@ -1,14 +1,14 @@
-"""Turn files into a searchable index, and keep it up to date at little cost.
+"""Turn files into a searchable index, and keep the index up to date at low cost.
 
     documents -> chunks -> [contexts] -> vectors -> one write to the store
 
 Each intermediate result is saved at once in the ledger, the SQLite file ``<indexPath>.ingest``
-beside the index. The store gets everything at the very end, in one write. So a run that was killed
-resumes where it stopped, no text is embedded twice, and an atomic store never shows half of a run.
+beside the index. The store gets all changes at the end, in one write. A run that was killed resumes
+where it stopped, no text is embedded twice, and readers of an atomic store never see half of a run.
 
-The ledger holds the documents' texts and is readable by its owner alone. You can delete it at any
-time. The next run then creates a new one and embeds everything again, but no longer knows which
-passages of earlier runs must leave the store.
+The ledger holds the documents' texts, and only its owner can read it. You can delete the ledger at
+any time. The next run then creates a new ledger and embeds everything again. It cannot know,
+however, which passages of earlier runs are outdated.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Progress:
     """The progress of one stage of an ingest.
 
     Attributes:
-        stage: the stage that is running.
-        done: how many documents (``reading``) or chunks (other stages) are done.
-        total: how many there are.
+        stage: the running stage.
+        done: the number of documents (stage ``reading``) or chunks (other stages) that are done.
+        total: the number of documents or chunks of the stage.
         path: the document that was just read; empty in other stages.
     """
 
@@ -70,9 +70,9 @@ class Skipped:
     """A document that could not be read.
 
     Attributes:
-        path: the file.
-        reason: why it could not be read.
-        extra: the extra of qtmiddleware to install for it; empty if that would not help.
+        path: the file's path.
+        reason: why the file could not be read.
+        extra: the extra of qtmiddleware that can read the file; empty if there is none.
     """
 
     path: str
@@ -82,16 +82,17 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """The result of an ingest: what the index holds now, and what this run changed.
+    """The result of an ingest: the content of the index, and the changes of this run.
 
     Attributes:
-        documents: documents of the data path that the index holds now.
-        chunks: chunks of the data path that the index holds now.
-        added: documents that are new.
-        changed: documents that were indexed before and have changed.
-        unchanged: documents that were left alone.
-        removed: documents that left the index.
-        skipped: documents that could not be read. If one was indexed before, its old chunks stay.
+        documents: documents of the data path that are in the index now.
+        chunks: chunks of the data path that are in the index now.
+        added: new documents.
+        changed: documents that have changed since they were indexed.
+        unchanged: documents that have not changed since they were indexed.
+        removed: documents that were removed from the index.
+        skipped: documents that could not be read. If a skipped document was indexed before, its old
+            chunks stay.
         written: passages that were written to the store.
         embedded: texts that were embedded.
         reused: passages whose vector was already known.
@@ -100,7 +101,8 @@ class IngestReport:
         seconds: duration of the whole run.
         embed_seconds: seconds spent on embedding.
         context_seconds: seconds spent on contexts.
-        left_out: how many files of the folder or pattern are not documents, per file ending.
+        left_out: the number of files in the folder or pattern that are not documents, per file
+            ending.
     """
 
     documents: int = 0
@@ -122,7 +124,7 @@ class IngestReport:
 
     @property
     def all_skipped(self) -> bool:
-        """Whether there were documents and none of them could be read."""
+        """Whether there were documents, but none of them could be read."""
         return bool(self.skipped) and not (self.added or self.changed or self.unchanged)
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,31 +157,32 @@ def ingest(
     """Bring the index up to date with the documents of *data_path*.
 
     New and changed documents are read, cut into chunks, embedded and stored. Unchanged documents
-    are left alone. Documents that are gone leave the index. A document that cannot be read is
-    reported, and its old chunks stay. Other data paths in the same index are not touched; a file
-    that lies in two data paths belongs to the one ingested last. A data path without any document
-    is an error and changes nothing.
+    are not processed again. Deleted documents are removed from the index. A document that cannot be
+    read is reported, and its old chunks stay. Documents of other data paths in the same index are
+    not changed; a file that is in two data paths belongs to the data path ingested last. A data
+    path without any document is an error and changes nothing.
 
-    If the run is killed or interrupted, the next run completes the work and embeds or asks for
-    nothing twice. Memory use stays bounded, however many documents there are. Log lines with counts
-    go to ``qtmiddleware.ingest``.
+    If the run is killed or interrupted, the next run completes the work, without embedding a text
+    or asking for a context twice. Memory use is bounded, for any number of documents. Log lines
+    with counts go to ``qtmiddleware.ingest``.
 
     Args:
         data_path: a file, a folder or a glob. By default the setting ``dataPath``.
         config: the config, in any form that `QueryMiddleware` takes.
-        client: the language model for contextual chunks, as `QueryMiddleware` takes it.
+        client: the language model for contextual chunks, in any form that `QueryMiddleware` takes.
         embedder: used instead of the configured embedding model.
-        store: an open store, used instead of the configured one and left open.
-        reader: a function of a path that is asked first for each new or changed file; in folders,
-            for files of any ending. It returns the text, an iterable of texts or of pairs of a text
-            and its place (``("...", {"page": 3})``), or ``None`` if the file should be read as
-            usual. If it raises, the file is skipped. It runs in this process, without a time limit.
-            The ledger knows it by its name, so rename it when it starts to read differently.
-        progress: a function that is called with a `Progress` after each step. If it raises, the run
-            ends.
-        engine: does the embedding, for a model that runs on your machines: in this process (the
-            default), in several (`LocalEngine`), or on a Ray cluster (`RayEngine`). Ids, chunks and
-            vectors are the same. It is not closed.
+        store: an open store, used instead of the configured store. The store stays open.
+        reader: a function of a path that is called for each new or changed file; in folders, for
+            files of any ending. It returns the text, an iterable of texts or of pairs of a text and
+            its place (``("...", {"page": 3})``), or ``None`` to use the built-in reader. If the
+            function raises, the file is skipped. The function runs in this process, without a time
+            limit. The ledger identifies the function by its name, so rename the function when you
+            change how it reads.
+        progress: a function that is called with a `Progress` after each step. If the function
+            raises, the run ends.
+        engine: runs the embedding model if the model runs on your machines: in this process (the
+            default), in several processes (`LocalEngine`), or on a Ray cluster (`RayEngine`). The
+            ids, chunks and vectors do not depend on the engine. The engine is not closed.
 
     Raises:
         ConfigError: if there is no data path, or if Ray should fill an index in SQLite.
@@ -187,7 +190,7 @@ def ingest(
         EmbeddingError: if the texts cannot be embedded.
         MissingExtra: if a package is missing. In a folder, a document that needs the package is
             skipped instead.
-        EngineError: if the workers of *engine* die again and again.
+        EngineError: if the workers of *engine* crash repeatedly.
     """
     settings = Config.load(config).settings
     path = os.fspath(data_path) if data_path is not None else settings.data_path
@@ -250,9 +253,9 @@ def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
 
 
 class _Stages:
-    """Reports the progress of each stage to *progress*, and measures how long it takes.
+    """Reports the progress of each stage to *progress*, and measures the stage's duration.
 
-    *seconds* maps each stage to its duration.
+    *seconds* maps each stage to its duration in seconds.
     """
 
     def __init__(self, progress: Listener | None) -> None:
@@ -261,7 +264,11 @@ class _Stages:
 
     @contextmanager
     def run(self, stage: Stage) -> Iterator[Callable[..., None]]:
-        """Yield a function that reports the steps done, all steps, and a document's path."""
+        """Yield a function that reports the stage's progress, and measure the block's duration.
+
+        The function takes the number of done steps, the total number of steps, and a document's
+        path.
+        """
 
         def report(done: int, total: int, path: str = "") -> None:
             if self._progress is not None:
@@ -278,14 +285,14 @@ class _Run:
 
     Attributes:
         paths: the documents.
-        root: the data path that they belong to.
-        settings: how to cut, embed and store.
-        ledger: keeps the results of each stage.
+        root: the data path that the documents belong to.
+        settings: how to cut, embed and store documents.
+        ledger: stores the results of each stage.
         retriever: the store and the embedder.
-        model: writes contexts; ``None`` if none are wanted.
+        model: writes contexts; ``None`` if contextual chunks are off.
         read: the user's own reader of documents, if there is one.
         stages: reports progress and measures time.
-        engine: does the embedding.
+        engine: runs the embedding model.
     """
 
     paths: Sequence[Path]
@@ -304,7 +311,7 @@ class _Run:
         _log("Reading documents", files=len(self.paths))
         kinds, skipped, left_out = self._read_documents()
         _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
-        _log("Created chunks", count=self._count_held()[1])
+        _log("Created chunks", count=self._count_indexed()[1])
         contexts = self._write_contexts()
         embedding = identify_embedding(self.retriever.embedder)
         publication = Publication(self.ledger, self.root, self.retriever.store, embedding)
@@ -312,7 +319,7 @@ class _Run:
         embedded = self._embed()
         with self.stages.run("publishing") as report:
             removed = publication.publish(report)
-        documents, chunks = self._count_held()
+        documents, chunks = self._count_indexed()
         seconds = perf_counter() - start
         _log(
             "Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3)
@@ -337,11 +344,12 @@ class _Run:
         )
 
     def _read_documents(self) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
-        """Read the documents into the ledger, and count them.
+        """Read the documents into the ledger.
 
-        Returns the number of added, changed and unchanged documents; the documents that could not
-        be read; and how many files were left out because only the user's reader would read them,
-        per ending.
+        Returns:
+            The number of added, changed and unchanged documents.
+            The documents that could not be read.
+            The number of files, per ending, that no reader reads, not even the user's own.
         """
         version = "" if self.model is None else f"{build_version(self.settings)} {self.model.name}"
         kinds: Counter[str] = Counter()
@@ -350,21 +358,21 @@ class _Run:
         with self.stages.run("reading") as report, Converter() as converter:
             reader = Reader(self.ledger, self.settings, self.root, version, converter, self.read)
             # Documents that are not a target of this run leave the index: to read fewer paths is to
-            # delete the others. A document that is passed over needs `Reader.keep`.
+            # delete the others. A document that is passed over needs `Reader.keep_document`.
             report(0, len(self.paths))
             for done, path in enumerate(self.paths, 1):
                 try:
-                    kinds[reader.take(path)] += 1
+                    kinds[reader.add_document(path)] += 1
                 except NotTaken:
                     left_out[path.suffix.casefold()] += 1
                 except UnreadableDocument as error:
-                    reader.keep(path)
+                    reader.keep_document(path)
                     detail = f" ({error.detail})" if error.detail else ""
                     skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
                 except MissingExtra as error:
                     if reader.is_file:
                         raise
-                    reader.keep(path)
+                    reader.keep_document(path)
                     skipped.append(Skipped(str(path), str(error), error.extra))
                 report(done, len(self.paths), str(path))
         return kinds, skipped, dict(left_out.most_common())
@@ -379,7 +387,10 @@ class _Run:
         return contexts
 
     def _embed(self) -> int:
-        """Embed the texts that need it, and return how many; 0 if the store embeds itself."""
+        """Embed the texts that have no vector yet, and return their number.
+
+        Returns 0 if the store embeds texts itself.
+        """
         if self.retriever.embedder is None:
             return 0
         with self.stages.run("embedding") as report:
@@ -387,14 +398,14 @@ class _Run:
         _log("Embedded chunks", count=embedded, seconds=round(self.stages.seconds["embedding"], 3))
         return embedded
 
-    def _count_held(self) -> tuple[int, int]:
-        """Return how many documents and chunks of this data path the index holds."""
+    def _count_indexed(self) -> tuple[int, int]:
+        """Return the number of documents and of chunks of this data path in the index."""
         ((documents, chunks),) = self.ledger.execute(_HELD, [self.root.key])
         return documents, chunks
 
 
 def _log(event: str, **meta: float) -> None:
-    """Log a line with its counts in the message, and as ``event`` and ``meta`` for JSON logs."""
+    """Log *event* and its counts as a message, and as ``event`` and ``meta`` for JSON logs."""
     counts = ", ".join(f"{name} {value}" for name, value in meta.items())
     attributes: dict[str, Any] = {"event": event, **meta}
     logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta}, **attributes)

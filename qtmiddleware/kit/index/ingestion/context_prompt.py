@@ -1,4 +1,4 @@
-"""The prompt for a chunk's context, and the reading of the model's reply.
+"""Build the prompt for a chunk's context, and read the model's reply.
 
 Source: Anthropic, "Introducing Contextual Retrieval", 2024.
 """
@@ -59,12 +59,12 @@ _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 
 def build_version(settings: Settings) -> str:
-    """Return the version of the instructions: built in, or set in ``llm.prompts.context``."""
+    """Return the version of the instructions, built in or set in ``llm.prompts.context``."""
     return mark_version(PROMPT_VERSION, find_own_instruction(settings, MODE))
 
 
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
-    """Build the prompt for one chunk; *view* holds the parts of the document to show with it."""
+    """Build the prompt for one chunk; *view* holds the parts of the document to show."""
     shown_chunk = chunk[:CHUNK_CHARS]
     instruction = find_own_instruction(settings, MODE) or INSTRUCTION
     return Prompt(
@@ -79,9 +79,10 @@ def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt
 
 
 def hash_prompt(prompt: Prompt, model: str) -> bytes:
-    """Hash the prompt and the model's name: chunks with equal hashes share one context.
+    """Return a hash of the prompt and the model's name.
 
-    The hash covers the model, the version of its instructions and everything the model is shown.
+    Chunks with equal hashes share one context. The hash covers the model, the version of the
+    instructions, and all text that is shown to the model.
     """
     return hashlib.sha256(json.dumps([model, prompt.version, prompt.user]).encode()).digest()
 
@@ -89,8 +90,8 @@ def hash_prompt(prompt: Prompt, model: str) -> bytes:
 def parse_context(prompt: Prompt, reply: Reply) -> str:
     """Return the context from the model's reply, on one line.
 
-    Raises `ModelError` if the reply holds no usable context, with the reason ``refused``,
-    ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
+    Raises `ModelError` if the reply holds no usable context. The reason is ``refused``, ``empty``,
+    ``unparsable``, ``truncated`` or ``too_long``.
     """
     text, is_cut = strip_thoughts(reply.text)
     reply_texts = pick_texts(find_json(text), text, prompt.fields)
@@ -132,7 +133,7 @@ Piece = tuple[int, int, str]
 
 
 class DocumentViews:
-    """Rebuilds the parts of a document that the model is shown, from the chunks in the ledger."""
+    """Rebuilds the parts of a document to show to the model, from the chunks in the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -143,8 +144,8 @@ class DocumentViews:
     def build(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
         """Return the parts of *document* to show with the chunk from *start* to *stop*.
 
-        They are the whole text if the document is short, else its beginning and the text around the
-        chunk.
+        For a short document, the result is the whole text. For a long document, the result is the
+        beginning of the document and the text around the chunk.
         """
         # Chunks come document by document, so each document is read once.
         if document != self._document:
@@ -157,7 +158,7 @@ class DocumentViews:
         }
 
     def _load_document(self, document: int) -> None:
-        """Read the length of *document*, and the text at its beginning that is shown."""
+        """Load the length of *document*, and the part of its beginning to show to the model."""
         self._document = document
         self._length = (
             self._ledger.fetch_value("SELECT max(stop) FROM chunks WHERE document = ?", [document])
@@ -182,7 +183,7 @@ class DocumentViews:
 
 
 def _join_pieces(pieces: Iterable[Piece], begin: int, end: int) -> str:
-    """Return the text from *begin* to *end*, joined from chunks that may overlap."""
+    """Join chunks, which may overlap, and return the text from *begin* to *end*."""
     texts = []
     for start, stop, text in pieces:
         texts.append(text[max(0, begin - start) : max(0, end - start)])

@@ -1,4 +1,4 @@
-"""The second stage, if contextual chunks are on: write a context for each chunk that has none."""
+"""The second stage, if contextual chunks are on: write a context for each chunk without one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class ContextWriter:
-    """Asks *model* for contexts, each within *seconds*, and saves each in the ledger at once."""
+    """Asks *model* for contexts, and saves each context in the ledger at once.
+
+    Each call of the model may take *seconds*.
+    """
 
     def __init__(self, model: LanguageModel, ledger: Ledger, seconds: float) -> None:
         self._model = model
@@ -57,11 +60,11 @@ class ContextWriter:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether the model failed so often in a row that it is not asked again in this run."""
+        """Whether the model has failed too often in a row to be asked again in this run."""
         return self._failures >= MOST_FAILURES
 
     def write(self, prompt: Prompt, deadline: Deadline) -> None:
-        """Ask for the context that *prompt* describes, and save it; raises `ModelError`."""
+        """Ask the model to answer *prompt*, and save the context; raises `ModelError`."""
         if self.has_given_up:
             raise ModelError("cancelled")
         try:
@@ -78,11 +81,11 @@ class ContextWriter:
         self._failures = 0
 
     def count_timeout(self) -> None:
-        """Count a call that did not return in time as a failure."""
+        """Count a call that took too long as a failure."""
         self._count_failure(ModelError("timeout"))
 
     def _count_failure(self, error: ModelError) -> None:
-        """Count a failure, and log a warning when the model is given up."""
+        """Count a failure; log a warning when the limit of failures in a row is reached."""
         # A cancelled call says nothing about the model.
         if error.reason == "cancelled":
             return
@@ -105,7 +108,7 @@ class ContextWriter:
 
 
 def build_embedded_text(text: str, context: str | None) -> str:
-    """Return the text to embed for a chunk: its context, if it has one, and its text."""
+    """Return the text to embed for a chunk: its context (if any), then its text."""
     return f"{context}\n\n{text}" if context else text
 
 
@@ -114,10 +117,10 @@ class _Chunk:
     """A chunk of this run that needs a context.
 
     Attributes:
-        id: its number in the ledger.
-        text: its text.
-        prompt: asks for its context.
-        key: the hash of the prompt and the model, under which the ledger keeps the context.
+        id: the chunk's number in the ledger.
+        text: the chunk's text.
+        prompt: the prompt that asks for the chunk's context.
+        key: the hash of the prompt and the model; the ledger stores the context under this key.
     """
 
     id: int
@@ -129,7 +132,9 @@ class _Chunk:
 class Contexts:
     """Writes the contexts of one run.
 
-    *written* counts the contexts that the model wrote, *failed* the chunks left without one.
+    Attributes:
+        written: the number of contexts that the model wrote.
+        failed: the number of chunks without a context.
     """
 
     def __init__(self, ledger: Ledger, settings: Settings, model: LanguageModel) -> None:
@@ -143,7 +148,7 @@ class Contexts:
         self.failed = 0
 
     def write(self, progress: Callable[[int, int], None]) -> None:
-        """Give every chunk of this run its context, as far as the model returns one."""
+        """Write a context for every chunk of this run, unless the model fails for the chunk."""
         total = self._ledger.fill_todo(_MISSING)
         done = 0
         progress(done, total)
@@ -177,7 +182,7 @@ class Contexts:
             self.written += run(self._complete_prompts(prompts), ModelOnly(None))
 
     def _complete_prompts(self, prompts: list[Prompt]) -> Flow[int]:
-        """Ask for the contexts of *prompts*, and return how many were saved in the ledger."""
+        """Ask the model to answer *prompts*, and return the number of saved contexts."""
         rounds = -(-len(prompts) // self._limit)
         # Each call has its own time limit. This one is for a model that ignores it.
         budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
@@ -191,7 +196,10 @@ class Contexts:
         return sum(outcome.ok for outcome in outcomes)
 
     def _assign_contexts(self, group: list[_Chunk]) -> None:
-        """Set the context of each chunk of *group* that has one, in one transaction."""
+        """Set the context of each chunk in *group* for which the ledger has a context.
+
+        All chunks are updated in one transaction. The other chunks are counted as failed.
+        """
         with self._ledger.transaction():
             for chunk in group:
                 context = self._find_context(chunk.key)

@@ -1,4 +1,4 @@
-"""The third stage: a vector for every text of this run that has none yet."""
+"""The third stage: compute a vector for every text of this run that has no vector yet."""
 
 from __future__ import annotations
 
@@ -49,28 +49,29 @@ WHERE t.n > ? ORDER BY t.n LIMIT ?
 
 
 def identify_embedding(embedder: Embedder | None) -> str:
-    """Return a name for the kind of vector that *embedder* makes: its model and its dimension.
+    """Return a name for the kind of vectors of *embedder*: its model and its dimension.
 
-    Only vectors of one kind may be compared. The name is empty if the store embeds texts itself.
+    Only vectors of the same kind may be compared. If *embedder* is ``None``, the store embeds texts
+    itself, and the name is empty.
     """
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
-def can_be_sent(embedder: Embedder) -> bool:
-    """Return whether *embedder* computes locally, so that each worker can have a copy of it."""
+def can_run_in_workers(embedder: Embedder) -> bool:
+    """Return whether *embedder* computes locally, so that each worker can have its own copy."""
     return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
 
 
 def embed_missing(
     ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]
 ) -> int:
-    """Embed each text that is to be published and has no vector yet; return how many there were.
+    """Embed each text to be published that has no vector yet; return the number of these texts.
 
-    *engine* runs the embedder if it computes locally. An embedder that calls a service, or is the
-    user's own, runs in this process.
+    *engine* runs the embedder if the embedder computes locally. An embedder that calls a service,
+    or that the user wrote, runs in this process.
 
-    Raises `EmbeddingError` if the embedder returns the wrong number of vectors, or unusable ones,
-    and whatever the embedder raises.
+    Raises `EmbeddingError` if the embedder returns a wrong number of vectors, or invalid vectors.
+    Exceptions of the embedder are passed on.
     """
     embedding = identify_embedding(embedder)
     total = ledger.fill_todo(_MISSING, [embedding])
@@ -79,7 +80,7 @@ def embed_missing(
     done = 0
     progress(done, total)
     build_batch_embedder = partial(build_embed_batch, embedder, embedding)
-    is_computed = can_be_sent(embedder)
+    is_computed = can_run_in_workers(embedder)
     used_engine, batch_size = (engine, COMPUTED_BATCH) if is_computed else (LocalEngine(), BATCH)
     for vectors in used_engine.map(build_batch_embedder, _read_texts(ledger, batch_size)):
         ledger.execute_many(
@@ -93,9 +94,9 @@ def embed_missing(
 
 @needs_secrets(*HUB_SECRETS)
 def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
-    """Return a function that embeds a batch of texts; each worker of an `Engine` calls this once.
+    """Return a function that embeds a batch of texts; called once in each worker of an `Engine`.
 
-    Raises `EmbeddingError` if *embedder*, in the worker, makes vectors of another kind than
+    Raises `EmbeddingError` if the vectors of *embedder* in the worker are not of the kind
     *embedding*, because the worker has other model files.
     """
     actual = identify_embedding(embedder)
@@ -118,7 +119,7 @@ def _read_texts(ledger: Ledger, size: int) -> Iterator[Texts]:
 
 
 def decode_vector(blob: bytes) -> list[float]:
-    """Return a stored vector as numbers of single precision.
+    """Convert a stored vector to a list of single-precision numbers.
 
     Raises `struct.error` or `TypeError` if *blob* is not a vector.
     """
@@ -128,10 +129,10 @@ def decode_vector(blob: bytes) -> list[float]:
 def _encode_vectors(
     vectors: Sequence[Sequence[float]], count: int, embedder: Embedder
 ) -> list[bytes]:
-    """Return *vectors* as bytes: single precision, little endian.
+    """Return each of *vectors* as bytes: single-precision numbers, little endian.
 
-    Raises `EmbeddingError` unless there are *count* vectors of the embedder's dimension, all
-    finite.
+    Raises `EmbeddingError` unless there are *count* vectors of the embedder's dimension, and all
+    numbers are finite.
     """
     if len(vectors) != count:
         raise EmbeddingError(f"{embedder.name} returned {len(vectors)} vectors for {count} texts")

@@ -1,4 +1,4 @@
-"""The ledger: the chunks, contexts and vectors of all runs, each saved as soon as it exists."""
+"""The ledger: a file with the chunks, contexts and vectors of all runs, each saved at once."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ Values = Sequence[Any] | Mapping[str, Any]
 
 
 class Ledger:
-    """The database at *path*, for one run at a time.
+    """The ledger's database at *path*, open for one run at a time.
 
-    No one else can open it in the meantime: it is locked by the operating system, which releases
-    the lock when the process ends, however it ends. Raises `StoreError` for every failure of the
+    While a ledger is open, no other process can open it. The operating system holds the lock, and
+    releases it when the process ends for any reason. Raises `StoreError` for every failure of the
     database.
     """
 
@@ -110,20 +110,21 @@ class Ledger:
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Run *statement* and return all its rows.
 
-        Outside of a transaction, its changes are saved at once.
+        Outside of a transaction, changes are saved at once.
         """
         with self._use_connection() as connection:
             return connection.execute(statement, values).fetchall()
 
     def fetch_value(self, statement: str, values: Values = ()) -> Any:
-        """Return the single value that *statement* selects, or ``None`` if there is no row."""
+        """Return the value that *statement* selects; ``None`` if it selects no row."""
         rows = self.execute(statement, values)
         return rows[0][0] if rows else None
 
     def stream_rows(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that *statement* selects, one by one.
 
-        Until the last row is read, the write-ahead log cannot shrink, so write little in between.
+        Until the last row is read, the write-ahead log cannot shrink, so do not write much in
+        between.
         """
         with self._use_connection() as connection:
             cursor = connection.execute(statement, values)
@@ -136,10 +137,11 @@ class Ledger:
             yield row
 
     def fetch_pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows that *statement* selects, *size* at a time.
+        """Yield the rows that *statement* selects, in lists of up to *size* rows.
 
-        In between, the ledger may be written to at length. The statement takes the number after
-        which to continue and the number of rows. Its first column is that number.
+        You may write to the ledger between two pages. The parameters of the statement are the
+        number after which the page begins, and the number of rows. The first column of each row is
+        the row's number.
         """
         last_number = 0
         while page := self.execute(statement, [last_number, size]):
@@ -147,7 +149,10 @@ class Ledger:
             yield page
 
     def fill_todo(self, statement: str, values: Values = ()) -> int:
-        """Replace the content of ``todo`` by the rows that *statement* inserts; return how many."""
+        """Replace the content of table ``todo`` by the rows that *statement* inserts.
+
+        Returns the number of inserted rows.
+        """
         with self.transaction():
             self.execute("DELETE FROM todo")
             self.execute(statement, values)
@@ -155,20 +160,20 @@ class Ledger:
         return count
 
     def insert(self, statement: str, values: Values) -> int:
-        """Run *statement*, and return the number of the inserted row."""
+        """Run *statement*, which inserts one row, and return the number of this row."""
         with self._use_connection() as connection:
             return connection.execute(statement, values).lastrowid or 0
 
     def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Run *statement* once for each of *rows*; either all take effect, or none."""
+        """Run *statement* once for each of *rows*, in one transaction."""
         with self.transaction(), self._use_connection() as connection:
             connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Save everything written inside the block, or nothing if it raises.
+        """Save all changes of the block at its end, or none if the block raises.
 
-        A transaction inside another one is part of it.
+        A transaction inside another transaction is a part of the outer transaction.
         """
         with self._lock:
             with self._use_connection() as connection:
@@ -187,13 +192,13 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
 
     def clear_run(self) -> None:
-        """Empty the tables that hold the work of one run."""
+        """Empty the tables that hold data of a single run."""
         with self.transaction():
             for table in _RUN_TABLES:
                 self.execute(f"DELETE FROM temp.{table}")
 
     def close(self) -> None:
-        """Close the file; closing it twice does no harm."""
+        """Close the file; you can call this more than once."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -201,7 +206,7 @@ class Ledger:
 
     @contextmanager
     def _use_connection(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection to one thread at a time, and turn its errors into `StoreError`."""
+        """Lock the ledger, yield its connection, and convert database errors into `StoreError`."""
         with self._lock:
             if self._connection is None:
                 raise StoreError(f"{self.path} is closed")
@@ -231,7 +236,7 @@ _creating: Final = threading.Lock()
 def ledger_path(settings: Settings) -> str:
     """Return the path of the ledger's file, beside the index.
 
-    Several Pinecone namespaces may share an ``indexPath``, so each gets a file of its own.
+    Each Pinecone namespace has its own ledger, because several may share one ``indexPath``.
     """
     path, options = Path(settings.index_path).expanduser(), settings.store
     if options.kind != "pinecone":
@@ -244,9 +249,10 @@ def ledger_path(settings: Settings) -> str:
 
 @contextmanager
 def hold_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
-    """Open the ledger beside the index, for this run alone, until the end of the block.
+    """Open the ledger beside the index for this run, and close it at the end of the block.
 
-    If the index is in memory, so is the ledger. Raises `StoreError` if another run holds it.
+    If the index is in memory, the ledger is in memory, too. Raises `StoreError` if another run has
+    opened the ledger.
     """
     if isinstance(store, MemoryStore):
         with _creating:

@@ -1,4 +1,4 @@
-"""The last stage: write everything new to the store in one write, and remove what is outdated."""
+"""The last stage: write all new passages to the store in one write, and remove outdated ones."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ logger: Final = get_logger("qtmiddleware.ingest")
 class Publication:
     """The changes that one run makes in *store*.
 
-    *embedding* names the kind of the vectors; it is empty if the store embeds texts itself.
+    *embedding* is the name of the kind of vectors; empty if the store embeds texts itself.
     """
 
     def __init__(self, ledger: Ledger, root: Root, store: Store, embedding: str) -> None:
@@ -93,9 +93,9 @@ class Publication:
         self._scope = {"root": root.key, "all": self._writes_all}
 
     def _must_write_all(self) -> bool:
-        """Return whether the store needs every passage again, not only those of this run.
+        """Return whether all passages must be written again, not only the passages of this run.
 
-        That is so if it is not the store of the last run, if it holds other vectors, or if it has
+        This is the case if the last run used another store or other vectors, or if the store has
         lost passages.
         """
         ledger = self._ledger
@@ -122,7 +122,7 @@ class Publication:
         return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
 
     def prepare(self) -> int:
-        """Find the passages to write, and return how many there are."""
+        """Select the passages to write, and return their number."""
         ledger = self._ledger
         with ledger.transaction():
             if self._writes_all:
@@ -132,10 +132,10 @@ class Publication:
         return count
 
     def publish(self, progress: Callable[[int, int], None]) -> int:
-        """Write everything new to the store, in one write; return how many documents were removed.
+        """Write all new passages to the store, and remove outdated passages, in one write.
 
-        If the write is interrupted, the next run repeats it, whatever part of it has reached the
-        store.
+        Returns the number of removed documents. If the write is interrupted, the next run repeats
+        it, no matter how much has reached the store.
         """
         ledger, scope = self._ledger, self._scope
         stale = [id_ for (id_,) in ledger.execute(_STALE, scope)]
@@ -169,7 +169,7 @@ class Publication:
                 progress(done, total)
 
     def _record_success(self) -> int:
-        """Record that the store matches this run, and return how many documents were removed."""
+        """Record that the store matches this run, and return the number of removed documents."""
         ledger, scope = self._ledger, self._scope
         with ledger.transaction():
             removed: int = ledger.fetch_value(_REMOVED, scope)

@@ -1,4 +1,4 @@
-"""The first stage: find the documents that are new or changed, and cut them into chunks."""
+"""The first stage: find new and changed documents, and cut them into chunks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _WILD: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A data path, which groups its documents in the ledger.
+    """A data path, to which a group of documents in the ledger belongs.
 
     Attributes:
-        key: tells this data path from all others.
-        base: the folder that the documents' names are relative to.
-        is_file: whether the data path names a single document, not a folder or a pattern.
+        key: identifies this data path.
+        base: the folder that document names are relative to.
+        is_file: whether the data path is a single document, not a folder or a pattern.
     """
 
     key: str
@@ -51,8 +51,8 @@ class Root:
     def from_data_path(cls, data_path: str | os.PathLike[str]) -> Root:
         """Return the root of a data path.
 
-        Its base is the folder itself, a file's folder, or, for a glob, the folders before the first
-        wildcard.
+        The root's base is the folder itself, the folder of a single file, or, for a glob, the
+        folder before the first wildcard.
         """
         named_path = Path(data_path).expanduser()
         path = Path(os.path.realpath(named_path))
@@ -77,13 +77,13 @@ class Root:
 def make_absolute(path: Path) -> Path:
     """Return *path* as an absolute path, with links in its folders resolved.
 
-    A document that is a link itself keeps its own name.
+    If the document itself is a link, the link is not resolved.
     """
     return Path(os.path.realpath(path.parent)) / path.name
 
 
 def encode_path(path: str) -> str:
-    """Return *path* in printable ASCII, so that different paths stay different.
+    """Return *path* in printable ASCII; different paths have different results.
 
     Every other character becomes ``%XX``.
     """
@@ -91,9 +91,9 @@ def encode_path(path: str) -> str:
 
 
 def build_document_name(source: str) -> str:
-    """Return the name that the ids of a document's passages begin with: its encoded path.
+    """Return the beginning of the ids of a document's passages: the document's encoded path.
 
-    A name that would be too long is shortened and ends in a hash.
+    A long name is shortened and ends in a hash.
     """
     name = encode_path(source)
     if len(name) <= LONGEST:
@@ -134,12 +134,13 @@ class Reader:
     """Reads the documents of one data path into the ledger.
 
     Args:
-        ledger: where documents and chunks are saved.
-        settings: how documents are cut.
+        ledger: stores documents and chunks.
+        settings: how to cut documents.
         root: the data path.
-        context_version: names how contexts are written for the chunks; empty if none are written.
+        context_version: the version of the prompt for contexts, and the model; empty without
+            contexts.
         converter: reads documents that are not text.
-        own_reader: the user's reader, which the ledger knows by its name alone.
+        own_reader: the user's own reader; the ledger identifies it by its name.
     """
 
     def __init__(
@@ -174,15 +175,15 @@ class Reader:
             )
             self._kind.append(f"{kind.__module__}.{kind.__qualname__}")
 
-    def take(self, path: Path) -> str:
-        """Make the document at *path* part of this run.
+    def add_document(self, path: Path) -> str:
+        """Add the document at *path* to this run.
 
-        Returns ``added``, ``changed`` or ``unchanged``. A version that the ledger already holds is
-        not read again.
+        Returns ``added``, ``changed`` or ``unchanged``. If the ledger already holds this version of
+        the document, the document is not cut again.
 
-        Raises `UnreadableDocument`, also for a link, unless the data path names that link itself:
-        someone who can put files into the folder must not choose which other files of this machine
-        are read.
+        Raises `UnreadableDocument` if the document cannot be read, or if *path* is a link in a
+        folder: someone who can put files into the folder must not choose other files of this
+        machine to be read. The data path itself may be a link.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(
@@ -205,18 +206,18 @@ class Reader:
 
     @property
     def is_file(self) -> bool:
-        """Whether the data path names a single document."""
+        """Whether the data path is a single document."""
         return self._root.is_file
 
-    def keep(self, path: Path) -> None:
-        """Leave the indexed content of the document at *path* as it is."""
+    def keep_document(self, path: Path) -> None:
+        """Keep the indexed content of the document at *path*, without reading the document."""
         file = encode_path(str(make_absolute(path)))
         self._claim_file(file)
         for (document,) in self._ledger.execute(_KEPT, [file]):
             self._add_target(document, file)
 
     def _hash_file(self, path: Path) -> str:
-        """Return the fingerprint of the file and of everything that decides how it is cut."""
+        """Return a fingerprint of the file's content and of all settings for cutting it."""
         try:
             with open_document(path, follow_link=self._root.is_file) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
@@ -225,19 +226,22 @@ class Reader:
         return hashlib.sha256(json.dumps([content, *self._kind]).encode()).hexdigest()
 
     def _claim_file(self, file: str) -> None:
-        """Assign the file to this data path, even if another one found it before.
+        """Assign *file* to this data path, even if *file* belonged to another data path before.
 
-        So a file is never indexed twice.
+        This ensures that a file is never indexed twice.
         """
         values = [self._root.key, file, self._root.key]
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _add_target(self, document: int, file: str) -> None:
-        """Keep this version of the document in the index; versions that are no target leave it."""
+        """Mark this version of the document as current; other versions leave the index."""
         self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
 
     def _read_document(self, path: Path, file: str, fingerprint: str) -> int:
-        """Save the document in the ledger as a new version, or save nothing; return its number."""
+        """Save the document in the ledger as a new version, and return the version's number.
+
+        If reading fails, nothing is saved.
+        """
         ledger, settings = self._ledger, self._settings
         ledger.execute("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
         source = replace_surrogates(self._root.build_source(path))
@@ -269,10 +273,9 @@ class Reader:
         return document
 
     def _call_own_reader(self, path: Path) -> Any:
-        """Return the result of the user's reader for the file at *path*.
+        """Call the user's reader for the file at *path*, and return its result.
 
-        Raises `NotTaken` if the user's reader returns ``None`` for a file that no other reader
-        takes.
+        Raises `NotTaken` if the result is ``None`` and no other reader can read the file.
         """
         result = None if self._own_reader is None else self._own_reader(path)
         if result is None and not self._root.is_file and not is_document(path):
@@ -280,10 +283,10 @@ class Reader:
         return result
 
     def _choose_name(self, file: str, source: str) -> str:
-        """Return the name that the ids of the document begin with.
+        """Return the name at the beginning of the ids of the document's passages.
 
-        A document keeps its name. A new one is named by its path; if another file has that name, a
-        hash is added.
+        A known document keeps its name. A new document is named by its path; if another file has
+        this name, a hash is added.
         """
         ledger = self._ledger
         known_name = ledger.fetch_value("SELECT name FROM documents WHERE file = ?", [file])
@@ -295,14 +298,14 @@ class Reader:
 
 
 def hash_text(text: str) -> bytes:
-    """Return the hash that identifies a text to be embedded."""
+    """Return the hash that identifies a text to embed."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def _build_rows(
     chunks: Iterable[DocumentChunk], document: int, source: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows for the ledger's table of chunks, without chunks of white space."""
+    """Yield the rows of *chunks* for the ledger; chunks of only white space are left out."""
     title = ""
     for located_chunk in chunks:
         chunk = located_chunk.chunk
@@ -323,12 +326,15 @@ def _build_rows(
 
 
 def _shorten_place(value: Any) -> Any:
-    """Return a value of a place, with a text limited to `PLACE_CHARS` characters."""
+    """Return a value of a place; a text is cut to `PLACE_CHARS` characters."""
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 
 def _find_title(path: Path, opening: str) -> str:
-    """Return the first heading in the *opening* of a Markdown document, else the file's name."""
+    """Return the first heading in *opening*, the beginning of a Markdown document.
+
+    For other documents, and without a heading, returns the file's name.
+    """
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None
     if heading is None:

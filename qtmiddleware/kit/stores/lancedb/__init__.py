@@ -1,4 +1,4 @@
-"""A store in a folder of columnar files: LanceDB, for collections that do not fit in memory."""
+"""A store in a LanceDB folder, for collections that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.stores.filters import Matcher, build_matcher
-from qtmiddleware.kit.stores.lancedb.table import open_table, spill
+from qtmiddleware.kit.stores.lancedb.table import open_table, spill_rows
 from qtmiddleware.kit.stores.passages import (
     DIGITS,
     LocalStore,
@@ -46,23 +46,23 @@ _KEPT: Final = timedelta(hours=1)
 
 
 class LanceDBStore(LocalStore):
-    """Keeps passages in a folder on disk, and finds them by vector or by word.
+    """Keeps passages in a LanceDB folder, and finds them by vector or by word.
 
-    Use it for collections that are too large for `SQLiteStore`. Every search compares every vector,
-    by cosine: results are exact, and the time grows with the number of vectors. The next search
-    sees what another process has written. It is thread-safe, but must not be used across a fork. A
-    write is saved completely or not at all, even if the process is killed.
+    Use this store for collections that are too large for `SQLiteStore`. Every search compares the
+    query with every vector, by cosine: results are exact, and the time grows with the number of
+    vectors. Writes of other processes are visible in the next search. Thread-safe, but must not be
+    used across a fork. A write is saved completely or not at all, even if the process is killed.
 
     Args:
-        path: a folder, created if it does not exist, and open to its owner alone.
+        path: a folder, which only its owner can open; created if it does not exist.
         embedding_model: the model of all vectors; saved in the folder.
         dimension: the length of all vectors; saved in the folder.
 
     Raises:
         StoreError: if the folder was made with another model or dimension, or cannot be opened,
             read or written.
-        InvalidQuery: for an impossible filter.
-        MissingExtra: without LanceDB.
+        InvalidQuery: for an invalid filter.
+        MissingExtra: if LanceDB is not installed.
     """
 
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
@@ -82,17 +82,21 @@ class LanceDBStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove the passages with the ids *delete*, as one change.
+        """Write *passages*, and remove the passages with the ids in *delete*, as one change.
 
-        A passage replaces the one with the same id. Of several passages with one id, the last one
-        stays. A passage whose id is also in *delete* is written.
+        A passage replaces the stored passage with the same id. If *passages* holds several passages
+        with one id, the last of them is stored. If an id is in both *passages* and *delete*, the
+        passage is written.
 
-        *passages* are first collected in a temporary file beside the table, and then written. If
-        their iterator raises, the exception is passed on and nothing is written.
+        *passages* are first collected in a temporary file beside the table. If their iterator
+        raises, the exception is passed on and nothing is written.
         """
         with self._use_table("written to") as table:
             schema = table.schema
-        with spill(check_batches(passages, self._dimension), schema, self._path) as (count, reader):
+        with spill_rows(check_batches(passages, self._dimension), schema, self._path) as (
+            count,
+            reader,
+        ):
             removed_ids = filter_ids(delete)
             if not count and not removed_ids:
                 return
@@ -119,10 +123,12 @@ class LanceDBStore(LocalStore):
     ) -> list[Record]:
         """Return the nearest passages that meet *filter*, best first.
 
-        Each is ``{"id", "score", "text", "metadata"}``. The score is the cosine, from -1 to 1,
-        rounded to six decimals; passages with equal scores are sorted by id. *query* is a vector; a
-        text raises `StoreError`. If few of the nearest passages meet the filter, all metadata is
-        read, once until the next write.
+        *query* is a vector; a text raises `StoreError`. Each result is ``{"id", "score", "text",
+        "metadata"}``. The score is the cosine, from -1 to 1, rounded to six decimals. Passages with
+        equal scores are sorted by id.
+
+        If few of the nearest passages meet the filter, the search reads all metadata. The ids that
+        meet the filter are remembered until the next write.
         """
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
 
@@ -146,11 +152,12 @@ class LanceDBStore(LocalStore):
     ) -> list[Record]:
         """Return the passages that match the words of *text* best and meet *filter*, best first.
 
-        They have the same form as those of `search`. The words of the text ``context`` in the
-        metadata count as the passage's own. The score is BM25 (k1 1.2, b 0.75; Robertson and
-        Zaragoza 2009); greater is better, and passages with equal scores are sorted by id. Nothing
-        in *text* is read as query syntax. In scripts without spaces, every pair of neighbouring
-        characters is a word.
+        The results have the form of `search` results. The score is BM25 (k1 1.2, b 0.75; Robertson
+        and Zaragoza 2009); greater is better, and passages with equal scores are sorted by id.
+
+        If a passage's metadata has a text ``context``, the words of this text are searched, too.
+        *text* has no query syntax. In scripts without spaces, every pair of neighbouring characters
+        is a word.
         """
         words = " ".join(extract_query_words(text))
 
@@ -160,29 +167,29 @@ class LanceDBStore(LocalStore):
         return self._find_best(build_query, "_score", float, top_k if words else 0, filter)
 
     def close(self) -> None:
-        """Close the folder; closing it twice does no harm."""
+        """Close the store; you can call this more than once."""
         self._open = None
 
     def _find_best(
         self,
         build_query: Callable[[Any], Any],
         measure: str,
-        score: Callable[[float], float],
+        compute_score: Callable[[float], float],
         top_k: int,
         filter: Filter | None,  # noqa: A002
     ) -> list[Record]:
         """Return the *top_k* best passages of a query that meet *filter*.
 
-        The result is exact: neither the filter nor chance among equal scores leaves out a better
-        passage. The table cannot read metadata itself, so the results are filtered here. If too few
-        of the best passages meet the filter, all metadata is read once, and if those that meet it
-        are few, they are fetched by id.
+        The result is exact, even with a filter or with equal scores. LanceDB cannot filter by this
+        metadata, so this method filters the results. If too few of the best passages meet the
+        filter, all metadata is read. If few passages then meet the filter, these passages are
+        fetched by id.
 
         Args:
-            build_query: makes the query, given the table.
-            measure: the column with the table's own measure.
-            score: computes the score of a measure.
-            top_k: how many passages to return.
+            build_query: returns the query on a given table.
+            measure: the column in which LanceDB returns its own score or distance.
+            compute_score: converts a value of this column to a score.
+            top_k: the number of passages to return.
             filter: a condition on the metadata, if any.
         """
         meets = build_matcher(filter) if filter else None
@@ -204,12 +211,12 @@ class LanceDBStore(LocalStore):
                         .where(build_id_condition(matching_ids), prefilter=True)
                         .limit(max(1, len(matching_ids)))
                     )
-                    best = _filter_and_sort(_read_records(request, measure, score), meets)
+                    best = _filter_and_sort(_read_records(request, measure, compute_score), meets)
                     if table.version == version:
                         break
                     # A write came in between, and these ids may lack its passages. The search below
                     # sees a single state of the table.
-                records = _read_records(build_query(table).limit(limit), measure, score)
+                records = _read_records(build_query(table).limit(limit), measure, compute_score)
                 best = _filter_and_sort(records, meets)[:top_k]
                 # Complete if there is nothing more to fetch, or if the rest cannot tie with the
                 # last passage.
@@ -228,9 +235,9 @@ class LanceDBStore(LocalStore):
         filter: Filter | None,  # noqa: A002
         meets: Matcher,
     ) -> list[str] | None:
-        """Return the ids that meet *filter*, or ``None`` if there are more than `_FEW`.
+        """Return the ids of the passages that meet *filter*; ``None`` for more than `_FEW` ids.
 
-        The metadata is read once per version of the table and filter.
+        The metadata is read once for each filter and version of the table.
         """
         key = version, repr(filter)
         if key in self._ids_by_filter:
@@ -250,7 +257,10 @@ class LanceDBStore(LocalStore):
         return ids_if_few
 
     def _optimise(self, table: Any) -> None:
-        """Merge files, and index new words, now and then; a failure does not affect the write."""
+        """Merge files and index new words, if there were enough writes since the last time.
+
+        A failure is logged and does not affect the write.
+        """
         self._writes += 1
         try:
             fragment_count = table.stats()["fragment_stats"]["num_fragments"]
@@ -277,7 +287,10 @@ class LanceDBStore(LocalStore):
 
     @contextmanager
     def _use_table(self, action: str) -> Iterator[Any]:
-        """Lend the table, and turn its errors into `StoreError`; *action* is what failed."""
+        """Yield the table, and convert its errors into `StoreError`.
+
+        *action* is what failed, for the message, such as ``read``.
+        """
         table = self._open
         if table is None:
             raise StoreError(f"the store {self._path} could not be {action}: it is closed")
@@ -296,7 +309,7 @@ class LanceDBStore(LocalStore):
 
 
 def build_id_condition(ids: list[str]) -> str:
-    """Return the SQL condition that a passage has one of these ids."""
+    """Return an SQL condition that is true for passages whose id is in *ids*."""
     if not ids:
         return "false"
     quoted = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
@@ -304,21 +317,31 @@ def build_id_condition(ids: list[str]) -> str:
 
 
 def _filter_and_sort(records: list[Record], meets: Matcher | None) -> list[Record]:
-    """Return the *records* whose metadata *meets* the filter, best first, and by id if equal."""
+    """Return the *records* whose metadata *meets* the filter, sorted by score, then by id."""
     met = (record for record in records if meets is None or meets(json.loads(record["metadata"])))
     return sorted(met, key=lambda record: (-record["score"], record["id"]))
 
 
-def _read_records(query: Any, measure: str, score: Callable[[float], float]) -> list[Record]:
-    """Run a query of the table and return its records, with the metadata still as JSON."""
+def _read_records(
+    query: Any, measure: str, compute_score: Callable[[float], float]
+) -> list[Record]:
+    """Run *query* and return its results as records; the metadata stays JSON text."""
     results = query.select(["id", "text", "metadata", measure]).to_arrow()
     columns = [results[name].to_pylist() for name in ("id", "text", "metadata", measure)]
     return [
-        {"id": id_, "score": round(score(measured), DIGITS), "text": text, "metadata": metadata}
+        {
+            "id": id_,
+            "score": round(compute_score(measured), DIGITS),
+            "text": text,
+            "metadata": metadata,
+        }
         for id_, text, metadata, measured in zip(*columns, strict=True)
     ]
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> LanceDBStore:
-    """Open the store at ``indexPath``, for vectors of *embedding_model*; raises `StoreError`."""
+    """Open the LanceDB store at ``indexPath``, for vectors of *embedding_model*.
+
+    Raises `StoreError` if the store cannot be opened.
+    """
     return LanceDBStore(settings.index_path, embedding_model=embedding_model, dimension=dimension)

@@ -1,4 +1,4 @@
-"""The table of a LanceDB store: create it, open and check it, and prepare passages for it."""
+"""Create, open and check the table of a LanceDB store, and prepare passages for it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MARK: Final = b"qtmiddleware"
 
 
 def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any, str]:
-    """Open the table in the folder *path*, or create it, and return it with its identity.
+    """Open the table in the folder *path*, or create it; return the table and its identity.
 
-    Raises `StoreError` for a folder that holds something else or was made with another embedding
-    model; the folder is left as it is.
+    Raises `StoreError` if the folder holds something else, or vectors of another embedding model.
+    In this case the folder is not changed.
     """
     try:
         import lancedb
@@ -65,10 +65,10 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
 
 
 def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
-    """Create the table in a temporary folder, and move it to its place as a whole.
+    """Create the table in a temporary folder, and then move this folder to *path*.
 
-    Two processes may create the table at the same time. One of them succeeds, and the other finds
-    it.
+    If two processes create the table at the same time, one of them succeeds, and the other uses the
+    same table.
     """
     import lancedb
     import pyarrow as pa
@@ -117,7 +117,7 @@ def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
 def _check_table(
     schema_metadata: dict[bytes, bytes], path: Path, embedding_model: str, dimension: int
 ) -> None:
-    """Raise `StoreError` unless the table is a store of this version, made with this model."""
+    """Raise `StoreError` if the table has another format version, embedding model or dimension."""
     version = schema_metadata.get(_MARK, b"").decode()
     if not version:
         raise StoreError(
@@ -142,15 +142,14 @@ _IN_MEMORY: Final = 32 << 20
 
 
 @contextmanager
-def spill(
+def spill_rows(
     batches: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number of different ids, and a reader of all rows that keeps the last row per id.
+    """Write all rows to a temporary file; yield the number of distinct ids and a reader of rows.
 
-    The table rejects an id that occurs twice, and it must be able to read the rows again if another
-    writer was faster. Also, the code that makes the passages should neither run nor fail inside of
-    its commit. So all rows are written to an unnamed file beside the table first; only the ids stay
-    in memory.
+    The reader yields only the last row of each id, because the table rejects repeated ids. The
+    table must be able to read the rows again if another writer commits first. In addition, the
+    iterator of the passages must not run, or fail, during the commit. Only the ids stay in memory.
     """
     import pyarrow as pa
 
@@ -173,13 +172,13 @@ def spill(
         yield (
             len(last_positions),
             pa.RecordBatchReader.from_batches(
-                schema, _keep_last(pa.ipc.open_stream(file), last_positions)
+                schema, _drop_replaced_rows(pa.ipc.open_stream(file), last_positions)
             ),
         )
 
 
-def _keep_last(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterator[Any]:
-    """Yield *batches* with only the rows at the last position of their id."""
+def _drop_replaced_rows(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterator[Any]:
+    """Yield *batches* without the rows that a later row with the same id replaces."""
     import pyarrow as pa
 
     position = 0
@@ -193,7 +192,7 @@ def _keep_last(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterat
 
 
 def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
-    """Return the rows as a batch of the table, with their words and scaled vectors."""
+    """Return the rows as a batch of the table, with their words and with vectors of length 1."""
     import pyarrow as pa
 
     ids, texts, metadata = zip(*rows, strict=True)

@@ -1,7 +1,7 @@
 """Stores on Pinecone.
 
-An index may be dense, with vectors of your own embedder; dense with a sparse index beside it, for
-words; or embed texts by itself.
+There are three kinds: a dense index with vectors of your own embedder, a dense and a sparse index
+together (the sparse index searches words), and an index that embeds texts itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> Store:
-    """Open the store that *settings* describe; raises `StoreError`."""
+    """Open the Pinecone store that *settings* describe; raises `StoreError`."""
     return open_pinecone(settings.store, embedding_model=embedding_model, dimension=dimension)
 
 
@@ -43,14 +43,14 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 
 
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
-    """Open the Pinecone store that *options* describe; closing it also closes its client.
+    """Open the Pinecone store that *options* describe; closing the store also closes its client.
 
-    The key is ``PINECONE_API_KEY``. A host is used as it is; a name is looked up, which takes one
-    request. Otherwise Pinecone is not called before the first use. *embedding_model* and
-    *dimension* are unused if the index embeds texts itself.
+    The API key is read from ``PINECONE_API_KEY``. Looking up an index by name takes one request; a
+    host needs no request. After that, Pinecone is not called before the first use. If the index
+    embeds texts itself, *embedding_model* and *dimension* are not used.
 
-    Raises `ConfigError` for options that do not go together, and `StoreError` if there is no key or
-    no such index.
+    Raises `ConfigError` for contradictory options, and `StoreError` if there is no key or no such
+    index.
     """
     _check_options(options)
     key = os.environ.get(KEY_VARIABLE, "").strip()
@@ -65,7 +65,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
 
 
 def _check_options(options: StoreSettings) -> None:
-    """Raise `ConfigError` for options that do not go together."""
+    """Raise `ConfigError` if the options contradict each other."""
     if not options.index and not options.host:
         raise ConfigError(
             "store.kind is pinecone, so store.index (its name) or store.host is needed",
@@ -86,7 +86,7 @@ def _check_options(options: StoreSettings) -> None:
 def _build_store(
     key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack
 ) -> Store:
-    """Return the store for the given options; *opened* collects what must be closed with it."""
+    """Return the store that *options* describe; *opened* collects resources to close with it."""
     client = _open_client(key, opened)
     index = _open_index(client, options.index, options.host, opened)
     place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
@@ -103,19 +103,19 @@ def _build_store(
 
 
 def _open_client(key: str, opened: ExitStack) -> Any:
-    """Return a Pinecone client that is closed with *opened*."""
+    """Return a Pinecone client; closing *opened* closes the client."""
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
     client = call_within(
         TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with
     )
-    _close_with(opened, client)
+    _register_for_closing(opened, client)
     return client
 
 
 def _open_index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
-    """Return the index at *host* or, without a host, the index called *name*."""
+    """Return the index at *host*; without a host, the index called *name*."""
     address = {"host": host} if host else {"name": name}
     index = call_within(
         TIMEOUT_SECONDS,
@@ -123,12 +123,12 @@ def _open_index(client: Any, name: str | None, host: str | None, opened: ExitSta
         f"the Pinecone index {host or name!r}",
         "opened",
     )
-    _close_with(opened, index)
+    _register_for_closing(opened, index)
     return index
 
 
-def _close_with(opened: ExitStack, resource: Any) -> None:
-    """Close *resource* together with *opened*."""
+def _register_for_closing(opened: ExitStack, resource: Any) -> None:
+    """Register *resource* to be closed when *opened* is closed."""
     # Older clients have no `close`.
     if callable(close := getattr(resource, "close", None)):
         opened.callback(close)

@@ -1,4 +1,4 @@
-"""The common parts of all Pinecone stores: the model record, writing, removing and counting."""
+"""The parts that all Pinecone stores share: the model record, writing, removing and counting."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _log = get_logger("qtmiddleware.stores")
 
 
 def count_vectors(stats: Any, namespace: str) -> int:
-    """Return how many vectors *stats* reports for *namespace*.
+    """Return the number of vectors in *namespace* according to *stats*.
 
-    The default namespace has two names.
+    The default namespace has two names, and both are looked up.
     """
     namespaces: Mapping[str, Any] = getattr(stats, "namespaces", None) or {}
     names = DEFAULT_NAMESPACES if namespace in DEFAULT_NAMESPACES else (namespace,)
@@ -47,18 +47,18 @@ def count_vectors(stats: Any, namespace: str) -> int:
 
 
 class ModelRecord:
-    """The record in the index that says which model made the vectors of a namespace.
+    """The record in a Pinecone index that names the model of a namespace's vectors.
 
-    It is read once, before anything else is done. Threads that start at the same time may all read
-    it, so that none waits for another's request; only one of them writes it.
+    The record is read once, before the first use of the index. Threads that start at the same time
+    may all read it, without waiting for each other; only one thread writes it.
 
     Args:
         calls: the requests to the index.
-        namespace: the namespace whose vectors are described.
-        kind: what the index must hold, ``dense`` or ``sparse``; ``""`` for either.
+        namespace: the namespace that the record describes.
+        kind: the required kind of index, ``dense`` or ``sparse``; ``""`` allows both.
         model: the embedding model; ``""`` if the index embeds texts itself.
         dimension: the length of the model's vectors.
-        put: writes the record, given its namespace, its id and its metadata.
+        put: a function of a namespace, an id and metadata that writes the record.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class ModelRecord:
         self.metric = ""
 
     def check_once(self) -> None:
-        """Read the record, if that was not done before.
+        """Read and check the record, unless this was done before.
 
-        Raises `StoreError` if the vectors are of another model.
+        Raises `StoreError` if the vectors come from another model.
         """
         if self._has_looked:
             return
@@ -108,10 +108,10 @@ class ModelRecord:
         self._has_looked = True
 
     def claim_namespace(self) -> None:
-        """Check the record, and write it if nothing is in the namespace yet.
+        """Check the record; in an empty namespace, write the record.
 
-        Raises `StoreError` if the namespace holds vectors without a record, as their model is
-        unknown.
+        Raises `StoreError` if the namespace holds vectors but no record, because the model of these
+        vectors is unknown.
         """
         self.check_once()
         if not self._token and self._existing and self._model:
@@ -123,21 +123,25 @@ class ModelRecord:
         self._write()
 
     def ensure_recorded(self) -> None:
-        """Write the record if it is missing, unless there are vectors of an unknown model."""
+        """Write the record if it is missing.
+
+        The record is not written if the namespace holds vectors of an unknown model.
+        """
         self.check_once()
         if not self._existing or not self._model:
             self._write()
 
     @property
     def identity(self) -> str:
-        """The name of this index and namespace, with the record's token as far as it is known."""
+        """The name of the index and namespace, with the record's token if the token is known."""
         return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
     def _id(self) -> str:
-        """The record's own id, a hash of the namespace.
+        """The id of the record: a hash of the namespace.
 
-        Namespaces may contain blanks, which ids that are fetched may not.
+        The namespace itself cannot be the id, because it may contain spaces, and ids to fetch may
+        not.
         """
         return sha256(self._key.encode()).hexdigest()
 
@@ -166,7 +170,7 @@ class ModelRecord:
             )
 
     def _check_model(self, metadata: Mapping[str, Any]) -> None:
-        """Raise `StoreError` if the record names another model or dimension."""
+        """Raise `StoreError` if the record's *metadata* names another model or dimension."""
         model, dimension = (
             str(metadata.get("embedding_model") or ""),
             int(restore_integer(metadata.get("dimension")) or 0),
@@ -180,7 +184,7 @@ class ModelRecord:
         self._token = str(metadata.get("identity", ""))
 
     def _write(self) -> None:
-        """Write the record once, with a new random token."""
+        """Write the record with a new random token, unless it was written before."""
         with self._lock.free:
             if self._token:
                 return
@@ -195,9 +199,9 @@ class ModelRecord:
 
 
 def _describe_model(model: str, dimension: int) -> str:
-    """Say in words who makes the vectors.
+    """Describe in words how the vectors were made.
 
-    The model of a sparse index has no dimension, so none is named.
+    The dimension is left out if it is 0, as for a sparse index.
     """
     if not model:
         return "by the index itself (store.integrated)"
@@ -211,9 +215,10 @@ WRITING: Final = "written to"
 
 
 class PineconeBase(ClosingStore):
-    """One namespace of one Pinecone index.
+    """A store in one namespace of one Pinecone index.
 
-    Pinecone is eventually consistent: searches and `count` see a write or a removal a little later.
+    Pinecone is eventually consistent: a write or a removal becomes visible to searches and `count`
+    a little later.
     """
 
     atomic: Final = False
@@ -261,10 +266,11 @@ class PineconeBase(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """The host, the namespace, and a token that is saved in the index.
+        """The index's host, the namespace, and a random token that is saved in the index.
 
-        The token is written when it is first asked for, or with the first passages. Vectors that
-        something else has written have no token. The first use calls Pinecone; raises `StoreError`.
+        Reading this property writes the token if it is missing, as the first write of passages
+        does. If another program wrote the vectors, there is no token. The first use calls Pinecone,
+        and may raise `StoreError`.
         """
         self._model_record.ensure_recorded()
         return self._model_record.identity
@@ -272,26 +278,28 @@ class PineconeBase(ClosingStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, then remove the passages with the ids *delete*.
+        """Write *passages*, then remove the passages with the ids in *delete*.
 
-        A passage replaces the one with the same id. An id that was just written is not removed.
-        *passages* may be more than fits in memory: they are sent batch by batch.
+        A passage replaces the stored passage with the same id. If an id is in both *passages* and
+        *delete*, the passage is written. *passages* are sent batch by batch, so they need not fit
+        in memory.
 
-        This is not one change: readers see each batch as it arrives, and new passages before
-        outdated ones are gone. A failure leaves the batches before it written, and its message says
-        how many passages that is. Writing the same again completes it.
+        The write is not atomic: readers see each batch as it arrives, and see new passages before
+        outdated passages are removed. After a failure, the batches that were sent earlier stay in
+        the index, and the error message says how many passages these are. Repeat the write to
+        complete it.
         """
         self._write(self._build_rows(passages), delete)
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those with the same ids.
+        """Write *passages*, replacing stored passages with the same ids.
 
-        All passages are checked before the first one is sent.
+        All passages are checked before the first of them is sent.
         """
         self._write(list(self._build_rows(pair_vectors(passages, vectors))), ())
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*, 1,000 per request; unknown ids are no error."""
+        """Remove the passages with these *ids*, 1,000 per request. Unknown ids are ignored."""
         # An id that Pinecone cannot store is not stored there either.
         storable_ids = [id_ for id_ in dict.fromkeys(ids) if is_id(id_)]
         if storable_ids:
@@ -305,11 +313,11 @@ class PineconeBase(ClosingStore):
         return count_vectors(self._calls("describe_index_stats", "read"), self._namespace)
 
     def close(self) -> None:
-        """Close the connections opened for this store; an index that was passed in stays open."""
+        """Close the connections that this store opened; an index that was passed in stays open."""
         self._calls.close()
 
     def _write(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
-        """Write *rows* in batches, then remove the ids *delete*, except those just written."""
+        """Write *rows* in batches, then remove the ids in *delete* that were not just written."""
         stale = dict.fromkeys(delete)
         sent = 0
         try:
@@ -331,7 +339,7 @@ class PineconeBase(ClosingStore):
             ) from error.__cause__
 
     def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
-        """Check *passages*, and yield them as they will be sent."""
+        """Check *passages*, and yield the rows to send."""
         for passage, vector in passages:
             check_id(passage.id)
             yield self._build_row(passage, vector)
@@ -349,7 +357,7 @@ class PineconeBase(ClosingStore):
         self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
-        """Write *records*, and raise `StoreError` unless Pinecone has taken all of them."""
+        """Write *records*; raises `StoreError` unless Pinecone confirms all of them."""
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
         accepted_count = getattr(answer, "upserted_count", None)
         if accepted_count != len(records):
@@ -359,7 +367,7 @@ class PineconeBase(ClosingStore):
             )
 
     def _query_vectors(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
-        """Return the records that match a query by vector, best first."""
+        """Return the records that match the vector in *query*, best first."""
         condition = convert_filter(filter)
         if top_k < 1:
             return []

@@ -1,4 +1,4 @@
-"""Requests to Pinecone, each with a timeout, and errors that people can read."""
+"""Call Pinecone with a timeout, and convert its failures into readable errors."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _UNREADABLE: Final = frozenset(
 
 
 def find_status(error: BaseException) -> int | None:
-    """Return the HTTP status of *error*, if it has one, from any version of the client."""
+    """Return the HTTP status of an *error* of any client version; ``None`` without a status."""
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     return status if isinstance(status, int) else None
 
 
 def _describe_failure(error: Exception) -> str:
-    """Name only the kind of the failure, as Pinecone's messages may quote what was sent."""
+    """Return the kind of the failure, without Pinecone's message, which may quote the request."""
     status = find_status(error)
     if status is not None:
         advice = _ADVICE.get(status) or (
@@ -69,10 +69,9 @@ TIMEOUT_SECONDS: Final = 60.0
 def call_within(seconds: float, call: Callable[[], T], subject: str, action: str) -> T:
     """Run *call* and return its result.
 
-    Raises `StoreError` for whatever *call* raises, and if it takes more than *seconds*. The
-    client's own timeout is not enough, as it holds for one of four attempts, with pauses of up to a
-    minute and a half between them. A late call goes on in a daemon thread, and its result is
-    dropped.
+    Raises `StoreError` if *call* raises, or takes more than *seconds*. The client's own timeout is
+    not enough: it limits each of four attempts, with pauses of up to 90 seconds between them. A
+    call that is too slow continues in a daemon thread, and its result is dropped.
     """
     done: Future[T] = Future()
 
@@ -97,15 +96,15 @@ def call_within(seconds: float, call: Callable[[], T], subject: str, action: str
 
 
 class Calls:
-    """Calls the methods of one Pinecone index, from one thread or several.
+    """Calls the methods of one Pinecone index. Thread-safe.
 
     Attributes:
-        host: the index's host; empty if it is unknown.
-        subject: the index in words, for messages.
+        host: the index's host; empty if unknown.
+        subject: a description of the index for messages.
 
     Args:
         index: the index.
-        seconds: the longest that one call may take.
+        seconds: the timeout of one call, in seconds.
         opened: resources to close together with the index.
     """
 
@@ -127,8 +126,8 @@ class Calls:
     ) -> Any:
         """Call *method* of the index and return its result.
 
-        With *may_be_missing*, the result is ``None`` if the namespace does not exist. *action* says
-        in the message of an error what failed.
+        *action* is what failed, for an error message, such as ``written to``. With
+        *may_be_missing*, the result is ``None`` if the namespace does not exist.
         """
         if self._closed:
             raise StoreError(f"{self.subject} could not be {action}: the store is closed")
@@ -152,13 +151,13 @@ class Calls:
         return answer
 
     def close(self) -> None:
-        """Close what was opened for the index; an index that was passed in stays open."""
+        """Close the resources opened for the index; an index that was passed in stays open."""
         self._closed = True
         if self._opened is not None:
             self._opened.close()
 
 
 def _find_host(index: Any) -> str:
-    """Return the host of *index*, which older clients keep in its configuration."""
+    """Return the host of *index*; older clients keep the host in the index's configuration."""
     host = getattr(index, "host", None) or getattr(getattr(index, "config", None), "host", None)
     return host.partition("://")[2].rstrip("/") or host if isinstance(host, str) else ""

@@ -1,7 +1,9 @@
 """The kinds of Pinecone stores.
 
-They are an index that embeds texts itself, a sparse one for words, a dense one, and a dense one
-beside a sparse one.
+- An index that embeds texts itself.
+- A sparse index, for words.
+- A dense index, for vectors.
+- A dense and a sparse index together.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ from qtmiddleware.providers import replace_surrogates
 class PineconeTextStore(PineconeBase):
     """Keeps passages in a Pinecone index that embeds texts itself, dense or sparse.
 
-    It is searched by text; vectors that come with passages are ignored. A request takes at most 96
-    passages; the other limits are those of a `PineconeStore`. Raises `StoreError`, and
-    `InvalidQuery` for an impossible filter.
+    Queries are texts; vectors that come with passages are ignored. A request takes at most 96
+    passages. The other limits are those of `PineconeStore`. Raises `StoreError`, and `InvalidQuery`
+    for an invalid filter.
 
     Args:
         index: an index of the ``pinecone`` client with integrated embedding.
         namespace: ``""`` and ``"__default__"`` are the same.
-        options: those of a `PineconeStore`. ``text_field`` is the field that the index's
+        options: the options of `PineconeStore`. Set ``text_field`` to the field that the index's
             ``field_map`` names.
     """
 
@@ -63,7 +65,7 @@ class PineconeTextStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the passages nearest to the text *query* that meet *filter*; at most 10,000."""
+        """Return the passages nearest to the text *query* that meet *filter*, at most 10,000."""
         if not isinstance(query, str):
             raise StoreError("this index embeds texts itself; search it with the query's text")
         self._model_record.check_once()
@@ -97,7 +99,7 @@ class PineconeTextStore(PineconeBase):
         self._call("upsert_records", WRITING, records=[note], namespace=namespace)
 
     def _call(self, method: str, action: str, **arguments: Any) -> Any:
-        """Call *method* of the index; if it is rejected, the error names the usual reason."""
+        """Call *method* of the index; if the call is rejected, the error names a likely reason."""
         try:
             return self._calls(method, action, **arguments)
         except StoreError as error:
@@ -135,13 +137,13 @@ _HIGHEST_INDEX: Final = 2**32 - 1
 class PineconeSparseEncoder:
     """Makes sparse vectors with a model that Pinecone hosts.
 
-    It takes at most 96 texts at once. A text beyond the model's length is cut off. Raises
+    Takes at most 96 texts per call. A text longer than the model allows is cut off. Raises
     `StoreError`.
 
     Args:
         client: a ``pinecone.Pinecone``.
         model: the model's name.
-        timeout_seconds: the longest that one request may take.
+        timeout_seconds: the timeout of one request, in seconds.
     """
 
     def __init__(
@@ -159,9 +161,9 @@ class PineconeSparseEncoder:
         return f"PineconeSparseEncoder({self.name!r})"
 
     def __call__(self, texts: Sequence[str], kind: TextKind) -> list[SparseVector]:
-        """Return the indices and weights of the words of each text.
+        """Return a sparse vector per text: the indices and the weights of its words.
 
-        A blank text has none, and is not sent.
+        A blank text gets an empty vector and is not sent.
         """
         worded_texts = [text for text in texts if text.strip()]
         # Blank texts have no words. They are not sent, and get an empty vector here.
@@ -169,7 +171,7 @@ class PineconeSparseEncoder:
         return [next(vectors) if text.strip() else ((), ()) for text in texts]
 
     def _embed(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
-        """Request the sparse vectors of *texts*; raises `StoreError` for any other reply."""
+        """Request the sparse vectors of *texts*; raises `StoreError` for an unexpected reply."""
         subject, options = f"Pinecone's model {self.name}", {"input_type": kind, "truncate": "END"}
         answer = call_within(
             self._seconds,
@@ -192,22 +194,23 @@ class PineconeSparseEncoder:
 
 
 class SparsePineconeStore(PineconeBase):
-    """Keeps passages in a sparse Pinecone index, which finds them by the words of their texts.
+    """Keeps passages in a sparse Pinecone index, which finds passages by their words.
 
-    It is searched by text; vectors that come with passages are ignored. The words of the text
-    ``context`` in the metadata count as the passage's own. A passage without a word that the
-    encoder knows is not stored, as no search could find it. Limits are those of a `PineconeStore`.
+    Queries are texts; vectors that come with passages are ignored. If a passage's metadata has a
+    text ``context``, the words of this text are searched, too. A passage without any word that the
+    encoder knows is not stored, because no search could find it. The limits are those of
+    `PineconeStore`.
 
-    Raises `StoreError`, and `InvalidQuery` for an impossible filter; exceptions from *encoder* are
+    Raises `StoreError`, and `InvalidQuery` for an invalid filter; exceptions from *encoder* are
     passed on.
 
     Args:
         index: an index of the ``pinecone`` client.
         encoder: makes the sparse vectors: a `PineconeSparseEncoder`, or any function of texts and
-            ``"passage"`` or ``"query"`` that returns one (indices, weights) pair per text. The
-            2,048 words with the largest weights are kept. Its ``name`` is saved in the index and
-            compared, as the embedding model of a dense index is.
-        options: those of a `PineconeStore`.
+            ``"passage"`` or ``"query"`` that returns one (indices, weights) pair per text. Only the
+            2,048 largest weights of a text are kept. The encoder's ``name`` is saved in the index
+            and checked, as `PineconeStore` does with the embedding model.
+        options: the options of `PineconeStore`.
     """
 
     embeds: Final = True
@@ -280,16 +283,15 @@ class SparsePineconeStore(PineconeBase):
 
 
 def _join_words(passage: Passage) -> str:
-    """Return the text of *passage* with the text ``context`` of its metadata."""
+    """Return the text of *passage*, followed by the text ``context`` of its metadata."""
     context = passage.metadata.get("context")
     return f"{passage.text}\n{context}" if isinstance(context, str) else passage.text
 
 
 def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
-    """Return a sparse vector as it is sent, or ``None`` if all its weights are 0.
+    """Return the sparse vector to send, or ``None`` if all its weights are 0.
 
-    Raises `StoreError` if the vector cannot be sent. Of more than 2,048 weights, the largest are
-    kept.
+    Only the 2,048 largest weights are kept. Raises `StoreError` if the vector cannot be sent.
     """
     try:
         weights = {
@@ -316,30 +318,30 @@ class PineconeStore(PineconeBase):
     """Keeps passages with your own embedder's vectors in a dense Pinecone index.
 
     The model and the dimension are saved in the index, in the namespace ``qtmiddleware.about``, and
-    compared before anything else is done: vectors of another model raise `StoreError`. Vectors that
-    something else has written can be searched, if the dimension is right, but you cannot add to
-    them.
+    checked before the first use: vectors of another model raise `StoreError`. If another program
+    wrote the vectors and the dimension is right, you can search them, but not add passages.
 
     Pinecone's limits:
 
     - Ids are 1 to 512 ASCII characters.
-    - A metadata value is a text, a number, true, false or a list of texts. ``None`` is left out,
-      and whole numbers come back as integers.
-    - Text and metadata of one passage are at most 40 KB, and a vector may not be all zeros.
-    - A response may have at most 4 MB. If Pinecone refuses a search for that, ask for fewer
+    - A metadata value is a text, a number, a boolean or a list of texts. ``None`` is left out, and
+      whole numbers come back as integers.
+    - The text and metadata of one passage are at most 40 KB. A vector may not be all zeros.
+    - A response may have at most 4 MB. If Pinecone rejects a search for this reason, ask for fewer
       passages.
-    - Pinecone is eventually consistent: searches see a write or a removal a little later.
+    - Pinecone is eventually consistent: a write or a removal becomes visible to searches a little
+      later.
 
-    Thread-safe. Raises `StoreError`, and `InvalidQuery` for an impossible filter.
+    Thread-safe. Raises `StoreError`, and `InvalidQuery` for an invalid filter.
 
     Args:
-        index: an index of the ``pinecone`` client, or anything with its methods.
+        index: an index of the ``pinecone`` client, or any object with the same methods.
         embedding_model: the model of all vectors.
         dimension: the length of all vectors.
         namespace: ``""`` and ``"__default__"`` are the same.
         text_field: the metadata field that holds the text.
-        timeout_seconds: the longest that one request may take, including the client's own retries.
-            The store itself retries nothing.
+        timeout_seconds: the timeout of one request, in seconds, including the client's own retries.
+            The store itself does not retry.
         opened: resources that are closed together with the store.
     """
 
@@ -353,7 +355,7 @@ class PineconeStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the nearest passages that meet *filter*, best first; at most 10,000.
+        """Return the nearest passages that meet *filter*, best first, at most 10,000.
 
         The score is Pinecone's own, by the index's metric. A Euclidean distance is negated, so that
         greater is always better.
@@ -390,14 +392,14 @@ class PineconeStore(PineconeBase):
 class HybridPineconeStore(PineconeStore):
     """A `PineconeStore` that also finds passages by their words, in a second, sparse index.
 
-    Each batch is written to, and removed from, both indexes, the dense one first. After a failure
-    between the two they differ, until the same is written again.
+    Each batch is written to (or removed from) the dense index first, then the sparse index. A
+    failure between these two steps leaves the indexes different; repeat the write to fix this.
 
     Args:
         index: the dense index.
         sparse: a `SparsePineconeStore`, or a `PineconeTextStore` over a sparse index that embeds
             texts itself. It is closed together with this store.
-        options: those of a `PineconeStore`.
+        options: the options of `PineconeStore`.
     """
 
     def __init__(
@@ -410,7 +412,7 @@ class HybridPineconeStore(PineconeStore):
     def identity(self) -> str:
         """The identities of the dense and the sparse index.
 
-        With another sparse index, it is another store.
+        A store with another sparse index has another identity.
         """
         return f"{super().identity}+{self._sparse.identity}"
 

@@ -1,4 +1,4 @@
-"""Convert passages to and from the form in which Pinecone stores them, within its limits."""
+"""Convert passages to Pinecone's record format and back, and check Pinecone's limits."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ DEFAULT_NAMESPACES: Final = ("", "__default__")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A passage, and the record that is sent for it.
+    """A passage and the record to send for it.
 
     Attributes:
         passage: the passage.
-        record: what is sent; ``None`` if the passage is to be removed.
-        size: the record's size, in about as many bytes.
+        record: the record to send; ``None`` if the passage is to be removed.
+        size: the approximate size of the record in bytes.
     """
 
     passage: Passage
@@ -71,8 +71,8 @@ def check_fields(
 ) -> tuple[dict[str, Any], int]:
     """Return the text and metadata of *passage* as Pinecone stores them, and their size in bytes.
 
-    A value of ``None`` is left out, as Pinecone cannot store it. Raises `StoreError` for any other
-    value that Pinecone cannot store, and if the fields are too large.
+    Values of ``None`` are left out. Raises `StoreError` for any other value that Pinecone cannot
+    store, and if the fields are too large.
     """
     fields: dict[str, Any] = {}
     metadata: Mapping[Any, Any] = passage.metadata
@@ -99,7 +99,7 @@ def check_fields(
 
 
 def _convert_value(value: Any, id_: str, key: str) -> Any:
-    """Return a metadata value as it is sent; raises `StoreError` if it cannot be sent."""
+    """Return a metadata value in the form to send; raises `StoreError` if this is not possible."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -135,7 +135,7 @@ def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
 def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
     """Yield *rows* in batches, each small enough for one request.
 
-    If an id occurs twice in a batch, the last row stays.
+    If an id occurs twice in a batch, the last row with this id is used.
     """
     batch: dict[str, Row] = {}
     size = 0
@@ -152,9 +152,9 @@ def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
 
 
 def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
-    """Return *filter* in plain JSON, or an empty object if there is no filter.
+    """Return *filter* as plain JSON; an empty object if there is no filter.
 
-    Raises `InvalidQuery` for an impossible filter.
+    Raises `InvalidQuery` for an invalid filter.
     """
     if not filter:
         return {}
@@ -163,7 +163,7 @@ def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
 
 
 def _to_json(value: Any) -> Any:
-    """Return a filter's value in plain JSON; raises `InvalidQuery` for an impossible number."""
+    """Return a value of a filter as plain JSON; raises `InvalidQuery` for an invalid number."""
     if isinstance(value, Mapping):
         return {key: _to_json(item) for key, item in value.items()}
     if (isinstance(value, float) and not isfinite(value)) or (
@@ -183,7 +183,7 @@ def _to_json(value: Any) -> Any:
 def read_record(
     id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str
 ) -> Record:
-    """Return a match as a record, in the form that every store returns."""
+    """Return a match from Pinecone as a record, in the form that every store returns."""
     all_fields = dict(fields or {})
     text = all_fields.pop(text_field, "")
     metadata = {key: restore_integer(value) for key, value in all_fields.items()}
@@ -196,7 +196,7 @@ def read_record(
 
 
 def restore_integer(value: Any) -> Any:
-    """Return a whole number as the integer that it was; everything else stays.
+    """Convert a whole float to an integer; return any other value unchanged.
 
     Pinecone returns every number as a float.
     """
@@ -208,5 +208,5 @@ def restore_integer(value: Any) -> Any:
 
 
 def sort_records(records: list[Record]) -> list[Record]:
-    """Return *records* by score, best first, and by id if scores are equal."""
+    """Return *records* sorted by score, best first, then by id."""
     return sorted(records, key=lambda record: (-record["score"], record["id"]))

@@ -1,4 +1,4 @@
-"""A store in one file: SQLite for passages, vectors and words, numpy for exact search."""
+"""A store in one SQLite file; numpy searches the vectors exactly."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY 
 
 
 class SQLiteStore(LocalStore):
-    """Keeps passages with their vectors and words in one file, and finds them by either.
+    """Keeps passages, vectors and words in one SQLite file; finds passages by vector or by word.
 
-    It is good for up to about 100,000 passages. Vectors are searched exactly, by cosine, in memory.
-    The metadata is held in memory too, once a filter was used. The next search sees what another
-    process has written.
+    Use this store for up to about 100,000 passages. Vectors are searched exactly, by cosine, in
+    memory. After the first search with a filter, the metadata is held in memory, too. Writes of
+    other processes are visible in the next search.
 
-    It is thread-safe. A search does not wait for a write if there is a file; a forked process has
-    connections of its own. A write is saved completely or not at all, even if the process is
-    killed; a power cut may undo the last writes, each one as a whole.
+    Thread-safe. With a file, a search does not wait for a write. After a fork, the child process
+    opens its own connections. A write is saved completely or not at all, even if the process is
+    killed. A power failure may undo the last writes, but never a part of a write.
 
     Args:
-        path: a file, created with its folders if it does not exist, and readable by its owner
-            alone; or ``":memory:"``.
+        path: a file, which only its owner can read, or ``":memory:"``. The file and its folders are
+            created if they do not exist.
         embedding_model: the model of all vectors; saved in the file.
         dimension: the length of all vectors; saved in the file.
 
     Raises:
         StoreError: if the file was made with another model or dimension, or cannot be opened, read
             or written.
-        InvalidQuery: for an impossible filter.
-        MissingExtra: without numpy.
+        InvalidQuery: for an invalid filter.
+        MissingExtra: if numpy is not installed.
     """
 
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
@@ -75,14 +75,15 @@ class SQLiteStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove the passages with the ids *delete*, as one change.
+        """Write *passages*, and remove the passages with the ids in *delete*, as one change.
 
-        A passage replaces the one with the same id. Of several passages with one id, the last one
-        stays. A passage whose id is also in *delete* is written, not removed.
+        A passage replaces the stored passage with the same id. If *passages* holds several passages
+        with one id, the last of them is stored. If an id is in both *passages* and *delete*, the
+        passage is written.
 
         *passages* are read a few hundred at a time. If their iterator raises, the exception is
-        passed on and nothing is written. A store in memory reads all of them before it writes, as
-        its readers would have to wait.
+        passed on and nothing is written. A store in memory reads all *passages* before it writes,
+        because searches have to wait during the write.
         """
         batches: Iterable[tuple[list[Row], Floats]] = check_batches(passages, self._dimension)
         if self._connections.in_memory:
@@ -110,9 +111,9 @@ class SQLiteStore(LocalStore):
     ) -> list[Record]:
         """Return the nearest passages that meet *filter*, best first.
 
-        Each is ``{"id", "score", "text", "metadata"}``. The score is the cosine, from -1 to 1,
-        rounded to six decimals; passages with equal scores are sorted by id. *query* is a vector; a
-        text raises `StoreError`.
+        *query* is a vector; a text raises `StoreError`. Each result is ``{"id", "score", "text",
+        "metadata"}``. The score is the cosine, from -1 to 1, rounded to six decimals. Passages with
+        equal scores are sorted by id.
         """
         vector = check_query(query, self._dimension)
         with self._connections.reading() as connection:
@@ -132,11 +133,12 @@ class SQLiteStore(LocalStore):
     ) -> list[Record]:
         """Return the passages that match the words of *text* best and meet *filter*, best first.
 
-        They have the same form as those of `search`. The words of the text ``context`` in the
-        metadata count as the passage's own. The score is BM25 (k1 1.2, b 0.75; Robertson and
-        Zaragoza 2009); greater is better, and passages with equal scores are sorted by id. Nothing
-        in *text* is read as query syntax. In scripts without spaces, every pair of neighbouring
-        characters is a word.
+        The results have the form of `search` results. The score is BM25 (k1 1.2, b 0.75; Robertson
+        and Zaragoza 2009); greater is better, and passages with equal scores are sorted by id.
+
+        If a passage's metadata has a text ``context``, the words of this text are searched, too.
+        *text* has no query syntax. In scripts without spaces, every pair of neighbouring characters
+        is a word.
         """
         words = " OR ".join(f'"{word}"' for word in extract_query_words(text))
         if not words or top_k < 1:
@@ -158,22 +160,23 @@ class SQLiteStore(LocalStore):
         return sorted(records, key=lambda record: (-record["score"], record["id"]))[:top_k]
 
     def close(self) -> None:
-        """Close the file; closing it twice does no harm."""
+        """Close the file; you can call this more than once."""
         self._connections.close()
         self._memory_copy.clear()
 
 
 def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tuple[int, float]]:
-    """Return the first *top_k* matches, and all others with the score of the last one.
+    """Return the first *top_k* matches, and all matches with the same score as the last of them.
 
-    Without the others, chance would choose among matches with equal scores.
+    With the ties included, the choice among matches with equal scores does not depend on their
+    order.
     """
     matches = list(islice(ranked, top_k))
     return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked)]
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
-    """Write *row* with its *vector*, in place of the row with the same id."""
+    """Write *row* with its *vector*, replacing the stored row with the same id."""
     id_, text, metadata = row
     _delete_row(connection, id_)
     number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
@@ -181,7 +184,7 @@ def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
 
 
 def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
-    """Remove the row with this id, if there is one, and its words."""
+    """Remove the row with the id *id_* and its words, if the row exists."""
     for row, text, metadata in connection.execute(
         "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)
     ).fetchall():
@@ -194,7 +197,7 @@ def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
 
 
 def _read_record(connection: sqlite3.Connection, row: int, score: float) -> Record:
-    """Return the passage in *row* as a record."""
+    """Return the passage in the row number *row* as a record with *score*."""
     columns = connection.execute(
         "SELECT id, text, metadata FROM passages WHERE row = ?", (row,)
     ).fetchone()
@@ -209,5 +212,8 @@ def _read_record(connection: sqlite3.Connection, row: int, score: float) -> Reco
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> SQLiteStore:
-    """Open the store at ``indexPath``, for vectors of *embedding_model*; raises `StoreError`."""
+    """Open the SQLite store at ``indexPath``, for vectors of *embedding_model*.
+
+    Raises `StoreError` if the store cannot be opened.
+    """
     return SQLiteStore(settings.index_path, embedding_model=embedding_model, dimension=dimension)

@@ -1,4 +1,4 @@
-"""The layout of a store's file, and its connections: one for writing, and one per reader."""
+"""The layout of a store's file, and its connections: one to write, and one per reading thread."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from qtmiddleware.kit.stores.sqlite.files import (
     describe_error,
     get_result_code,
     is_damage,
+    limit_value_size,
     open_file,
     set_connection_options,
-    short_values,
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
@@ -56,8 +56,8 @@ STORE_FILE: Final = FileKind(
 def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
     """Open the store's file, or create it, and return a connection.
 
-    Raises `StoreError` for a file that is something else or was made with another embedding model;
-    it is left as it is.
+    Raises `StoreError` if the file is not a store, or was made with another embedding model. In
+    this case the file is not changed.
     """
     facts = {
         "embedding_model": embedding_model,
@@ -67,7 +67,7 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
     }
 
     def check(connection: sqlite3.Connection) -> None:
-        with short_values(connection):
+        with limit_value_size(connection):
             meta = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
         check_model(
             path, meta.get("embedding_model"), meta.get("dimension"), embedding_model, dimension
@@ -81,10 +81,10 @@ _LEFT: Final[list[sqlite3.Connection | None]] = []
 
 
 class Connections:
-    """Lets many threads read a store's file while one of them writes.
+    """Manages connections to a store's file, so that many threads can read while one thread writes.
 
-    Each reader has its own consistent view. A database in memory has a single connection, so its
-    readers and writers take turns.
+    Each reader has its own consistent view. A database in memory has only one connection, so its
+    readers and writers wait for each other.
     """
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
@@ -94,34 +94,37 @@ class Connections:
         )
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        self._new_locks()
+        self._create_locks()
         renew_after_fork(self)
 
-    def _new_locks(self) -> None:
-        """Create the locks, also after a fork, when another thread may have held them."""
+    def _create_locks(self) -> None:
+        """Create the locks.
+
+        After a fork, new locks replace the locks that another thread may have held.
+        """
         # Re-entrant: if the iterator of a write's passages starts another write, SQLite refuses it.
         # With a plain lock it would hang.
         self._writing = threading.RLock()
         self._lending = threading.Lock()
 
     def renew(self) -> None:
-        """Leave the parent's connections alone, after a fork, and start with none.
+        """After a fork, forget the parent process's connections without closing them.
 
-        SQLite's connections survive neither a fork nor being closed after it.
+        SQLite connections may neither be used nor closed after a fork.
         """
-        self._new_locks()
+        self._create_locks()
         if not self.in_memory:
             _LEFT.extend((*self._idle, self._writer))
             self._idle, self._writer = [], None
 
     @property
     def in_memory(self) -> bool:
-        """Whether the database is in memory, where readers have to wait for a writer."""
+        """Whether the database is in memory. Its readers then have to wait for a writer."""
         return self._path == MEMORY
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection with one consistent view of the file, from the first read on."""
+        """Yield a connection with one consistent view of the file, for reading."""
         if self.in_memory:
             with self._writing, self._transaction(self._writer, "BEGIN", "read") as connection:
                 yield connection
@@ -131,13 +134,13 @@ class Connections:
             with self._transaction(reader, "BEGIN", "read") as connection:
                 yield connection
         finally:
-            self._take_back(reader)
+            self._return_reader(reader)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection that writes.
+        """Yield the connection for writing.
 
-        What the block writes is saved as a whole at its end, or not at all if the block raises.
+        The block's changes are saved together at its end, or not at all if the block raises.
         """
         with self._writing:
             if self._writer is None and not self._closed:
@@ -146,7 +149,7 @@ class Connections:
                 yield connection
 
     def close(self) -> None:
-        """Close the file; reads that have begun are completed, and so is a write that has begun."""
+        """Close the file, after the running reads and the running write have ended."""
         with self._lending:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -173,7 +176,7 @@ class Connections:
         return self._connect("read")
 
     def _connect(self, action: str) -> sqlite3.Connection:
-        """Open another connection to the file, which exists."""
+        """Open a new connection to the existing file."""
         try:
             connection: sqlite3.Connection = connect_file(self._path, timeout=BUSY_SECONDS)
             set_connection_options(connection)
@@ -183,8 +186,8 @@ class Connections:
             raise self._make_error(action, describe_error(error)) from None
         return connection
 
-    def _take_back(self, connection: sqlite3.Connection) -> None:
-        """Keep the connection for the next reader, or close it if the store is closed."""
+    def _return_reader(self, connection: sqlite3.Connection) -> None:
+        """Keep *connection* for the next reader, or close it if the store is closed."""
         with self._lending:
             if not self._closed:
                 self._idle.append(connection)
@@ -195,9 +198,9 @@ class Connections:
     def _transaction(
         self, connection: sqlite3.Connection | None, begin: str, action: str
     ) -> Iterator[sqlite3.Connection]:
-        """Run a transaction, and turn SQLite's errors into `StoreError`.
+        """Run a transaction, and convert SQLite's errors into `StoreError`.
 
-        *action* says in the message what could not be done.
+        *action* is what failed, for the message, such as ``read``.
         """
         if connection is None:
             raise self._make_error(action, "it is closed")

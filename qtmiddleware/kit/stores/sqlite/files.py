@@ -1,7 +1,7 @@
 """Create and open SQLite files of this package.
 
-Files are created for their owner alone, laid out and marked, so that a file of another program is
-recognised.
+Only the file's owner can read a new file. Each file holds a mark of this package, so that files of
+other programs are recognised.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _UNDECODED: Final = "Could not decode to UTF-8"
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """One kind of file: its layout, and what messages say if such a file cannot be opened.
+    """A kind of SQLite file: its layout, and the texts of its error messages.
 
     Attributes:
-        application_id: marks files of this kind.
+        application_id: the number that marks files of this kind.
         version: the version of the layout.
-        statements: create the tables.
-        subject: names the file in messages, with ``{path}``.
-        busy: says why the file cannot be had while another process has it.
-        remedy: says what to do about a file that is something else.
+        statements: the SQL statements that create the tables.
+        subject: a description of the file, with ``{path}``.
+        busy: the message if another process is using the file.
+        remedy: advice for a file that is damaged or of another kind.
     """
 
     application_id: int
@@ -65,18 +65,18 @@ def open_file(
     facts: Mapping[str, Any] | None = None,
     check: Callable[[sqlite3.Connection], None] | None = None,
 ) -> sqlite3.Connection:
-    """Open the file at *path*, or create it with its folders, for its owner alone.
+    """Open the file at *path* and return a connection; create the file and its folders if missing.
 
-    A file that is refused, or is something else, is left as it is. Every failure raises
-    `StoreError`.
+    Only the file's owner can read a new file. Raises `StoreError` for every failure. A file that is
+    rejected is not changed.
 
     Args:
         path: the file.
-        kind: the kind of file that it must be.
-        timeout: how many seconds to wait for another process.
-        exclusive: whether to keep all other connections out until this one is closed.
+        kind: the required kind of file.
+        timeout: how long to wait for another process, in seconds.
+        exclusive: whether to block all other connections until this connection is closed.
         facts: rows for the table ``meta`` of a new file.
-        check: may refuse an existing file by raising.
+        check: a function that raises to reject an existing file.
     """
     subject = kind.subject.format(path=path)
     try:
@@ -110,7 +110,7 @@ def open_file(
 
 
 def _describe_refusal(error: Exception, kind: FileKind) -> str:
-    """Say in words why a file cannot be opened, and what to do."""
+    """Return a description of why the file could not be opened, and what to do."""
     if is_foreign(error):
         return f"cannot be used ({describe_error(error)}); it was not changed: {kind.remedy}"
     if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -124,7 +124,7 @@ def _describe_refusal(error: Exception, kind: FileKind) -> str:
 def _prepare_database(
     connection: sqlite3.Connection, kind: FileKind, facts: Mapping[str, Any]
 ) -> None:
-    """Lay out an empty database; check any other one before anything is written to it."""
+    """Create the tables in an empty database; check any other database without writing to it."""
     if is_empty(connection):
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     else:
@@ -145,7 +145,7 @@ def _prepare_database(
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the options that hold for one connection, not for its file."""
+    """Set the options that SQLite keeps per connection, not per file."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
@@ -161,14 +161,14 @@ def check_kind(connection: sqlite3.Connection, kind: FileKind) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Create an empty file with its folders, for its owner alone.
+    """Create an empty file and its folders, for the owner alone; do nothing if the file exists.
 
-    The files that SQLite puts beside it get its mode. An existing file is not opened, not even
-    briefly: a process that closes any descriptor of a file loses all its locks on that file,
-    SQLite's too. Another process would then remove the log that this one writes to, and writes
-    would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    SQLite gives the file's access mode to the files that it creates beside it. An existing file is
+    not opened, not even briefly: closing any descriptor of a file releases all locks of this
+    process on the file, including SQLite's. Another process could then remove the log that this
+    process writes to, and writes would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
-    Raises `OSError`, also for a link that may not be followed, as `check_link` says.
+    Raises `OSError`, also for a link that may not be followed (see `check_link`).
     """
     check_link(path)
     make_private_folders(path.parent)
@@ -177,11 +177,11 @@ def make_file(path: Path) -> None:
 
 
 def connect_file(path: str, **options: Any) -> Any:
-    """Connect to the existing file at *path*, whose content has not been checked yet.
+    """Open a connection to the existing file at *path*, whose content is not checked yet.
 
-    No file is created, and no link that was put in its place in the meantime is followed. *options*
-    are those of `sqlite3.connect`. Raises `OSError`, also for a link, as `check_link` says, and
-    whatever SQLite raises.
+    Does not create the file, and does not follow a link that has replaced the file. *options* are
+    the options of `sqlite3.connect`. Raises `OSError`, also for a link (see `check_link`), and
+    SQLite's own errors.
     """
     # Transactions are begun and ended explicitly. Whoever lends a connection out lets one thread
     # use it at a time.
@@ -203,7 +203,7 @@ def connect_file(path: str, **options: Any) -> Any:
 def read_mark(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the file's ``application_id`` and ``user_version``; zeros if they are not set.
 
-    They say whose file it is, and which version its layout has.
+    The first number marks the program that owns the file, and the second is the layout's version.
     """
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -211,7 +211,7 @@ def read_mark(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether nothing was ever written to the database."""
+    """Return whether the database has never been written to."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return tables == 0 and read_mark(connection) == (0, 0)
 
@@ -219,20 +219,22 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
     """Raise `Damage` unless the database has exactly the objects that *statements* create.
 
-    Objects are tables, indexes and triggers. A view or a trigger from somebody else's file is a
-    program that would run in this process, and might never end.
+    Objects are tables, indexes, views and triggers. A view or trigger in a file from an unknown
+    source is a program that would run in this process, and might never end.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
-    with short_values(connection):
+    with limit_value_size(connection):
         if _list_objects(connection) != _list_expected_objects(statements):
             raise Damage("its tables are not those of such a file")
 
 
 @contextmanager
-def short_values(connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES) -> Iterator[None]:
-    """Read no value of more than *max_bytes* inside the block; raises `Damage` for a longer one.
+def limit_value_size(
+    connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES
+) -> Iterator[None]:
+    """Inside the block, raise `Damage` if a value of more than *max_bytes* is read.
 
-    A value in somebody else's file could fill all memory.
+    A value in a file from an unknown source could fill the memory.
     """
     before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
     try:
@@ -253,7 +255,10 @@ def _list_expected_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, 
 
 
 def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
-    """Return the tables, indexes and other objects of the database, in a comparable form."""
+    """Return the tables, indexes and other objects of the database, in a comparable form.
+
+    At most 100 objects are listed.
+    """
     # The statistics of ANALYZE do no harm. Each version of SQLite creates the inner tables of a
     # full-text table in its own way, so only their names are compared.
     rows = connection.execute(
@@ -267,9 +272,9 @@ def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
 
 
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switch the file to the write-ahead log.
+    """Switch the file to write-ahead logging.
 
-    SQLite does not wait if another process switches at the same time, so this function does.
+    If another process switches at the same time, SQLite fails at once. This function then retries.
     """
     deadline = monotonic() + BUSY_SECONDS
     while True:
@@ -284,12 +289,12 @@ def use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 def get_result_code(error: Exception) -> int:
-    """Return SQLite's primary result code of *error*, or 0 if it is one of Python's errors."""
+    """Return the primary SQLite result code of *error*, or 0 if *error* is not from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 class Damage(sqlite3.DatabaseError):
-    """A file has content that was never written to it like this, though SQLite can read it."""
+    """A file that SQLite can read has content that this package did not write."""
 
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -300,7 +305,7 @@ FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether *error* is caused by a file's content, not by its place or access rights."""
+    """Return whether *error* comes from the file's content, not its location or permissions."""
     return (
         isinstance(error, Damage | UnicodeDecodeError)
         or get_result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -309,7 +314,7 @@ def is_damage(error: Exception) -> bool:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Return whether *error*, raised when a file is opened, shows a damaged or foreign file."""
+    """Return whether an *error* on opening a file means that the file is damaged or foreign."""
     # SQLite reports a missing table as a general error.
     return is_damage(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
 

@@ -1,6 +1,7 @@
-"""The copy of a store's file that is held in memory.
+"""A copy of a store's file in memory.
 
-It has all vectors as one matrix and, once a filter needs it, all metadata.
+The copy holds all vectors as one matrix. After the first search with a filter, it also holds all
+metadata.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _REMEMBERED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """All vectors of a store; never changed, so that many threads can search at once.
+    """All vectors of a store; immutable, so that many threads can search at once.
 
     Attributes:
-        rows: the row in the file of each vector.
-        ids: the passage of each vector.
-        vectors: the vectors, of length 1.
+        rows: the row number in the file, per vector.
+        ids: the passage's id, per vector.
+        vectors: the vectors, scaled to length 1.
     """
 
     rows: Rows
@@ -48,9 +49,9 @@ class Matrix:
     def find_nearest(
         self, vector: Floats, top_k: int, among: Rows | None = None
     ) -> list[tuple[int, float]]:
-        """Return the *top_k* rows with the highest cosine, best first, with their scores.
+        """Return the *top_k* rows with the highest cosine and their scores, best first.
 
-        Rows with equal scores are sorted by id. *among* limits the search to some rows.
+        Rows with equal scores are sorted by id. With *among*, only these rows are searched.
         """
         import numpy as np
 
@@ -77,10 +78,10 @@ class Matrix:
 
 
 class MemoryCopy:
-    """Holds one version of the file's vectors and metadata, and reads them again after a change.
+    """Holds one version of the file's vectors and metadata, and reloads them when the file changes.
 
-    A reader's view of the file begins with its first read, which happens here, one reader at a
-    time. So no reader ever gets vectors that are newer than its view.
+    A reader's view of the file begins with its first read. This first read happens here, under a
+    lock, so a reader never gets vectors that are newer than its view.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -93,12 +94,12 @@ class MemoryCopy:
         self._drop()
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop the vectors and the metadata."""
         with self._lock.free:
             self._drop()
 
     def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
-        """Return all vectors."""
+        """Return all vectors of the store."""
         with self._lock.free:
             self._drop_outdated(connection)
             if self._matrix is None:
@@ -106,7 +107,7 @@ class MemoryCopy:
             return self._matrix
 
     def find_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
-        """Return the rows whose metadata meets *filter*; raises `InvalidQuery`."""
+        """Return the row numbers of the passages that meet *filter*; raises `InvalidQuery`."""
         import numpy as np
 
         meets, key = build_matcher(filter), repr(filter)
@@ -124,7 +125,7 @@ class MemoryCopy:
             return self._rows_by_filter[key]
 
     def _drop_outdated(self, connection: sqlite3.Connection) -> None:
-        """Drop everything if the file has changed since it was read."""
+        """Drop the vectors and the metadata if the file has changed since they were read."""
         changes = read_meta(connection, "changes")
         if changes != self._changes:
             self._drop()
@@ -136,7 +137,7 @@ class MemoryCopy:
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> Any:
-    """Return the value of *key* in the store's description of itself."""
+    """Return the value of *key* in the store's table ``meta``."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None:
         raise Damage("its description of itself is missing")
@@ -160,7 +161,7 @@ def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
 
 
 def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
-    """Read the metadata of all passages, with their rows."""
+    """Read the metadata of all passages, and return their row numbers and metadata."""
     import numpy as np
 
     records = connection.execute("SELECT row, metadata FROM passages").fetchall()
