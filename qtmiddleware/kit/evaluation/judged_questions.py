@@ -1,6 +1,6 @@
 """Judged questions without their passages, for your own index: a table, JSON or a folder.
 
-Only the index knows which passages there are; the judgements name them by their ids.
+The passages are in your index; the judgements name them by their ids.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     """Load judged questions from a table, a file of JSON objects, or a data set's folder.
 
     A table (``.csv``, ``.tsv``) starts with a line of column names, separated by commas, semicolons
-    or tabs: ``question`` (or ``query``, ``text``), and ``id``, the id of a passage that answers the
-    question, or ``ids`` (or ``relevant``), several ids with commas between them or as a JSON list.
-    Rows with the same question are one question. JSON objects have the same keys. If a record has
-    both ``ids`` and ``id``, the ``id`` is the question's own; otherwise the question gets its
-    number as id. Every passage gets grade 1. A folder has its own grades; its passages are not
-    read.
+    or tabs. JSON objects have the same names as keys:
+
+    - ``question`` (or ``query``, ``text``): the question. Rows with the same question are merged.
+    - ``id``: the id of a passage that answers the question; beside ``ids``, the question's own id.
+    - ``ids`` (or ``relevant``): the ids of several passages, separated by commas or as a JSON list.
+
+    A question without its own id gets its number as id. Every passage gets grade 1. The folder of a
+    data set has its own grades; its passages are not read.
 
     Args:
         path: The file or folder.
-        split: For a folder: the name of the one file of judgements to use.
+        split: The name of a file of judgements in the folder, to read only that file.
 
     Raises:
-        ConfigError: Something cannot be read, or a record has no question or no id. The error names
-            file and line.
+        ConfigError: A file cannot be read, or a record has no question or no passage id. The error
+            names file and line.
     """
     root = Path(path).expanduser()
     if root.is_dir():
@@ -79,7 +81,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
 def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
     """Return the record's question, its passage ids, and whether the question has its own id.
 
-    Raises `ValueError` that says what is missing.
+    Raises `ValueError`, which names the missing field.
     """
     if not isinstance(record, Mapping):
         raise ValueError("must be a JSON object")
@@ -104,9 +106,9 @@ def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
 
 
 def _split_ids(value: Any) -> list[str]:
-    """Return the ids in a list, a JSON list, or a text.
+    """Return the ids in *value*: a list, a JSON list, or a text.
 
-    In a text, commas, semicolons, vertical bars or line breaks separate the ids.
+    In a text, the ids are separated by commas, semicolons, vertical bars or line breaks.
     """
     if isinstance(value, str):
         if value.lstrip().startswith("["):
@@ -122,7 +124,7 @@ def _split_ids(value: Any) -> list[str]:
 
 
 def _list_ids(values: list[Any]) -> list[str]:
-    """Return the ids in *values* as texts, without blanks and repetitions."""
+    """Return *values* as texts, without blank and repeated ids."""
     if not all(
         value is None or (isinstance(value, str | int) and not isinstance(value, bool))
         for value in values

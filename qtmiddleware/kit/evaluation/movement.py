@@ -1,7 +1,6 @@
 """Explain each passage's rank after every stage: from the plain search to the caller's list.
 
-Nothing is computed again here: ranks, gains and shares are those that the retrieval recorded while
-it ran.
+The ranks, gains and shares are read from the retrieval, which recorded them while it ran.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ class Hit:
     """One search that found a passage.
 
     Attributes:
-        search: The search's index in `Retrieval.rankings`, from 0.
+        search: The index of the search in `Retrieval.rankings`, from 0.
         kind: The kind of the variant that was searched.
         weight: The variant's weight in the fusion.
         place: The passage's rank in this search, from 1.
-        score: The passage's score by the backend.
-        added: How much this rank added to the fused score; ``None`` if the fusion method adds
-            nothing up.
+        score: The score that the backend gave the passage.
+        added: The part of the fused score that comes from this rank; ``None`` if the fusion method
+            does not add up parts.
     """
 
     search: int
@@ -65,27 +64,26 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One passage's rank after each stage, and why it moved.
+    """One passage's rank after each stage, and the reason for its movement.
 
-    Ranks count from 1. A rank is ``None`` if the stage did not run or the passage was not in its
-    list.
+    Ranks count from 1. A rank is ``None`` if the stage did not run or its list lacks the passage.
 
     Attributes:
         match: The passage.
-        place: Its rank in the final list; ``None`` if it dropped out.
-        score: The score that the final list is sorted by.
-        before: Its rank in the plain list.
-        hits: The searches that found it, in their order.
-        fused_place: Its rank after the fusion.
-        fused_score: Its score after the fusion.
-        weighed_place: Its rank after keyword evidence.
-        weighed_score: Its score after keyword evidence.
+        place: The passage's rank in the final list; ``None`` if the passage dropped out.
+        score: The passage's score in the final list.
+        before: The passage's rank in the plain list.
+        hits: The searches that found the passage, in the order of `Retrieval.rankings`.
+        fused_place: The passage's rank after the fusion.
+        fused_score: The passage's score after the fusion.
+        weighed_place: The passage's rank after keyword evidence.
+        weighed_score: The passage's score after keyword evidence.
         evidence: The part of *weighed_score* that the keywords added.
-        keywords: The keywords in its text, the question's own first.
-        reranked_place: Its rank after the reranker.
+        keywords: The keywords in the passage's text; keywords of the question come first.
+        reranked_place: The passage's rank after the reranker.
         rerank_score: The reranker's score.
-        passed_by: The final ranks of the passages that overtook it.
-        why: All of this in one sentence.
+        passed_by: The final ranks of the passages that overtook this passage.
+        why: The movement and its reason, in one sentence.
     """
 
     match: Match
@@ -106,7 +104,10 @@ class Movement:
 
     @property
     def change(self) -> int | None:
-        """How many ranks it went up, below 0 down; ``None`` if it is new or dropped out."""
+        """The number of ranks the passage rose; negative if it fell.
+
+        ``None`` if the passage is new or dropped out.
+        """
         return None if self.place is None or self.before is None else self.before - self.place
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,13 +135,13 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Movements:
-    """How the passages of a retrieval moved against the plain list.
+    """The movements of a retrieval's passages, compared with the plain list.
 
     Attributes:
         passages: The passages of the final list, in its order.
         dropped: The passages of the plain list that are not in the final list.
-        depth: How many passages the plain list has.
-        evidence_weight: The weight of the keywords beside the scores; ``None`` if keyword evidence
+        depth: The number of passages in the plain list.
+        evidence_weight: The weight of keyword evidence in the score; ``None`` if keyword evidence
             did not run.
     """
 
@@ -160,19 +161,18 @@ class Movements:
 
 
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
-    """Return each passage's rank after every stage, and why it moved from its rank in *before*.
+    """Return each passage's rank after every stage, and the reason for its movement.
 
     Args:
         found: The retrieval to explain.
-        before: The plain function's passages, such as `Retrieval.matches` of the system ``raw``.
-            Default: the passages of the question's own search in *found*, as many as the plain call
-            would have returned.
+        before: The plain list to compare with, such as `Retrieval.matches` of the system ``raw``.
+            Default: the first passages of the question's own search in *found*.
     """
     return _Explainer(found, _find_plain_list(found) if before is None else before).explain()
 
 
 def label_searches(variants: Iterable[Variant]) -> list[str]:
-    """Return a name for the search of each variant, numbered if several are of the same kind."""
+    """Return a name for each variant's search. Variants of the same kind are numbered."""
     kinds = [variant.kind for variant in variants]
     seen: Counter[str] = Counter()
     labels = []
@@ -204,13 +204,13 @@ def find_language(retrieval: Retrieval) -> str:
 
 
 def drop_function_words(words: Sequence[str], language: str) -> list[str]:
-    """Return *words* without function words such as "does", which explain nothing."""
+    """Return *words* without function words, such as "does"."""
     function_words = load_word_rules(language).function_words
     return [word for word in words if word.casefold() not in function_words]
 
 
 class _Explainer:
-    """Follows the passages of one retrieval through its lists."""
+    """Explains the movements of one retrieval's passages."""
 
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
         """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
@@ -240,7 +240,7 @@ class _Explainer:
         self._plain = _find_places(self._keys_before)
 
     def explain(self) -> Movements:
-        """Return the movements of all passages of both lists."""
+        """Return the movements of all passages of the plain and the final list."""
         retrieval = self._retrieval
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
@@ -258,7 +258,13 @@ class _Explainer:
         )
 
     def _follow_passage(self, key: Key, match: Match, place: int | None) -> Movement:
-        """Return the movement of the passage *match*, which is at *place* in the final list."""
+        """Return the movement of a passage.
+
+        Args:
+            key: The passage's key.
+            match: The passage.
+            place: The passage's rank in the final list; ``None`` if the list lacks the passage.
+        """
         if place is not None and place != self._final[key]:
             # If lists are joined without merging, a passage occurs once per search that found it.
             return Movement(match, place, match.fused_score, None, why="listed here again")
@@ -297,7 +303,7 @@ class _Explainer:
         )
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
-        """Yield the searches that found the passage *key*."""
+        """Yield a `Hit` for each search that found the passage with *key*."""
         gains = self._retrieval.gains
         for search, (ranking, places) in enumerate(
             zip(self._retrieval.rankings, self._lists, strict=True)
@@ -310,7 +316,7 @@ class _Explainer:
                 )
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
-        """Return the keywords of the evidence that are in *text*."""
+        """Return the keywords that occur in *text*."""
         evidence = self._retrieval.evidence
         if evidence is None:
             return ()
@@ -319,9 +325,9 @@ class _Explainer:
         )
 
     def _find_passing(self, key: Key, place: int | None) -> Iterator[int]:
-        """Yield the final ranks of the passages that overtook the passage *key*.
+        """Yield the final ranks of the passages that overtook the passage with *key*.
 
-        They are before it in the final list, and behind it or missing in the plain list.
+        Passages that overtook it are ahead of it in the final list, but not in the plain list.
         """
         before = self._plain.get(key)
         if before is None:
@@ -335,7 +341,7 @@ class _Explainer:
     # --- in words ---------------------------------------------------------------------------------
 
     def _say_where(self, movement: Movement) -> str:
-        """Return the passage's way from the plain list to the final one, in a few words."""
+        """Return the ranks in the plain and in the final list as text: ``from 5th to 2nd``."""
         old, place = movement.before, movement.place
         if place is None:
             last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -356,7 +362,10 @@ class _Explainer:
         return f"new at {now}{origin}"
 
     def _say_why(self, movement: Movement) -> Iterator[str]:
-        """Yield what moved the passage its way; a stage that moved it the other way is skipped."""
+        """Yield the reasons for the movement, in words.
+
+        A stage that moved the passage in the opposite direction is skipped.
+        """
         start, place = self._find_start(movement), movement.place
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
@@ -417,17 +426,20 @@ class _Explainer:
 
 
 def _goes_up(before: int | None, after: int | None) -> bool | None:
-    """Whether a passage went up between two lists; ``None`` if it stayed or is not in both."""
+    """Return whether a passage rose between two lists.
+
+    Returns ``None`` if the rank is unchanged, or if a list lacks the passage.
+    """
     return None if before is None or after is None or before == after else after < before
 
 
 def _put_first(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
-    """Return *keys*, followed by the *others* in their order."""
+    """Return *keys*, followed by the keys that are only in *others*."""
     return tuple(dict.fromkeys((*keys, *others)))
 
 
 def _find_places(keys: Iterable[Key]) -> dict[Key, int]:
-    """Return the first rank, from 1, of each of *keys*."""
+    """Return the rank of each key, from 1; the first rank if a key occurs again."""
     places: dict[Key, int] = {}
     for place, key in enumerate(keys, start=1):
         places.setdefault(key, place)
@@ -435,9 +447,9 @@ def _find_places(keys: Iterable[Key]) -> dict[Key, int]:
 
 
 def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
-    """Return the passage's key among *known_keys*.
+    """Return the key of the passage *match*, in the form that *known_keys* use.
 
-    Chunks that share an id have their text in the key.
+    If chunks share an id, their keys include the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     # A match that was built by hand has no key.
@@ -446,9 +458,9 @@ def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
 
 
 def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages that the plain call would have returned, from the question's own search.
+    """Return the passages that the plain call would have returned.
 
-    If nothing was fused, they are the result itself.
+    They come from the question's own search or, without recorded searches, from the final list.
     """
     ranking = next(
         (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None
@@ -471,7 +483,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
 
 
 def _join(texts: Sequence[str]) -> str:
-    """Return *texts* as people list them; of many, the first `_MOST_NAMED`."""
+    """Return *texts* as an English list, with at most `_MOST_NAMED` of them."""
     if len(texts) > _MOST_NAMED:
         return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))

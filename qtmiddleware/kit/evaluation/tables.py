@@ -1,4 +1,4 @@
-"""Tables of questions: CSV as spreadsheets and databases write it, with a line of column names."""
+"""Read tables of questions: CSV files from spreadsheets and databases."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 
 
 def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row of the table *file* as its cells by column, with its place in words.
+    """Yield the place of each row of *file* in words, and the row's cells by column.
 
-    Column names are lower-cased. Cells are separated by commas, semicolons or tabs, whichever makes
-    the first line name a question. The text is UTF-8, or UTF-16 as spreadsheets write it.
+    The first line holds the column names, which are lower-cased. The separator is the comma,
+    semicolon or tab that gives this line a question column. The text is UTF-8 or UTF-16.
 
     Args:
         file: The table.
-        needs: Column names of which at least one must be present.
+        needs: Column names, of which the table must have at least one.
 
     Raises:
         ConfigError: The table cannot be read. The error names the line.
@@ -61,9 +61,9 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
 def _name_cells(
     place: str, file: Path, cells: list[str], names: list[str], separator: str
 ) -> dict[str, str]:
-    """Return the *cells* by column.
+    """Return the cells of a row by column.
 
-    Raises `ConfigError` if there are more cells than columns, because they may be shifted.
+    Raises `ConfigError` if there are more cells than columns, because cells may be shifted.
     """
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         raise ConfigError(
@@ -104,7 +104,7 @@ def _fold_name(name: str) -> str:
 
 
 def _decode_table(file: Path) -> str:
-    """Return the table's text, from UTF-8 or UTF-16; raises `ConfigError` if it is neither."""
+    """Return the text of *file*; raises `ConfigError` if *file* is not UTF-8 or UTF-16."""
     try:
         with open_document(file, follow_link=True) as stream:
             content = stream.read(MOST_TABLE_BYTES + 1)
