@@ -281,8 +281,8 @@ class OpenedBench:
 
         Raises:
             ModelError: The model does not answer.
-            ConfigError: Your own function never returned a judged id. Whatever `measure` raises
-                passes through too.
+            ConfigError: Your own function never returned a judged id.
+            Exception: Any exception that `measure` raises.
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(

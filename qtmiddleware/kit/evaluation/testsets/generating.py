@@ -40,8 +40,8 @@ class Generated:
     Attributes:
         dataset: The data set.
         asked: The number of passages that were tried.
-        dropped: The number of passages without a question, by reason: the reason of a `ModelError`, or
-            ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``, ``too_long``,
+        dropped: The number of passages without a question, by reason: the reason of a `ModelError`,
+            or ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``, ``too_long``,
             ``no_question``, ``refers_to_text``, ``other_language``, ``copied``, ``unchecked`` (no
             verdict), ``unanswerable``, ``unquoted``, ``duplicate``.
         cost_usd: The cost of all replies in US dollars; ``None`` if the model's price is not known.

@@ -46,7 +46,7 @@ is the one it was made of and `answer` what it says there.
 def write(dataset: Dataset, folder: Path) -> None:
     """Write *dataset* to the new *folder*, from which `Dataset.load` can read it.
 
-    If writing fails, *folder* is not created. Only the owner can read the folder and its files,
+    If writing fails, no part of it remains. Only the owner can read the folder and its files,
     because they contain the documents. To share them, change their permissions.
 
     Raises `ConfigError` if the folder is not empty or cannot be written, or if an id or metadata
