@@ -207,23 +207,24 @@ def measure(
     whole = dataset
     for name, system in systems.items():
         runs[name], seconds[name] = _run_system(name, system, dataset, progress)
-        dataset = _leave_failed_out(name, runs[name], dataset, failures)
+        dataset = _drop_failed_questions(name, runs[name], dataset, failures)
     for name, system in (deep or {}).items():
         deep_runs[name], _ = _run_system(f"{name}, deep", system, dataset, progress)
-        dataset = _leave_failed_out(name, deep_runs[name], dataset, failures)
+        dataset = _drop_failed_questions(name, deep_runs[name], dataset, failures)
     answered = [question.id for question in dataset.questions]
     runs = {
         name: {question_id: system_runs[question_id] for question_id in answered}
         for name, system_runs in runs.items()
     }
     measured = {
-        name: evaluate(dataset.qrels, _list_ids(system_runs)) for name, system_runs in runs.items()
+        name: evaluate(dataset.qrels, _collect_ids(system_runs))
+        for name, system_runs in runs.items()
     }
     for name, system_runs in deep_runs.items():
         measured[name] = PerQuery(
             {
                 **measured[name].values,
-                **evaluate(dataset.qrels, _list_ids(system_runs), DEEP).values,
+                **evaluate(dataset.qrels, _collect_ids(system_runs), DEEP).values,
             }
         )
     scores = {}
@@ -255,7 +256,7 @@ def measure(
             replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
             for name, score in scores.items()
         ),
-        notes=(*notes, *_describe_failures(failures, whole), *_find_doubts(dataset, runs)),
+        notes=(*notes, *_describe_failures(failures, whole), *_describe_doubts(dataset, runs)),
         seed=seed,
         data_hash=whole.data_hash,
         fingerprints=whole.fingerprints,
@@ -274,7 +275,7 @@ def require_measurable(dataset: Dataset) -> None:
         raise ConfigError(
             f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries"
         )
-    if not any(map(_is_answerable, dataset.qrels.values())):
+    if not any(map(_has_relevant_passage, dataset.qrels.values())):
         raise ConfigError(
             f"the data set {dataset.name} must have a passage with a grade above 0", path="qrels"
         )
@@ -409,7 +410,7 @@ def _run_system(
     return runs, seconds
 
 
-def _leave_failed_out(
+def _drop_failed_questions(
     name: str, runs: Mapping[str, Run], dataset: Dataset, failures: dict[str, dict[str, Exception]]
 ) -> Dataset:
     """Return *dataset* without the questions that the system called *name* failed on.
@@ -453,7 +454,7 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _list_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
+def _collect_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
     return {question: run.ids for question, run in runs.items()}
 
 
@@ -509,10 +510,10 @@ def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
     return {name: Percentiles.of(values) for name, values in stages.items()}
 
 
-def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
+def _describe_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
     """Yield one sentence per reason to doubt the figures of *runs*."""
     count = len(dataset.questions)
-    if unanswerable := sum(not _is_answerable(grades) for grades in dataset.qrels.values()):
+    if unanswerable := sum(not _has_relevant_passage(grades) for grades in dataset.qrels.values()):
         yield (
             f"{unanswerable} of {count} questions have no relevant passage in their judgements; "
             "they count as 0 for every system."
@@ -535,5 +536,5 @@ def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Ite
             )
 
 
-def _is_answerable(grades: Mapping[str, int]) -> bool:
+def _has_relevant_passage(grades: Mapping[str, int]) -> bool:
     return any(grade > 0 for grade in grades.values())

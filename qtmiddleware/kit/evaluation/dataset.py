@@ -106,8 +106,8 @@ class Dataset:
                 f" qtm compare --data {root} lets a model rank the answers from your index",
                 path=str(root),
             )
-        passages = _read_records(root / "corpus.jsonl", _build_passage)
-        questions = _read_records(root / "queries.jsonl", _build_question)
+        passages = _build_objects(root / "corpus.jsonl", _build_passage)
+        questions = _build_objects(root / "queries.jsonl", _build_question)
         qrels = _read_qrels(
             root,
             split,
@@ -205,7 +205,7 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
     questions: dict[str, Question] = {}
     for number, (place, record) in enumerate(read_records(file), 1):
         try:
-            question = build_asked(record, str(number))
+            question = parse_question(record, str(number))
             if question.id in questions:
                 raise ValueError(f"the id {question.id!r} occurs a second time")
         except ValueError as error:
@@ -242,7 +242,7 @@ def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str,
         yield f"{file} question {number}", record
 
 
-def build_asked(record: Any, number: str) -> Question:
+def parse_question(record: Any, number: str) -> Question:
     """Return the question in *record*. If the record has no id, *number* becomes the id.
 
     Raises `ValueError` if the record is not an object or has no question.
@@ -272,7 +272,7 @@ def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
     digest.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
 
 
-def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
     """Return the objects that *build* makes of the lines of *file*, in the file's order.
 
     Every line must be a JSON object with its own ``_id``.
@@ -345,7 +345,7 @@ def _build_question(record: dict[str, Any]) -> Question:
 
 def load_judged_folder(root: Path, split: str) -> Dataset:
     """Load the questions and judgements in the folder *root*, without the passages."""
-    questions = _read_records(root / "queries.jsonl", _build_question)
+    questions = _build_objects(root / "queries.jsonl", _build_question)
     qrels = _read_qrels(root, split, {question.id for question in questions}, None)
     return Dataset(
         root.resolve().name,

@@ -124,18 +124,18 @@ class Baseline:
             data = Path(path).expanduser().read_bytes()
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise _baseline_error(
+            raise _build_error(
                 path, f"the baseline {path} cannot be read: {why}; {_HOW}"
             ) from error
         if not data.strip():
-            raise _baseline_error(
+            raise _build_error(
                 path, f"the baseline {path} is empty; {_HOW}, and compare in a later run"
             )
         try:
             # Parse bytes, because some shells redirect a command's output as UTF-16.
             plain = json.loads(data)
         except (ValueError, RecursionError):
-            raise _baseline_error(
+            raise _build_error(
                 path, f"the baseline {path} is no JSON, or was cut; {_HOW}"
             ) from None
         return cls.of(plain, str(path))
@@ -153,10 +153,10 @@ class Baseline:
             (data_hash,) = _read_texts({"hash": plain["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
-            raise _baseline_error(name, message) from None
+            raise _build_error(name, message) from None
         if not any(values.get(PRIMARY, {}).values()):
             why = f"{_HOW}, with judgements in --data"
-            raise _baseline_error(name, f"the baseline {name} must hold judged questions; {why}")
+            raise _build_error(name, f"the baseline {name} must hold judged questions; {why}")
         values_of_keys = (plain.get(key) for key in ("version", "model"))
         texts = (text if isinstance(text, str) else None for text in values_of_keys)
         return cls(name, values, data_hash, fingerprints, settings, *texts)
@@ -170,7 +170,7 @@ class Baseline:
         parts = [part for part in _PARTS if then.get(part) != now[part]] if then else ["data"]
         if not parts:
             return
-        raise _baseline_error(
+        raise _build_error(
             self.name,
             f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
             "compared. Use the same --function, --data, --split, --recordings, --questions and "
@@ -188,16 +188,16 @@ class Baseline:
         if not values_by_system:
             flag = " and --deep" if rule.measure in DEEP else ""
             message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
-            raise _baseline_error(self.name, message)
+            raise _build_error(self.name, message)
         if values_by_system.keys().isdisjoint(systems):
-            raise _baseline_error(
+            raise _build_error(
                 self.name,
                 f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
                 f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
             )
 
 
-def _baseline_error(path: str | Path, message: str) -> ConfigError:
+def _build_error(path: str | Path, message: str) -> ConfigError:
     """Return a `ConfigError` with *message* for the baseline at *path*."""
     return ConfigError(message, path=OPTION, value=str(path))
 
@@ -211,11 +211,11 @@ def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
             by_system = values.setdefault(measure, {})
             if name in by_system:
                 raise ValueError(name)
-            by_system[name] = {id_: _read_value(value) for id_, value in by_question.items()}
+            by_system[name] = {id_: _parse_value(value) for id_, value in by_question.items()}
     return values
 
 
-def _read_value(value: Any) -> float:
+def _parse_value(value: Any) -> float:
     # JSON may contain NaN, which is not between 0 and 1 either.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(value)

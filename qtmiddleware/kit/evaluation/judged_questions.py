@@ -15,8 +15,8 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.dataset import (
     Dataset,
     Question,
-    build_asked,
     load_judged_folder,
+    parse_question,
     read_records,
 )
 
@@ -58,7 +58,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     by_text: dict[str, str] = {}
     for place, record in read_records(root, needs=(_ID, *_IDS)):
         try:
-            question, ids, is_named = _read_record(record, str(len(questions) + 1))
+            question, ids, is_named = _parse_judged_record(record, str(len(questions) + 1))
             question_id = by_text.get(question.text) if not is_named else None
             if question_id is None and question.id in questions:
                 raise ValueError(f"the id {question.id!r} occurs a second time")
@@ -78,7 +78,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     return Dataset(root.stem, (), tuple(questions.values()), qrels)
 
 
-def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
+def _parse_judged_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
     """Return the record's question, its passage ids, and whether the question has its own id.
 
     Raises `ValueError`, which names the missing field.
@@ -96,9 +96,9 @@ def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
         if name in rest and not str(rest[name]).strip():
             del rest[name]
     # White space around a question is not part of what a user would ask.
-    question = build_asked(rest, number)
+    question = parse_question(rest, number)
     question = replace(question, text=question.text.strip())
-    ids = _split_ids(value) if ids_name is not None else _list_ids([value])
+    ids = _split_ids(value) if ids_name is not None else _clean_ids([value])
     if not ids:
         id_name = ids_name or _ID
         raise ValueError(f'has no passage id under "{id_name}". Fill it in, or remove the question')
@@ -120,10 +120,10 @@ def _split_ids(value: Any) -> list[str]:
                 ) from None
         else:
             value = value.translate(_BETWEEN_IDS).split(",")
-    return _list_ids(value if isinstance(value, list) else [value])
+    return _clean_ids(value if isinstance(value, list) else [value])
 
 
-def _list_ids(values: list[Any]) -> list[str]:
+def _clean_ids(values: list[Any]) -> list[str]:
     """Return *values* as texts, without blank and repeated ids."""
     if not all(
         value is None or (isinstance(value, str | int) and not isinstance(value, bool))

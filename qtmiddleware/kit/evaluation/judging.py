@@ -261,7 +261,7 @@ def judge(
     sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
-    def ask_systems(question: Question) -> Ballot:
+    def build_ballot(question: Question) -> Ballot:
         answers: list[str] = []
         try:
             answers.append(_require_text(baseline(question)))
@@ -272,7 +272,7 @@ def judge(
         return Ballot(question, answers, panel.draw_orders(2) if differ else ())
 
     judged = [question for question in questions if question.reference]
-    ballots = panel.ask(judged, ask_systems, progress)
+    ballots = panel.ask(judged, build_ballot, progress)
     return Judged(
         baseline=baseline_name,
         challenger=challenger_name,

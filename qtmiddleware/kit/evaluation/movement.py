@@ -217,11 +217,11 @@ class _Explainer:
         self._retrieval = retrieval
         self._before = before
         evidence = retrieval.evidence
-        order = retrieval.fused if evidence is None else _put_first(evidence.keys, retrieval.fused)
-        self._lists = [_find_places(ranking.keys) for ranking in retrieval.rankings]
+        order = retrieval.fused if evidence is None else _merge_keys(evidence.keys, retrieval.fused)
+        self._lists = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
         self._labels = label_searches(ranking.variant for ranking in retrieval.rankings)
-        self._fused = _find_places(retrieval.fused)
-        self._weighed = {} if evidence is None else _find_places(order)
+        self._fused = _rank_keys(retrieval.fused)
+        self._weighed = {} if evidence is None else _rank_keys(order)
         self._scores = (
             {} if evidence is None else dict(zip(evidence.keys, evidence.scores, strict=True))
         )
@@ -229,15 +229,15 @@ class _Explainer:
             {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
         )
         self._reranked = (
-            _find_places(_put_first(retrieval.reranked, order)) if retrieval.reranked else {}
+            _rank_keys(_merge_keys(retrieval.reranked, order)) if retrieval.reranked else {}
         )
         self._rerank_scores = dict(zip(retrieval.reranked, retrieval.rerank_scores, strict=True))
-        self._final = _find_places([match.key for match in retrieval.matches])
+        self._final = _rank_keys([match.key for match in retrieval.matches])
         known_keys = self._final.keys() | {
             key for ranking in retrieval.rankings for key in ranking.keys
         }
         self._keys_before = [_find_key(match, known_keys) for match in before]
-        self._plain = _find_places(self._keys_before)
+        self._plain = _rank_keys(self._keys_before)
 
     def explain(self) -> Movements:
         """Return the movements of all passages of the plain and the final list."""
@@ -245,11 +245,11 @@ class _Explainer:
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
             passages=tuple(
-                self._follow_passage(match.key, match, place)
+                self._explain_passage(match.key, match, place)
                 for place, match in enumerate(retrieval.matches, start=1)
             ),
             dropped=tuple(
-                self._follow_passage(key, match, None)
+                self._explain_passage(key, match, None)
                 for key, match in matches_before.items()
                 if key not in self._final
             ),
@@ -257,7 +257,7 @@ class _Explainer:
             evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
-    def _follow_passage(self, key: Key, match: Match, place: int | None) -> Movement:
+    def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of a passage.
 
         Args:
@@ -293,12 +293,14 @@ class _Explainer:
             keywords=() if share is None else self._find_keywords(match.text or ""),
             reranked_place=self._reranked.get(key),
             rerank_score=self._rerank_scores.get(key),
-            passed_by=tuple(self._find_passing(key, place)),
+            passed_by=tuple(self._list_overtaking_ranks(key, place)),
         )
         return replace(
             movement,
             why=": ".join(
-                filter(None, (self._say_where(movement), "; ".join(self._say_why(movement))))
+                filter(
+                    None, (self._describe_ranks(movement), "; ".join(self._list_reasons(movement)))
+                )
             ),
         )
 
@@ -324,7 +326,7 @@ class _Explainer:
             " ".join(words for words, _ in evidence.keywords), text, evidence.language
         )
 
-    def _find_passing(self, key: Key, place: int | None) -> Iterator[int]:
+    def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that overtook the passage with *key*.
 
         Passages that overtook it are ahead of it in the final list, but not in the plain list.
@@ -340,7 +342,7 @@ class _Explainer:
 
     # --- in words ---------------------------------------------------------------------------------
 
-    def _say_where(self, movement: Movement) -> str:
+    def _describe_ranks(self, movement: Movement) -> str:
         """Return the ranks in the plain and in the final list as text: ``from 5th to 2nd``."""
         old, place = movement.before, movement.place
         if place is None:
@@ -353,7 +355,7 @@ class _Explainer:
         now = format_place(place)
         if old is not None:
             return f"stays {now}" if old == place else f"from {format_place(old)} to {now}"
-        start = self._find_start(movement)
+        start = self._get_search_rank(movement)
         origin = (
             f", from {format_place(start)} in the question's own search"
             if start is not None
@@ -361,15 +363,16 @@ class _Explainer:
         )
         return f"new at {now}{origin}"
 
-    def _say_why(self, movement: Movement) -> Iterator[str]:
+    def _list_reasons(self, movement: Movement) -> Iterator[str]:
         """Yield the reasons for the movement, in words.
 
         A stage that moved the passage in the opposite direction is skipped.
         """
-        start, place = self._find_start(movement), movement.place
+        start, place = self._get_search_rank(movement), movement.place
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
-            _goes_up(before, after) for before, after in zip((start, *stages), stages, strict=False)
+            _has_risen(before, after)
+            for before, after in zip((start, *stages), stages, strict=False)
         )
         is_down = place is None or (movement.before is not None and place > movement.before)
         if not is_down:
@@ -386,12 +389,12 @@ class _Explainer:
                     "also " if is_found_by_question else "",
                     ", not by the question's own search" if is_missed_by_question else "",
                 )
-                yield f"{prefix}found by {_join(labels)}{suffix}"
+                yield f"{prefix}found by {_join_texts(labels)}{suffix}"
             if (words := self._drop_function_words(movement.keywords)) and by_words is not False:
-                yield f"holds {_join([repr(word) for word in words])}"
+                yield f"holds {_join_texts([repr(word) for word in words])}"
         elif movement.passed_by:
             who = "the passage" if len(movement.passed_by) == 1 else "those"
-            yield f"passed by {who} now {_join(list(map(format_place, movement.passed_by)))}"
+            yield f"passed by {who} now {_join_texts(list(map(format_place, movement.passed_by)))}"
         if is_down and by_fusion is False:
             yield "the other searches raise other passages"
         if is_down and by_words is False and movement.keywords:
@@ -420,12 +423,12 @@ class _Explainer:
     def _drop_function_words(self, words: Sequence[str]) -> list[str]:
         return drop_function_words(words, find_language(self._retrieval)) if words else []
 
-    def _find_start(self, movement: Movement) -> int | None:
+    def _get_search_rank(self, movement: Movement) -> int | None:
         """Return the passage's rank in the question's own search."""
         return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
-def _goes_up(before: int | None, after: int | None) -> bool | None:
+def _has_risen(before: int | None, after: int | None) -> bool | None:
     """Return whether a passage rose between two lists.
 
     Returns ``None`` if the rank is unchanged, or if a list lacks the passage.
@@ -433,12 +436,12 @@ def _goes_up(before: int | None, after: int | None) -> bool | None:
     return None if before is None or after is None or before == after else after < before
 
 
-def _put_first(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
+def _merge_keys(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
     """Return *keys*, followed by the keys that are only in *others*."""
     return tuple(dict.fromkeys((*keys, *others)))
 
 
-def _find_places(keys: Iterable[Key]) -> dict[Key, int]:
+def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
     """Return the rank of each key, from 1; the first rank if a key occurs again."""
     places: dict[Key, int] = {}
     for place, key in enumerate(keys, start=1):
@@ -482,7 +485,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
     )
 
 
-def _join(texts: Sequence[str]) -> str:
+def _join_texts(texts: Sequence[str]) -> str:
     """Return *texts* as an English list, with at most `_MOST_NAMED` of them."""
     if len(texts) > _MOST_NAMED:
         return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"

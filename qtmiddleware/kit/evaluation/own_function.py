@@ -129,7 +129,7 @@ class OwnFunction:
             and active_settings.escalation.mode == "auto"
         )
         memory = None if is_gated else self.memory
-        name = describe_system(settings, passage_count)
+        name = identify_system(settings, passage_count)
 
         def run(question: Question) -> Run:
             result = None if memory is None else memory.recall(name, question.id)
@@ -162,14 +162,14 @@ class OwnFunction:
             return Run((), error=error)
 
 
-def describe_system(settings: Mapping[str, Any], top_k: int | None) -> str:
+def identify_system(settings: Mapping[str, Any], top_k: int | None) -> str:
     """Return a text that identifies the system with *settings* and *top_k* in a `RunMemory`."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
 
 
 def hash_settings(settings: Mapping[str, Any]) -> str:
     """Return the sha256 of *settings*, in hex."""
-    return hashlib.sha256(describe_system(settings, None).encode()).hexdigest()
+    return hashlib.sha256(identify_system(settings, None).encode()).hexdigest()
 
 
 def configure(function: Any, settings: Mapping[str, Any]) -> Any:

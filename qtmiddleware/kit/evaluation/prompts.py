@@ -244,13 +244,13 @@ def build_ranking_prompt(
         **({"history": history} if history else {}),
         "question": question.text,
         **({"reference": question.reference} if question.reference else {}),
-        **{letter: _cut_to_limit(text) for letter, text in zip(letters, shown, strict=True)},
+        **{letter: _cut_for_judge(text) for letter, text in zip(letters, shown, strict=True)},
     }
     filled = replace(task, data=task.data.format(names=names), fields=fields)
     return filled.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(shown))
 
 
-def _cut_to_limit(shown: str | Sequence[str]) -> str | list[str]:
+def _cut_for_judge(shown: str | Sequence[str]) -> str | list[str]:
     """Return an answer, or each passage of a list, cut to the length that a judge sees."""
     if isinstance(shown, str):
         return shown[:MOST_ANSWER_CHARS]
@@ -324,10 +324,10 @@ class PromptRunner:
         return [
             self._read_outcome(outcome)
             for batch in batches
-            for outcome in run(self._ask_together(batch), self._performer)
+            for outcome in run(self._ask_concurrently(batch), self._performer)
         ]
 
-    def _ask_together(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
+    def _ask_concurrently(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
         """Ask all *prompts* at the same time; return the outcomes in the order of *prompts*."""
         deadline = Deadline.after(self._timeout)
         # Each prompt has its own deadline object, because cancelling one must not cancel all.

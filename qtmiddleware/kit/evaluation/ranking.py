@@ -27,7 +27,7 @@ MOST_SYSTEMS: Final = len(LETTERS) - 1
 """How many systems can be ranked at once; the last letter is for the control."""
 FEWEST: Final = 6
 """With fewer questions nothing is significant: by chance, 5 agree in 6 of 100 cases (2 / 2^5)."""
-_SWAYED: Final = "length"
+_LENGTH_DECIDED: Final = "length"
 _RESAMPLES: Final = 1_000
 
 
@@ -88,9 +88,9 @@ class Standing:
             "weaknesses": list(self.weaknesses),
             "firsts": self.firsts,
             "questions": self.questions,
-            "interval": _round_all(self.interval),
+            "interval": _round_interval(self.interval),
             "lead": None if self.lead is None else round(self.lead, 3),
-            "leadInterval": _round_all(self.lead_interval),
+            "leadInterval": _round_interval(self.lead_interval),
         }
 
 
@@ -179,12 +179,14 @@ class RankedSystems:
     @property
     def failed(self) -> int:
         """The number of questions without a ranking, not counting `set_aside`."""
-        return sum(not ranking.standings and ranking.error != _SWAYED for ranking in self.questions)
+        return sum(
+            not ranking.standings and ranking.error != _LENGTH_DECIDED for ranking in self.questions
+        )
 
     @property
     def set_aside(self) -> int:
         """The number of questions set aside because the judge preferred the longer control."""
-        return sum(ranking.error == _SWAYED for ranking in self.questions)
+        return sum(ranking.error == _LENGTH_DECIDED for ranking in self.questions)
 
     @property
     def agreement(self) -> float | None:
@@ -296,7 +298,7 @@ def rank(
     ]
     ballots = judge.ask(
         judged,
-        lambda question: _fill_ballot(question, _collect_answers(question, answers), judge),
+        lambda question: _build_ballot(question, _collect_answers(question, answers), judge),
         progress,
     )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
@@ -321,15 +323,15 @@ def _collect_answers(
     }
 
 
-def _fill_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
+def _build_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
     """Return a ballot with each distinct answer and, at the end, the control."""
     texts = list(dict.fromkeys(answers.values()))
-    control = _repeat(judge.random.choice(texts))
+    control = _write_twice(judge.random.choice(texts))
     shown = list(dict.fromkeys((*texts, control)))
     return Ballot(question, shown, judge.draw_orders(len(shown)) if len(texts) > 1 else ())
 
 
-def _repeat(text: str) -> str:
+def _write_twice(text: str) -> str:
     return f"{text}\n\n{text}"
 
 
@@ -352,24 +354,24 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
         (
             index
             for index, text in enumerate(texts)
-            if [_repeat(text)] == list(ballot.shown[control:])
+            if [_write_twice(text)] == list(ballot.shown[control:])
         ),
         None,
     )
     if repeated is not None:
         systems.append(f"{systems[repeated]}, said twice")
     reasons = ballot.list_reasons(systems)
-    marks = [_rank_among_themselves(opinion.marks[:control]) for opinion in ballot.opinions]
+    marks = [_rank_without_control(opinion.marks[:control]) for opinion in ballot.opinions]
     agreement = _measure_agreement(marks)
-    if repeated is not None and _is_swayed(ballot.opinions, control, repeated):
+    if repeated is not None and _prefers_control(ballot.opinions, control, repeated):
         return RankedAnswers(
-            ballot.question.id, reasons=reasons, error=_SWAYED, agreement=agreement
+            ballot.question.id, reasons=reasons, error=_LENGTH_DECIDED, agreement=agreement
         )
     standings = _assign_ranks(
         _build_standing(name, [order_marks[texts.index(text)] for order_marks in marks])
         for name, text in answers.items()
     )
-    is_flip = not frozenset.intersection(*map(_find_best, marks))
+    is_flip = not frozenset.intersection(*map(_find_best_indices, marks))
     return RankedAnswers(
         ballot.question.id, standings, reasons, is_flip=is_flip, agreement=agreement
     )
@@ -387,7 +389,7 @@ def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
     )
 
 
-def _is_swayed(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
+def _prefers_control(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
     """Return whether the judge prefers the control to the repeated answer.
 
     The judge must do so in both an order and its reverse, for most of the drawn orders.
@@ -397,7 +399,7 @@ def _is_swayed(opinions: Sequence[Opinion], control: int, repeated: int) -> bool
     return 2 * sum(pairs) > len(pairs)
 
 
-def _rank_among_themselves(marks: Sequence[Mark]) -> list[Mark]:
+def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
     """Return *marks* with new places, from 1, that leave out the control."""
     places = [mark.place for mark in marks]
     return [
@@ -422,12 +424,12 @@ def _measure_agreement(opinions: Sequence[Sequence[Mark]]) -> float:
     )
 
 
-def _compare_places(place: float, other: float) -> int:
-    """Return -1 if *place* is before *other*, 0 if both are equal, 1 if *place* is behind."""
-    return (place > other) - (place < other)
+def _compare_places(place: float, other_place: float) -> int:
+    """Return -1 if *place* is before *other_place*, 0 if both are equal, 1 if *place* is behind."""
+    return (place > other_place) - (place < other_place)
 
 
-def _find_best(marks: Sequence[Mark]) -> frozenset[int]:
+def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
     """Return the indices of the marks with the best place."""
     best = min(mark.place for mark in marks)
     return frozenset(index for index, mark in enumerate(marks) if mark.place == best)
@@ -440,7 +442,7 @@ def resample(values: Sequence[float], seed: int) -> tuple[float, float]:
     return means[int(tail * _RESAMPLES)], means[int((1.0 - tail) * _RESAMPLES) - 1]
 
 
-def _round_all(interval: tuple[float, float] | None) -> list[float] | None:
+def _round_interval(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else [round(end, 3) for end in interval]
 
 

@@ -288,13 +288,13 @@ def judge_lists(
         )
     panel = Judge(LISTS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
-    def show(question: Question) -> Ballot:
+    def build_ballot(question: Question) -> Ballot:
         logged = report.questions[int(question.id)]
         lists = [[shown.text for shown in passages] for passages in (logged.ours, logged.plain)]
         return Ballot(question, lists, panel.draw_orders(2))
 
     ballots = panel.ask(
-        [Question(str(index), report.questions[index].query) for index in judged], show
+        [Question(str(index), report.questions[index].query) for index in judged], build_ballot
     )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
     if (

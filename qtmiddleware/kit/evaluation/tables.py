@@ -55,10 +55,10 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
         if is_header:
             is_header = False
             continue
-        yield place, _name_cells(place, file, cells, names, separator)
+        yield place, _map_cells_to_columns(place, file, cells, names, separator)
 
 
-def _name_cells(
+def _map_cells_to_columns(
     place: str, file: Path, cells: list[str], names: list[str], separator: str
 ) -> dict[str, str]:
     """Return the cells of a row by column.
@@ -85,7 +85,7 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
             header = next((row for row in rows if any(map(str.strip, row))), [])
         except csv.Error:
             continue
-        names = [_fold_name(cell) for cell in header]
+        names = [_normalize_name(cell) for cell in header]
         if not set(names).isdisjoint(QUESTION_NAMES) and (
             not needs or not set(names).isdisjoint(needs)
         ):
@@ -99,7 +99,7 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
     raise ConfigError(f"{file} must name {expected} in its first line, not {shown}", path=str(file))
 
 
-def _fold_name(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.strip().casefold()
 
 

@@ -42,10 +42,10 @@ class BenchPass:
         with open_bench(self.data, replace(self.options, client=timed)) as opened:
             for settings in self.systems.values():
                 if build_config(settings).settings.transformation_type != "none":
-                    yield from _ask_system(opened, settings)
+                    yield from _send_prompts(opened, settings)
 
 
-def _ask_system(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
+def _send_prompts(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
     """Send the bench's model the prompts of the system with *settings*.
 
     Yields after each question.

@@ -367,7 +367,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Replies:
+class _ReplySource:
     """The source of the model's replies.
 
     Attributes:
@@ -403,11 +403,11 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
         MissingExtra: A package is not installed.
     """
     with ExitStack() as stack:
-        replies = _open_replies(_open_data(folder, options), options, stack)
+        replies = _open_reply_source(_open_data(folder, options), options, stack)
         data, question_notes = _draw_questions(replies.data, options)
         if options.check is not None:
             options.check(data)
-        bench = _open_searching(data, replies.model, options, stack)
+        bench = _open_search_backend(data, replies.model, options, stack)
         notes = (*replies.notes, *question_notes)
         if options.function is not None:
             notes = (*notes, *_describe_function(options.function, cast(OwnFunction, bench)))
@@ -435,7 +435,7 @@ def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
     return data
 
 
-def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Replies:
+def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -> _ReplySource:
     """Return the source of replies: a wrapped function's own model, a recording, or a model."""
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
@@ -445,7 +445,7 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
             if has_model
             else _NO_MODEL_ASKED
         )
-        return _Replies(data, None, has_model, (note,))
+        return _ReplySource(data, None, has_model, (note,))
     if recordings is not None:
         replayed, recorded_data, fields = select_recorded(data, recordings)
         prices = {
@@ -458,13 +458,13 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
         notes = _describe_recording(
             recordings, options.model_ms, len(recorded_data.questions), len(data.questions)
         )
-        return _Replies(recorded_data, estimated, True, (*notes, estimated.note), fields)
+        return _ReplySource(recorded_data, estimated, True, (*notes, estimated.note), fields)
     has_model = options.client is not None or has_language_model(settings)
     model = stack.enter_context(open_model(settings, client=options.client, cache=options.cache))
     note = _describe_model(model, has_model=has_model)
     if options.record is not None and not has_model:
         raise ConfigError(f"--record needs a language model. {note}", path="record")
-    return _Replies(data, model, has_model, (note,))
+    return _ReplySource(data, model, has_model, (note,))
 
 
 def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
@@ -482,14 +482,14 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
     return data, notes
 
 
-def _open_searching(
+def _open_search_backend(
     data: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
 ) -> Bench | OwnFunction:
     """Return your own function, or a bench with an index of the passages of *data*."""
     settings, cache = options.settings, options.cache
     if options.record is not None and model is not None:
         # Outside the cache, so that cached replies are recorded too.
-        model = RecordingModel(model, _require_writable(options.record))
+        model = RecordingModel(model, _check_writable(options.record))
     if options.function is not None:
         function = open_function(
             options.function, data, settings=settings, model=model, cache=cache
@@ -575,10 +575,10 @@ def ask_ahead(
         # Loading the client must not count as the time of the first replies.
         import_module("openai")
     refuse_running_loop("ask_ahead")
-    asyncio.run(_ask_all(model, data, systems, concurrency, progress))
+    asyncio.run(_ask_all_questions(model, data, systems, concurrency, progress))
 
 
-async def _ask_all(
+async def _ask_all_questions(
     model: LanguageModel,
     data: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
@@ -618,7 +618,7 @@ async def _ask_all(
                 )
 
 
-def _require_writable(recording: Path) -> Path:
+def _check_writable(recording: Path) -> Path:
     """Return *recording*; raises `ConfigError` if the file cannot be written.
 
     The check comes before the first question to the model.

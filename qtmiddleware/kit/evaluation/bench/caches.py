@@ -211,7 +211,7 @@ class CachedEmbedder:
         """
         if not can_be_sent(self._inner):
             return
-        batches = list(self._select_missing(pages))
+        batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
         build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
         for vectors, share in engine.map(build, batches):
@@ -246,7 +246,7 @@ class CachedEmbedder:
             for text in texts
         }
 
-    def _select_missing(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
+    def _select_missing_texts(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
         """Yield the keys and texts of each page that have no vector in the file."""
         seen: set[bytes] = set()
         for page in pages:

@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.measures import DEPTH, TOP_K
 from qtmiddleware.kit.evaluation.own_function import (
     IdCheck,
     OwnFunction,
-    describe_system,
+    identify_system,
     open_runner,
 )
 from qtmiddleware.protocols import LanguageModel
@@ -192,7 +192,7 @@ def forecast_searches(
             for follows in (False, True)
         )
         for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
-            name = describe_system(settings, top_k)
+            name = identify_system(settings, top_k)
             searches += sum(
                 for_follow_up if question.history else for_first_question
                 for question in data.questions

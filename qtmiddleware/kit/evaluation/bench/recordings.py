@@ -55,7 +55,7 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
     fields: set[str] = set()
     for question in data.questions:
         try:
-            reply = model.complete(_ask_everything(question), Deadline())
+            reply = model.complete(_build_full_prompt(question), Deadline())
         except ModelError as error:
             if error.reason == "unrecorded":
                 continue
@@ -78,7 +78,7 @@ def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
     ) - {_STANDALONE}
 
 
-def _ask_everything(question: Question) -> Prompt:
+def _build_full_prompt(question: Question) -> Prompt:
     """Return a prompt that requests every field for *question*."""
     fields = {
         field.name: field

@@ -439,7 +439,7 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
     Names are placed greedily, beginning with the best systems. A mark whose name does not fit gets
     a number instead. Points at the same position share a mark.
     """
-    dots = _join_marks([_make_mark([point], is_numbered=False) for point in points])
+    dots = _merge_overlapping_marks([_make_mark([point], is_numbered=False) for point in points])
     numbered: list[Mark] = []
     while True:
         labelled = _place_labels(dots, numbered)
@@ -449,7 +449,7 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
         crowded = [
             _make_mark(mark.points, is_numbered=True) for mark in labelled if mark.label is None
         ]
-        marks = _join_marks(
+        marks = _merge_overlapping_marks(
             [
                 *numbered,
                 *crowded,
@@ -462,10 +462,10 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
         )
 
 
-def _join_marks(separate: Iterable[Mark]) -> list[Mark]:
+def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
     """Return the marks after merging marks that overlap; best system first."""
     marks: list[Mark] = []
-    for added in separate:
+    for added in separate_marks:
         mark = added
         while covered := [other for other in marks if other.box.overlaps(mark.box)]:
             marks = [other for other in marks if other not in covered]

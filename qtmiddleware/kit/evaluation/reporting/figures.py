@@ -162,7 +162,7 @@ class Column:
         return self.format(self.number(score))
 
 
-def _read_mean(measure: str) -> Callable[[SystemScore], float | None]:
+def _build_mean_reader(measure: str) -> Callable[[SystemScore], float | None]:
     return lambda score: score.means.get(measure)
 
 
@@ -184,40 +184,43 @@ FIRST: Final = Column(
 )
 _COLUMNS: Final = (
     Column(
-        PRIMARY, "quality of the first ten passages, 0 to 1", _read_mean(PRIMARY), format_measure
+        PRIMARY,
+        "quality of the first ten passages, 0 to 1",
+        _build_mean_reader(PRIMARY),
+        format_measure,
     ),
     GAIN,
     FIRST,
     Column(
         "R@10",
         "share of the relevant passages that are among the first ten",
-        _read_mean("R@10"),
+        _build_mean_reader("R@10"),
         format_measure,
     ),
     Column(
         _DEEP,
         "share of the relevant passages that are among the first hundred",
-        _read_mean(_DEEP),
+        _build_mean_reader(_DEEP),
         format_measure,
     ),
     Column(
         "MRR@10",
         "1 / rank of the first relevant passage",
-        _read_mean("MRR@10"),
+        _build_mean_reader("MRR@10"),
         format_measure,
         True,
     ),
     Column(
         "P@5",
         "share of relevant passages among the first five",
-        _read_mean("P@5"),
+        _build_mean_reader("P@5"),
         format_measure,
         True,
     ),
     Column(
         "MAP",
         "mean of the precision at each relevant passage",
-        _read_mean("AP"),
+        _build_mean_reader("AP"),
         format_measure,
         True,
     ),

@@ -72,7 +72,7 @@ def page(
     best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
     finder = verdicts.HurtFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
-    details = list(_describe_systems(comparison, finder, up))
+    details = list(_build_details(comparison, finder, up))
     # Without a script, a style rule shows the panel of the selected system.
     panel_rules = (
         f".detail:has(#system-{detail.place}:checked) #panel-{detail.place}{{display:block}}\n"
@@ -113,7 +113,7 @@ def page(
     )
 
 
-def _describe_systems(
+def _build_details(
     comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis
 ) -> Iterator[Detail]:
     """Yield the details of every challenger, with charts on the scale of the axis *up*."""

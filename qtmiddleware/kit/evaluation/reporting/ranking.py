@@ -168,7 +168,7 @@ def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
             yield RankedQuestion(
                 question=shorten(row.question.text, _QUESTION_LENGTH),
                 reference=shorten(row.question.reference, _ANSWER_LENGTH),
-                order=_write_order(ranking),
+                order=_write_ranking_line(ranking),
                 answers=tuple(_describe_answers(row, ranking)),
                 reasons=tuple(
                     (
@@ -180,7 +180,7 @@ def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
             )
 
 
-def _write_order(ranking: RankedAnswers) -> str:
+def _write_ranking_line(ranking: RankedAnswers) -> str:
     """Return the ranking on one line, or the reason for a missing ranking."""
     if ranking.error:
         explanations = {

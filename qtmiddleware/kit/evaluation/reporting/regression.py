@@ -24,10 +24,10 @@ def write_headline(gate: Gate) -> str:
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
     if gate.rule.bound is not None:
         return f"No system lost more than the allowed {_format_size(gate.rule.bound)} points."
-    return f"Found no loss that is more than chance.{_describe_hidden(gate)}"
+    return f"Found no loss that is more than chance.{_describe_possible_loss(gate)}"
 
 
-def _describe_hidden(gate: Gate) -> str:
+def _describe_possible_loss(gate: Gate) -> str:
     """Return a sentence on the largest loss inside the intervals; empty if there is no loss."""
     lowest = min(gate.changes, key=lambda change: change.difference.low)
     size = _format_size(lowest.difference.low)
@@ -55,7 +55,7 @@ def write_comment(gate: Gate) -> str:
     """
     worse = [change for change in gate.changes if change.verdict == "worse"]
     reasons = (f"{_quote_name(change.name)}: {_describe_change(gate, change)}" for change in worse)
-    worst = [_list_worst(change) for change in gate.changes if change.worse]
+    worst = [_write_worst_questions(change) for change in gate.changes if change.worse]
     remarks = (*_list_conditions(gate), _describe_method(gate))
     paragraphs = [
         f"**{escape_text(write_headline(gate), _LENGTH)}**",
@@ -133,7 +133,7 @@ def _write_figures(gate: Gate) -> str:
     return write_table(titles, lines)
 
 
-def _list_worst(change: Change) -> str:
+def _write_worst_questions(change: Change) -> str:
     """Return a list item with the questions that lost most with one system."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"

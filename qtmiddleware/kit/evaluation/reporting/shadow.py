@@ -50,10 +50,10 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
     questions = report.questions
     other_count, total_text = (
         sum(not question.is_first_same for question in questions),
-        _count_questions(len(questions)),
+        _format_question_count(len(questions)),
     )
     same_count = sum(question.change == "same" for question in questions)
-    same_lists = f"{_count_or_none(same_count)} would get the same list"
+    same_lists = f"{_format_count(same_count)} would get the same list"
     headline = (
         f"Another passage would come first for {other_count:,} of {total_text}; {same_lists}."
     )
@@ -63,7 +63,7 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
         headline = f"The same passage would come first for {subject}{rest}"
     record = report.to_dict()
     changes = " and ".join(
-        f"{_count_or_none(share.count)} would get {share.name}" for share in list_shares(report)[:2]
+        f"{_format_count(share.count)} would get {share.name}" for share in list_shares(report)[:2]
     )
     changes = f"{changes[:1].upper()}{changes[1:]}"
     after, before = (
@@ -109,13 +109,13 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         others=sum(not question.is_first_same for question in report.questions),
         shares=list_shares(report),
         costs=_list_costs(report),
-        votes=_list_votes(report),
+        votes=_list_preferences(report),
         examples=[
             (
                 shorten(question.query, _QUESTION_LENGTH),
                 _describe_change(question),
-                _cut_list(question.plain),
-                _cut_list(question.ours),
+                _shorten_passages(question.plain),
+                _shorten_passages(question.ours),
             )
             for question in examples
         ],
@@ -141,7 +141,7 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
         write_table(["per question", "plain", "ours"], _list_costs(report)),
         *(
             [write_table(["the judge prefers", "questions"], votes)]
-            if (votes := _list_votes(report))
+            if (votes := _list_preferences(report))
             else []
         ),
         *(_write_example(question) for question in examples),
@@ -157,11 +157,11 @@ def _require_questions(report: ShadowReport) -> None:
         )
 
 
-def _count_questions(questions: int) -> str:
+def _format_question_count(questions: int) -> str:
     return f"{questions:,} question{'' if questions == 1 else 's'}"
 
 
-def _count_or_none(count: int) -> str:
+def _format_count(count: int) -> str:
     return f"{count:,}" if count else "none"
 
 
@@ -207,7 +207,7 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _list_votes(report: ShadowReport) -> list[list[str]]:
+def _list_preferences(report: ShadowReport) -> list[list[str]]:
     """Return rows of the judge's verdicts with their counts; empty if nothing was judged."""
     votes = report.count_better()
     return [
@@ -227,7 +227,7 @@ def _describe_change(question: ShadowQuestion) -> str:
     return f"{list_change}{first_change}{preference}"
 
 
-def _cut_list(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
+def _shorten_passages(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
     """Return *passages* with shortened names and texts."""
     return tuple(
         Shown(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))

@@ -50,13 +50,13 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
     if best is not None:
         interval = figures.describe_interval(best.difference)
         gains = f"{_format_size(best.difference.gain)} points of {PRIMARY} over {base} ({interval})"
-        remark = f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
-        return _describe_first(
+        remark = f"{_describe_price(comparison, best)}{_describe_alternative(comparison, best)}"
+        return _describe_first_passages(
             comparison, best
         ), f"{_quote_name(best.name)} gains {gains}. {remark}"
     first_count = (
         "the right passage first for"
-        f" {_count_questions(comparison, comparison[comparison.baseline])}"
+        f" {_format_first_count(comparison, comparison[comparison.baseline])}"
     )
     if not comparison.challengers:
         return (
@@ -71,7 +71,7 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
     count = comparison.questions
     questions = "one question" if count == 1 else f"these {count:,} questions"
     headline = f"No system is clearly better than {base}, which has {first_count}."
-    return headline, f"On {questions} {_describe_losers(comparison)}.{caution}"
+    return headline, f"On {questions} {_describe_gains_and_losses(comparison)}.{caution}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
     """
     if decision.system == comparison.baseline:
         return decision.headline, ""
-    effect = _describe_first(comparison, comparison[decision.system])
+    effect = _describe_first_passages(comparison, comparison[decision.system])
     if decision.is_recommended:
         return effect, decision.headline
     return (
@@ -148,7 +148,7 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
     )
 
 
-def _count_questions(comparison: Comparison, score: SystemScore) -> str:
+def _format_first_count(comparison: Comparison, score: SystemScore) -> str:
     """Return the number of questions with a relevant first passage, as ``60 of 100 questions``."""
     return (
         f"{figures.count_first(score):,} of {comparison.questions:,}"
@@ -156,7 +156,7 @@ def _count_questions(comparison: Comparison, score: SystemScore) -> str:
     )
 
 
-def _describe_first(comparison: Comparison, score: SystemScore) -> str:
+def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
     """Return a sentence on the questions whose first passage is right, and those that get worse.
 
     If no more questions have a right first passage than before, the sentence begins with the
@@ -168,7 +168,7 @@ def _describe_first(comparison: Comparison, score: SystemScore) -> str:
     if after > before:
         worse = f"{hurt:,} of {total} {_conjugate_get(hurt)} worse" if hurt else "none gets worse"
         return (
-            f"The right passage comes first for {_count_questions(comparison, score)} instead of"
+            f"The right passage comes first for {_format_first_count(comparison, score)} instead of"
             f" {before:,}; {worse}."
         )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
@@ -216,20 +216,20 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     return f"{text} No system gains without a model."
 
 
-def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
+def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     """Return a sentence on a system that may be as good as *best*.
 
     It is a system at half the cost or less, else a cheaper system, else the second best. The
     result is empty if all of these are significantly worse than *best*.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
-    others.sort(key=lambda score: (-score.difference.gain, _rank_cost(score)))
+    others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
     half = [
         score
         for score in others
-        if _rank_cost(score) <= tuple(part / 2 for part in _rank_cost(best))
+        if _get_cost_key(score) <= tuple(part / 2 for part in _get_cost_key(best))
     ]
-    cheaper = [score for score in others if _rank_cost(score) < _rank_cost(best)]
+    cheaper = [score for score in others if _get_cost_key(score) < _get_cost_key(best)]
     for score in (*half, *cheaper, *others[:1]):
         lead = difference(
             [best.gains[question_id] - score.gains[question_id] for question_id in best.gains],
@@ -246,7 +246,7 @@ def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
     return ""
 
 
-def _rank_cost(score: SystemScore) -> tuple[float, float, float]:
+def _get_cost_key(score: SystemScore) -> tuple[float, float, float]:
     """Return the key for sorting systems by cost: the model's price, then calls, then searches.
 
     An unknown price or number of searches counts as infinite.
@@ -266,8 +266,8 @@ def _format_calls(score: SystemScore) -> str:
 
 def _format_cost(score: SystemScore, best: SystemScore) -> str:
     """Return the cost of *score* in brackets, in the unit in which it differs from *best*."""
-    *price, searches = _rank_cost(score)
-    *best_price, best_searches = _rank_cost(best)
+    *price, searches = _get_cost_key(score)
+    *best_price, best_searches = _get_cost_key(best)
     if price == best_price and searches != best_searches:
         return f" ({figures.format_rate(searches)} searches per question)"
     if not score.llm_calls:
@@ -279,7 +279,7 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
     return f" ({cost})"
 
 
-def _describe_losers(comparison: Comparison) -> str:
+def _describe_gains_and_losses(comparison: Comparison) -> str:
     """Return in words the largest gain and the significant losses, for lack of a winner."""
     best = _find_best(comparison.challengers)
     worse = [
@@ -411,12 +411,12 @@ class HurtFinder:
                 replace(variant, text=shorten(variant.text, _VARIANT_LENGTH))
                 for variant in run.variants[:_VARIANTS]
             ),
-            raw=self._list_found(base.ids, grades),
-            found=self._list_found(run.ids, grades),
-            missed=self._list_found(missed, grades),
+            raw=self._list_found_passages(base.ids, grades),
+            found=self._list_found_passages(run.ids, grades),
+            missed=self._list_found_passages(missed, grades),
         )
 
-    def _list_found(
+    def _list_found_passages(
         self, ids: Sequence[str], grades: Mapping[str, int] | None
     ) -> tuple[FoundPassage, ...]:
         """Return the passages with these *ids* and their *grades*, best first."""
@@ -425,7 +425,7 @@ class HurtFinder:
                 rank,
                 figures.shorten_start(id_, ID_LENGTH),
                 (
-                    shorten(_join_title(self._passages[id_]), _PASSAGE_LENGTH)
+                    shorten(_format_passage(self._passages[id_]), _PASSAGE_LENGTH)
                     if id_ in self._passages
                     else ""
                 ),
@@ -435,7 +435,7 @@ class HurtFinder:
         )
 
 
-def _join_title(passage: Passage) -> str:
+def _format_passage(passage: Passage) -> str:
     """Return the passage's text. If it begins with the title, a colon follows the title."""
     title = passage.metadata.get("title")
     if not isinstance(title, str) or not passage.text.startswith(f"{title}\n"):

@@ -206,15 +206,15 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
     Content words are all words except two kinds: the words in the word lists of the text's
     language, and words of one or two ASCII letters.
     """
-    small = _load_small_words(detect_language(text))
+    weak_words = _load_weak_words(detect_language(text))
     return [
-        not (word in small or (len(word) < 3 and word.isascii() and word.isalpha()))
+        not (word in weak_words or (len(word) < 3 and word.isascii() and word.isalpha()))
         for word in words
     ]
 
 
 @lru_cache(len(LANGUAGES) + 1)
-def _load_small_words(language: str) -> frozenset[str]:
+def _load_weak_words(language: str) -> frozenset[str]:
     """Return the stop words and other weak words of *language*; empty if it is unknown."""
     if not language:
         return frozenset()

@@ -120,7 +120,7 @@ def generate(
             builder.add_draft(draft)
         if progress is not None:
             progress(len(builder.questions), count)
-        if builder.is_in_vain:
+        if builder.should_stop:
             break
     builder.report_failure()
     dataset = Dataset(name, tuple(passages), tuple(builder.questions), builder.qrels)
@@ -217,7 +217,7 @@ class _TestSetBuilder:
     _keys: set[frozenset[str]] = field(default_factory=set)
 
     @property
-    def is_in_vain(self) -> bool:
+    def should_stop(self) -> bool:
         """``True`` if the key is refused or the model keeps failing, so that asking is useless."""
         return self.error is not None and (
             self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES
@@ -249,9 +249,9 @@ class _TestSetBuilder:
         """Raise the model's error if no question was kept; log it if asking stopped early."""
         if self.error is None:
             return
-        if not self.questions and (self.is_in_vain or self.failures == self.asked):
+        if not self.questions and (self.should_stop or self.failures == self.asked):
             raise self.error
-        if self.is_in_vain:
+        if self.should_stop:
             logger.warning(
                 "writing questions stopped after %d (%s: %s)",
                 len(self.questions),

@@ -178,7 +178,7 @@ class Search:
         if self.budget.max_searches is not None and asks_a_model(tier):
             settings["limits.maxSearches"] = int(self.budget.max_searches)
         results = [self.trials.run(tier, settings)]
-        rate = self._limit_rate(results[0])
+        rate = self._choose_highest_rate(results[0])
         if asks_a_model(tier) and results[0].broken and 0.0 < rate < 1.0:
             for share in _SHARES:
                 results.append(
@@ -190,10 +190,10 @@ class Search:
                     break
         return results
 
-    def _limit_rate(self, plain: Trial) -> float:
+    def _choose_highest_rate(self, ungated: Trial) -> float:
         """Return the highest call rate within the budget, but at most the library's default."""
         rates = [_RATE, 1.0 if self.budget.max_call_rate is None else self.budget.max_call_rate]
-        limit, usd_per_thousand = self.budget.max_usd_per_thousand, plain.score.usd_per_thousand
+        limit, usd_per_thousand = self.budget.max_usd_per_thousand, ungated.score.usd_per_thousand
         if limit is not None and usd_per_thousand:
             rates.append(limit / usd_per_thousand)
         return min(rates)

@@ -101,7 +101,7 @@ class Budget:
         """
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
         excesses = (
-            self._check_calls(score, kept_rate),
+            self._describe_excess_calls(score, kept_rate),
             _describe_excess(
                 added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"
             ),
@@ -123,7 +123,7 @@ class Budget:
         )
         return tuple(filter(None, excesses))
 
-    def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
+    def _describe_excess_calls(self, score: SystemScore, kept_rate: float | None) -> str:
         """Return a phrase if *score* breaks the limit on model calls; otherwise an empty string."""
         limit = self.max_call_rate
         text = _describe_excess(
@@ -250,9 +250,9 @@ class Trial:
         """The number of model calls per question."""
         return self.score.llm_calls / len(self.score.runs)
 
-    def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
-        """Return whether the gain over *than* reaches `MIN_GAIN` and *errors* standard errors."""
-        gain, error = self._compare_with(than)
+    def is_clearly_better(self, other: Trial, errors: float = MIN_ERRORS) -> bool:
+        """Return whether the gain over *other* reaches `MIN_GAIN` and *errors* standard errors."""
+        gain, error = self._compare_with(other)
         return gain >= max(MIN_GAIN, errors * error)
 
     def can_replace(self, dearer: Trial) -> bool:

@@ -110,7 +110,7 @@ def tune(
         has_words = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
         search = Search(trials, budget, tuple(settings), has_words)
         default, best = search.find_default(), search.find_best()
-        compared = _list_compared(trials, tuple(settings), default, best)
+        compared = _list_compared_trials(trials, tuple(settings), default, best)
         report(most_trials)
         comparison = measure(
             {
@@ -128,7 +128,8 @@ def tune(
         for trial in (default, best)
     )
     refusals = {
-        name: _find_refusals(name, comparison, compared, budget) for name in (default_name, tuned)
+        name: _list_refusal_reasons(name, comparison, compared, budget)
+        for name in (default_name, tuned)
     }
     has_failed = (
         refusals[tuned]
@@ -177,7 +178,7 @@ def forecast_tuning(
     return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), own)
 
 
-def _list_compared(
+def _list_compared_trials(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
     """Return the distinct configs to measure on the held-out questions, by name."""
@@ -191,7 +192,7 @@ def _list_compared(
     return compared
 
 
-def _find_refusals(
+def _list_refusal_reasons(
     name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
 ) -> tuple[str, ...]:
     """Return the reasons not to use the config called *name*, each with advice."""
@@ -214,7 +215,7 @@ def _find_refusals(
             "on the held-out questions it is no better than the raw query. Keep the raw query."
         )
     elif not difference.is_significant:
-        amount = f"{_estimate_needed(score, len(trial.score.gains)):,} judged questions"
+        amount = f"{_estimate_needed_questions(score, len(trial.score.gains)):,} judged questions"
         chance = (
             f"chance explains what it gains on the held-out questions (p {difference.p_holm:.3f})"
         )
@@ -224,7 +225,7 @@ def _find_refusals(
     return tuple(reasons)
 
 
-def _estimate_needed(score: SystemScore, trained_on: int) -> int:
+def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
     """Return the number of questions at which the gain of *score* would be significant.
 
     The number includes the training questions and is rounded up to two digits.
@@ -258,7 +259,7 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
         )
     groups: dict[str, list[Question]] = defaultdict(list)
     for question in data.questions:
-        groups[_get_conversation(question)].append(question)
+        groups[_get_group_text(question)].append(question)
     held_out_count = round(holdout * len(data.questions))
     held_out: set[str] = set()
     for group in sorted(groups, key=lambda text: sha256(f"{seed}\n{text}".encode()).digest()):
@@ -270,7 +271,7 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
     return sides
 
 
-def _get_conversation(question: Question) -> str:
+def _get_group_text(question: Question) -> str:
     """Return the first message of the question's conversation, which identifies its group."""
     text = question.history[0].content if question.history else question.text
     return " ".join(text.split()).casefold()
