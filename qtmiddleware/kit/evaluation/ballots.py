@@ -64,7 +64,7 @@ class Mark:
 
     Attributes:
         place: The text's rank, from 1. Equal texts share the mean of their ranks.
-        scores: A score from 1 to 10 per criterion; empty if none was asked for.
+        scores: A score from 1 to 10 per criterion; empty if the judge was not asked for scores.
         strengths: The strengths of the text, in the judge's words.
         weaknesses: The weaknesses of the text, in the judge's words.
     """
@@ -121,7 +121,7 @@ class Ballot:
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
-        """Return the index of the text that is better in every order; ``None`` if neither is."""
+        """Return the index of the text that is the better of two in every order, or ``None``."""
         return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
 
     def average_scores(self, index: int) -> dict[str, float]:
@@ -198,7 +198,7 @@ class Judge:
     def ask(
         self,
         questions: Sequence[Question],
-        fill: Callable[[Question], Ballot],
+        build_ballot: Callable[[Question], Ballot],
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Ballot]:
         """Return one ballot per question, with the judge's opinions or the error.
@@ -208,8 +208,9 @@ class Judge:
 
         Args:
             questions: The questions to judge.
-            fill: Makes a question's ballot. It is called in the caller's thread, for one question
-                after the other. A ballot with an error counts as a failure.
+            build_ballot: Returns a question's ballot. The judge calls this function in the caller's
+                thread, for one question after the other. A ballot with an error counts as a
+                failure.
             progress: Receives the number of questions done, and of all questions.
 
         Raises:
@@ -218,7 +219,7 @@ class Judge:
         ballots: list[Ballot] = []
         failures = 0
         while len(ballots) < len(questions):
-            batch = [fill(question) for question in questions[len(ballots) :][: self._size]]
+            batch = [build_ballot(question) for question in questions[len(ballots) :][: self._size]]
             self._collect_opinions(batch)
             for ballot in batch:
                 ballots.append(ballot)
@@ -284,7 +285,7 @@ def parse_opinion(
     """Return the judge's opinion in *reply*.
 
     Args:
-        reply: The judge's reply, or the error instead.
+        reply: The judge's reply, or an error.
         order: The order in which the judge saw the texts.
         criteria: The names of the scores that the reply must have.
 

@@ -68,8 +68,8 @@ def compare(
     """Measure *fn* on judged questions, first as it is, then with each system's settings.
 
     All systems are compared with ``raw``, which is *fn* as it is. A question that *fn* fails on is
-    left out of all figures, and the notes say why. An exception of *fn* passes through
-    only if *fn* fails on each of the first five questions, or on twenty in a row.
+    left out of all figures, and the notes say why. An exception of *fn* passes through only if *fn*
+    fails on each of the first five questions, or on twenty in a row.
 
     Args:
         fn: A plain function, which is wrapped with *options*, or a wrapped function. Its first

@@ -67,7 +67,7 @@ class Dataset:
     """A judged collection: passages, the judged questions, and the judgements.
 
     Attributes:
-        name: The data set's name: the folder's or file's name if it was loaded.
+        name: The data set's name. A loaded data set has the name of its folder or file.
         passages: The passages; empty if they are not known. A passage's text is the text to index.
             If the passage has a title, this text begins with the title and a line break, and the
             title is in the metadata too.

@@ -55,7 +55,7 @@ def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
 def parse_object(text: str) -> dict[str, Any]:
     """Return the JSON object in *text*.
 
-    Raises `ValueError` if there is none. The error does not quote the text.
+    Raises `ValueError` if *text* is not a JSON object. The error does not quote the text.
     """
     try:
         record = json.loads(text)

@@ -329,7 +329,7 @@ class _Explainer:
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that overtook the passage with *key*.
 
-        Passages that overtook it are ahead of it in the final list, but not in the plain list.
+        These passages are ahead of the given passage in the final list, but not in the plain list.
         """
         before = self._plain.get(key)
         if before is None:
@@ -463,7 +463,8 @@ def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
 def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
     """Return the passages that the plain call would have returned.
 
-    They come from the question's own search or, without recorded searches, from the final list.
+    The passages come from the question's own search or, without recorded searches, from the final
+    list.
     """
     ranking = next(
         (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None

@@ -21,7 +21,7 @@ ASKED_FOR_IDS: Final = 20
 
 
 class RunMemory(Protocol):
-    """Remembers the runs of a measurement, so that it can continue after an interruption."""
+    """Remembers the runs of a measurement, so that an interrupted measurement can continue."""
 
     def recall(self, system: str, question: str) -> Run | None:
         """Return the run of *system* for the question id *question*; ``None`` if not kept."""
@@ -86,14 +86,14 @@ class OwnFunction:
     """A wrapped function from which any system can be made.
 
     Attributes:
-        base: The wrapped function. Every system's settings override its own.
+        base: The wrapped function. Every system's settings override the function's settings.
         arguments: The arguments of every call, apart from the question.
         top_k: The number of passages to ask for, if a system does not set one. ``None``: the
             function's own default.
         runner: Runs the function if it is asynchronous.
         ids: Checks the ids that the function returns.
         memory: Remembers finished runs; ``None`` if runs are not kept.
-        model: The model whose replies are recorded; ``None`` if the function asks its own.
+        model: The model whose replies are recorded; ``None`` if the function asks its own model.
     """
 
     base: Any

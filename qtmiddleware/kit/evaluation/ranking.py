@@ -411,16 +411,16 @@ def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
     ]
 
 
-def _measure_agreement(opinions: Sequence[Sequence[Mark]]) -> float:
-    """Return the share of answer pairs that have the same order in two opinions."""
+def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
+    """Return the share of answer pairs that have the same order in two rankings."""
     relations = [
         [_compare_places(mark.place, other.place) for mark, other in combinations(marks, 2)]
-        for marks in opinions
+        for marks in rankings
     ]
     return fmean(
         relation == counterpart
-        for opinion, other in combinations(relations, 2)
-        for relation, counterpart in zip(opinion, other, strict=True)
+        for ranking, other in combinations(relations, 2)
+        for relation, counterpart in zip(ranking, other, strict=True)
     )
 
 

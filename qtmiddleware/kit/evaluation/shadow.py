@@ -204,7 +204,10 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that are not blank. A line that is too long becomes ``?``."""
+    """Yield the lines that are not blank.
+
+    A line that is too long becomes ``?``, so that it counts as damaged.
+    """
     with open_document(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
             is_whole = line.endswith(b"\n") or len(line) < MOST_BYTES

@@ -70,7 +70,7 @@ class SystemAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """One question with the results of all systems, in the order of the systems."""
+    """One question with the results of all systems, in the order in which they were asked."""
 
     question: Question
     systems: tuple[SystemAnswer, ...]
@@ -213,7 +213,7 @@ def ask_systems(
 
 
 def _load_models(runtime: Any, *, answers: bool) -> None:
-    """Load the models that *runtime* needs. A broken model is reported by its first call."""
+    """Load the models that *runtime* needs. A broken model raises its error when first called."""
     asks = runtime.settings.transformation_type != "none"
     with suppress(Exception):
         for model in ([runtime.chat] if answers else []) + ([runtime.model] if asks else []):

@@ -247,9 +247,10 @@ class OpenedBench:
         return self.model.name if self.has_model and self.model is not None else None
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """Return the fields that the settings *system* need, if none of the fields is recorded.
+        """Return the fields that *system* requests from the model, if no such field is recorded.
 
-        Returns an empty set if a field is recorded, or without a recording.
+        Returns an empty set if at least one field is recorded, or without a recording. *system*
+        holds the system's settings.
         """
         fields = list_fields(system)
         return frozenset() if self.recorded is None or fields & self.recorded else fields
@@ -489,7 +490,7 @@ def _open_search_backend(
     settings, cache = options.settings, options.cache
     if options.record is not None and model is not None:
         # Outside the cache, so that cached replies are recorded too.
-        model = RecordingModel(model, _check_writable(options.record))
+        model = RecordingModel(model, _require_writable(options.record))
     if options.function is not None:
         function = open_function(
             options.function, data, settings=settings, model=model, cache=cache
@@ -557,7 +558,7 @@ def ask_ahead(
 ) -> None:
     """Send *model* the prompts of all *systems* for *data*, before measuring.
 
-    The model must cache its replies; an interruption loses none of them. Questions are left out if
+    The model must cache its replies; an interruption loses no reply. Questions are left out if
     a gate decides by search results whether the model is called.
 
     Args:
@@ -618,7 +619,7 @@ async def _ask_all_questions(
                 )
 
 
-def _check_writable(recording: Path) -> Path:
+def _require_writable(recording: Path) -> Path:
     """Return *recording*; raises `ConfigError` if the file cannot be written.
 
     The check comes before the first question to the model.

@@ -188,8 +188,8 @@ def forecast_searches(
     searches = 0
     for settings in systems.values():
         for_first_question, for_follow_up = (
-            _count_most_searches(function, settings, follows=follows, has_model=has_model)
-            for follows in (False, True)
+            _count_most_searches(function, settings, is_follow_up=is_follow_up, has_model=has_model)
+            for is_follow_up in (False, True)
         )
         for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
             name = identify_system(settings, top_k)
@@ -202,16 +202,16 @@ def forecast_searches(
 
 
 def _count_most_searches(
-    function: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool
+    function: OwnFunction, settings: Mapping[str, Any], *, is_follow_up: bool, has_model: bool
 ) -> int:
     """Return the largest number of searches for one question.
 
-    *follows* is ``True`` if the question follows others in a conversation.
+    *is_follow_up* is ``True`` if the question follows others in a conversation.
     """
     if not has_model:
         return 1
     context = function.wrap(settings)._context
-    history = (Message("user", "?"),) if follows else ()
+    history = (Message("user", "?"),) if is_follow_up else ()
     return count_most_searches(
         Request(
             "?",

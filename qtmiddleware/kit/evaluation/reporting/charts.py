@@ -192,13 +192,13 @@ def make_gains_axis(comparison: Comparison) -> Axis:
     )
 
 
-def draw_gains(score: SystemScore, up: Axis) -> tuple[str, str]:
+def draw_gains(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
     """Return two paths with one step per question: the gains and the losses, largest gain first.
 
     Each step is 1 wide, so the width of the chart is the number of questions.
     """
-    heights = sorted(up.place(100 * gain) for gain in score.gains.values())
-    zero = up.place(0.0)
+    heights = sorted(gains_axis.place(100 * gain) for gain in score.gains.values())
+    zero = gains_axis.place(0.0)
     helped, hurt = [y for y in heights if y < zero], [y for y in heights if y > zero]
     return _draw_steps(helped, 0, zero), _draw_steps(hurt, len(heights) - len(hurt), zero)
 

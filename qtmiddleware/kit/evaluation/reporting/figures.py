@@ -29,7 +29,7 @@ _FIRST: Final = "MRR@10"
 
 
 def is_known(number: float | None) -> TypeGuard[float]:
-    """Return whether *number* is neither ``None`` nor infinite nor NaN."""
+    """Return whether *number* is a finite number, and not ``None``."""
     return number is not None and isfinite(number)
 
 
@@ -131,7 +131,7 @@ def count_first(score: SystemScore) -> int:
 
 
 def shorten_start(text: str, length: int) -> str:
-    """Return *text*, with its start cut off if it is longer than *length*.
+    """Return *text*. If it is longer than *length*, its start is cut off.
 
     Use this for ids, which often differ only at their end.
     """

@@ -1,4 +1,4 @@
-"""A comparison as Markdown, for pull requests, notes and stored results."""
+"""Write a comparison as Markdown, for pull requests, notes and stored results."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def markdown(
 ) -> str:
     """Return the comparison as GitHub's Markdown.
 
-    It has a headline, the verdict, notes, figures, the stages' times, and the questions that got
-    worse most with the best system, with their searched queries. All texts are escaped, so that
-    they contain no markup.
+    The text has a headline, the verdict, notes, figures and the stages' times. It also lists the
+    questions that got worse most with the best system, and their searched queries. All texts
+    are escaped, so that they contain no markup.
 
     Args:
         comparison: The comparison.

@@ -56,7 +56,7 @@ def page(
 ) -> str:
     """Return the whole comparison as one HTML page.
 
-    It has the verdict, charts, tables, worst questions and the method. The page has no script and
+    The page has the verdict, charts, tables, worst questions and the method. It has no script and
     loads nothing; its policy forbids both. Without *data*, a question's text is known only if a
     system reported its searched queries.
 
@@ -114,11 +114,11 @@ def page(
 
 
 def _build_details(
-    comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis
+    comparison: Comparison, finder: verdicts.HurtFinder, gains_axis: charts.Axis
 ) -> Iterator[Detail]:
-    """Yield the details of every challenger, with charts on the scale of the axis *up*."""
+    """Yield the details of every challenger, with charts on the scale of *gains_axis*."""
     for place, score in enumerate(comparison.challengers):
-        helped, hurt = charts.draw_gains(score, up)
+        helped, hurt = charts.draw_gains(score, gains_axis)
         yield Detail(
             place=place,
             score=score,

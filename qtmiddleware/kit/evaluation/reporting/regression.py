@@ -15,7 +15,7 @@ _LENGTH: Final = 2_000
 
 
 def write_headline(gate: Gate) -> str:
-    """Return a sentence with the verdict and, if needed, one on the loss that was not ruled out."""
+    """Return the verdict in a sentence and, if needed, the loss that cannot be ruled out."""
     if gate.verdict == "worse":
         names = [_quote_name(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."

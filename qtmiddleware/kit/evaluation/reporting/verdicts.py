@@ -219,8 +219,8 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
 def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     """Return a sentence on a system that may be as good as *best*.
 
-    It is a system at half the cost or less, else a cheaper system, else the second best. The
-    result is empty if all of these are significantly worse than *best*.
+    Systems at half the cost or less are tried first, then cheaper systems, then the second best.
+    The result is empty if all of these systems are significantly worse than *best*.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
     others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
@@ -280,7 +280,7 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
 
 
 def _describe_gains_and_losses(comparison: Comparison) -> str:
-    """Return in words the largest gain and the significant losses, for lack of a winner."""
+    """Return the largest gain and the significant losses in words, if there is no winner."""
     best = _find_best(comparison.challengers)
     worse = [
         score

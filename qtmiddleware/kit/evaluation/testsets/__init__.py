@@ -1,7 +1,8 @@
 """Let a language model write a test set: a data set of filtered questions about your passages.
 
 The questions show roughly which of two systems is better on these documents, but they are not
-users' questions. Each question and the README of the data set therefore say that it is synthetic.
+users' questions. Each question and the README of the data set therefore say that the set is
+synthetic.
 """
 
 from __future__ import annotations

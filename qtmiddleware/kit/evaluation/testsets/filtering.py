@@ -64,7 +64,7 @@ _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
 def find_fault(question: str, answer: str, text: str) -> str:
-    """Return the fault of a question about *text*, in one word; an empty string if it is usable."""
+    """Return the fault of a question about *text* in one word; an empty string without a fault."""
     if is_refusal(question, text) or is_refusal(answer, text):
         return "refused"
     if is_blank(question) or is_blank(answer):

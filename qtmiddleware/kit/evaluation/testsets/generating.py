@@ -35,7 +35,7 @@ logger: Final = get_logger("qtmiddleware.testsets")
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A synthetic data set and how it was made.
+    """A synthetic data set, with figures on its generation.
 
     Attributes:
         dataset: The data set.
@@ -133,7 +133,7 @@ class _Draft:
 
     Attributes:
         passage: The passage.
-        question: The question about it.
+        question: The question about the passage.
         answer: The answer to the question.
         quote: The words of the passage that answer the question, according to the check.
         fault: The reason for dropping the question, in one word; empty if there is no fault.

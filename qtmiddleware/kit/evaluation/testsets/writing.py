@@ -46,8 +46,8 @@ is the one it was made of and `answer` what it says there.
 def write(dataset: Dataset, folder: Path) -> None:
     """Write *dataset* to the new *folder*, from which `Dataset.load` can read it.
 
-    If writing fails, no part of it remains. Only the owner can read the folder and its files,
-    because they contain the documents. To share them, change their permissions.
+    If writing fails, no part of the data set remains. Only the owner can read the folder and its
+    files, because they contain the documents. To share them, change their permissions.
 
     Raises `ConfigError` if the folder is not empty or cannot be written, or if an id or metadata
     cannot be stored in the files.

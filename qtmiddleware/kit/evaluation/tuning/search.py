@@ -171,8 +171,8 @@ class Search:
         """Run *tier* as it is and, if it breaks the budget, with gates at lower call rates.
 
         If the budget limits searches, the tier's settings get the limit too. A gate keeps its
-        target rate over time, but may exceed it on a sample of questions. If it breaks the budget,
-        a lower target is tried.
+        target rate over time, but may exceed it on a sample of questions. If a gate breaks the
+        budget, a lower target is tried.
         """
         settings = flat(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):

@@ -62,9 +62,9 @@ class Budget:
             questions wait for the model.
         max_usd_per_thousand: US dollars per 1,000 questions. A config whose cost is not known
             breaks any limit.
-        max_searches: The mean number of searches per question, at least 1. It also limits the
-            searches of each question (``limits.maxSearches``) if a model is called; a question in a
-            conversation may make one more.
+        max_searches: The mean number of searches per question, at least 1. If a model is called,
+            the number also limits each question (``limits.maxSearches``); a question in a
+            conversation may make one more search.
         max_hurt_rate: The share of questions that may get worse than with the raw query.
     """
 
@@ -250,9 +250,9 @@ class Trial:
         """The number of model calls per question."""
         return self.score.llm_calls / len(self.score.runs)
 
-    def is_clearly_better(self, other: Trial, errors: float = MIN_ERRORS) -> bool:
-        """Return whether the gain over *other* reaches `MIN_GAIN` and *errors* standard errors."""
-        gain, error = self._compare_with(other)
+    def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
+        """Return whether the gain over *than* reaches `MIN_GAIN` and *errors* standard errors."""
+        gain, error = self._compare_with(than)
         return gain >= max(MIN_GAIN, errors * error)
 
     def can_replace(self, dearer: Trial) -> bool:
