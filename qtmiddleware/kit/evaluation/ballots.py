@@ -27,7 +27,7 @@ from qtmiddleware.protocols import LanguageModel, Reply
 from qtmiddleware.runtime.logs import get_logger
 
 MOST_FAILURES: Final = 16
-"""After this many failures in a row, of the systems or of the judge, asking stops."""
+"""The number of failures in a row, of systems or judge, after which judging stops."""
 _SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 _MOST_REASON_CHARS: Final = 1_000
 

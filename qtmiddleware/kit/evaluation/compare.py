@@ -37,17 +37,17 @@ from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 OWN: Final = "yours"
 """The name of the system that is a wrapped function with its own settings."""
 MOST_FAILED: Final = 5
-"""A system that fails on each of its first 5 questions is stopped, and its error raised."""
+"""The number of failed first questions at which a system is stopped and its error is raised."""
 MOST_IN_A_ROW: Final = 20
-"""Later on, a system is stopped after this many failed questions in a row.
+"""The number of failed questions in a row at which a system is stopped later on.
 
-Fewer are skipped: an index that is down may be up again for the next question.
+Fewer failed questions are skipped, because an index that is down may soon be up again.
 """
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
 Progress = Callable[[str, int, int], None]
-"""Receives the system's name, how many questions are done, and how many there are."""
+"""Receives the system's name, the number of questions done, and of all questions."""
 
 
 def compare(

@@ -24,9 +24,9 @@ from qtmiddleware.types import Message
 T = TypeVar("T")
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""The judgements: per question id, the grade per passage id. A grade above 0 means relevant."""
+"""The judgements: the grade of each passage id, by question id. Above 0 means relevant."""
 HIGHEST_GRADE: Final = 10_000
-"""The highest grade allowed: ir-measures counts passages per grade in memory that grows with it."""
+"""The highest grade allowed: the memory that ir-measures needs grows with the grade."""
 _GRADE: Final = re.compile("-?[0-9]{1,9}")
 
 

@@ -33,7 +33,7 @@ from qtmiddleware.kit.evaluation.measures import (
 Verdict = Literal["worse", "not worse", "inconclusive"]
 _Scores = Mapping[str, float]
 Values = Mapping[str, _Scores]
-"""The value of a measure per question id, by the system's name."""
+"""The values of a measure by question id, for each system's name."""
 
 OPTION: Final = "--baseline"
 _RULE: Final = "--fail-if"

@@ -37,7 +37,7 @@ AnswerQuestion = Callable[[Question], str]
 """Returns the text of a system's answer to a question."""
 
 Outcome = Literal["win", "loss", "tie", "failed"]
-"""The challenger's result."""
+"""The challenger's result on one question."""
 
 _BASELINE, _CHALLENGER = 0, 1
 _OUTCOMES: Final[dict[int | None, Outcome]] = {_BASELINE: "loss", _CHALLENGER: "win", None: "tie"}

@@ -13,7 +13,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.files import open_document
 
 MOST_BYTES: Final = 1 << 24
-"""The longest line in bytes; a longer one cannot be a passage or a question."""
+"""The longest line, in bytes; a longer line cannot be a passage or a question."""
 
 
 def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:

@@ -21,23 +21,23 @@ MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
 DEEP: Final = ("R@100",)
 """The measures of the first `DEPTH` passages."""
 TOP_K: Final = 10
-"""How many passages a system is asked for: as many as `MEASURES` look at."""
+"""The number of passages that a system is asked for, and that `MEASURES` consider."""
 DEPTH: Final = 100
-"""How many passages a system is asked for in the extra run that `DEEP` measures."""
+"""The number of passages that a system is asked for in the extra run for `DEEP`."""
 PRIMARY: Final = "nDCG@10"
 """The measure by which systems are compared: gain, significance and hurt rate."""
 TOLERANCE: Final = 1e-9
-"""Two values of a measure that differ by less are equal: the rest is rounding."""
+"""Two values of a measure count as equal if they differ by less than this rounding error."""
 RESAMPLES: Final = 9_999
-"""How many resamples are drawn; with the sample itself they make ten thousand."""
+"""The number of resamples; with the sample itself, there are ten thousand."""
 CONFIDENCE: Final = 0.95
 """The share of resampled means that the interval of a difference covers."""
 SIGNIFICANT: Final = 0.05
-"""A probability below this level is called significant."""
+"""The level below which a probability counts as significant."""
 FEW: Final = 30
-"""With fewer questions than this, only a large difference can be seen."""
+"""The number of questions below which only a large difference can be detected."""
 _NUMBERS_AT_ONCE: Final = 4_000_000
-"""How many numbers resampling holds in memory at once: 32 MB."""
+"""The number of floats that resampling holds in memory at once: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)

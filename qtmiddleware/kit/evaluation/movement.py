@@ -26,7 +26,7 @@ _SEARCH_LABELS: Final = {
     "step_back": "the step-back question",
 }
 _MOST_NAMED: Final = 4
-"""How many words or passages a sentence names."""
+"""The largest number of words or passages that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)

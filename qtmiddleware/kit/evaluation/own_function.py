@@ -17,7 +17,7 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
-"""If this many questions find no judged passage, the ids are taken to be of different kinds."""
+"""The number of questions without a judged passage after which `IdCheck` fails."""
 
 
 class RunMemory(Protocol):

@@ -21,16 +21,16 @@ from qtmiddleware.types import Deadline
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
 """The criteria by which a judge scores an answer."""
 LETTERS: Final = "ABCDEFGHIJKLM"
-"""The letters by which a judge knows the answers."""
+"""The letters that stand for the answers in a judge's prompt."""
 MOST_ANSWER_CHARS: Final = 12_000
-"""How many characters of an answer a judge sees."""
+"""The largest number of characters of an answer that a judge sees."""
 MOST_TURNS: Final = 6
-"""How many of a conversation's last messages a judge sees."""
+"""The largest number of a conversation's last messages that a judge sees."""
 PASSAGE_CHARS: Final = 8_000
-"""How many characters of a passage the model sees."""
+"""The largest number of characters of a passage that the model sees."""
 
 _RANKED_TOKENS: Final = 200
-"""How many tokens a reply may have for each further answer."""
+"""The number of tokens that a reply may have for each ranked answer."""
 
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
@@ -205,7 +205,7 @@ LISTS: Final = Task(
     fields=(),
 )
 MOST_LIST_CHARS: Final = 24_000
-"""How many characters of a list of passages a judge sees."""
+"""The largest number of characters of a list of passages that a judge sees."""
 
 
 def build_ranking_prompt(

@@ -24,9 +24,9 @@ from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.protocols import LanguageModel
 
 MOST_SYSTEMS: Final = len(LETTERS) - 1
-"""How many systems can be ranked at once; the last letter is for the control."""
+"""The largest number of systems that can be ranked; the last letter is for the control."""
 FEWEST: Final = 6
-"""With fewer questions nothing is significant: by chance, 5 agree in 6 of 100 cases (2 / 2^5)."""
+"""The fewest questions for significance: 5 agree by chance in 6 of 100 cases (2 / 2^5)."""
 _LENGTH_DECIDED: Final = "length"
 _RESAMPLES: Final = 1_000
 

@@ -19,12 +19,12 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.runtime.files import open_document
 
 MOST_BYTES: Final = 1 << 24
-"""The longest line in bytes that is read; a longer one counts as unreadable."""
+"""The longest line that is read, in bytes; a longer line counts as unreadable."""
 
 Change = Literal["same", "order", "passages"]
-"""How our list differs from the caller's."""
+"""The difference between qtmiddleware's list and the caller's list."""
 Better = Literal["ours", "plain", "neither", "failed"]
-"""Which list answers better, as the judge sees it."""
+"""The list that answers better, according to the judge."""
 
 _BETTER: Final[dict[int | None, Better]] = {0: "ours", 1: "plain", None: "neither"}
 

@@ -34,9 +34,9 @@ SHOWN: Final = (
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
     "combined",
 )
-"""The default systems if there is a model; otherwise the first two of them."""
+"""The default systems if there is a model. Without a model, the first two are the default."""
 JUDGING: Final = "judging answers"
-"""The stage that progress names when all systems have answered and the judge is at work."""
+"""The name of the stage in which the judge ranks the answers, for progress."""
 _ONE: Final = "question"
 # Plain answers only: a synthesis would decompose the question under every system.
 _PLAIN: Final[Mapping[str, Any]] = {"answer": {"mode": "plain"}}

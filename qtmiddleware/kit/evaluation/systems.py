@@ -86,20 +86,20 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         },
     }
 )
-"""The settings of each system; everything else is at its default.
+"""The settings of each system; all other settings have their defaults.
 
-``combined, no rules`` is the fusion anchored on the question, alone.
+``combined, no rules`` has only the fusion that is anchored on the question.
 """
 
 FREE: Final = (BASELINE, "preprocessed as text", "rules")
-"""The systems that need no model and no store of the kit."""
+"""The systems that need neither a model nor the kit's store."""
 USUAL: Final = (
     *FREE,
     *_TRANSFORMS,
     "combined, auto",
     SEEDS,
 )
-"""The default systems if there is a model; they run around any function."""
+"""The default systems if there is a model. They work with any function."""
 
 # The comparison is about quality: a cache would hide calls, a short deadline would lose replies.
 MEASURED: Final[Mapping[str, Any]] = {
@@ -107,7 +107,7 @@ MEASURED: Final[Mapping[str, Any]] = {
     "limits": {"llmTimeoutMs": 30_000, "deadlineMs": 60_000},
     "log": {"path": None},
 }
-"""Settings that lie below those of every measured system."""
+"""Settings that every measured system's own settings override."""
 REPLAYED: Final = "model, replayed"
 """The stage that holds the original time of replayed model replies."""
 
@@ -171,7 +171,7 @@ class Run:
 
 
 System = Callable[[Question], Run | Sequence[tuple[str, float]]]
-"""Something that searches. It returns a `Run`, or pairs of id and score, best first."""
+"""A function that searches for a question. It returns a `Run`, or (id, score) pairs, best first."""
 
 
 def run_of(retrieval: Retrieval) -> Run:

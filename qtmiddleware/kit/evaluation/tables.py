@@ -12,7 +12,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.files import open_document
 
 TABLES: Final = (".csv", ".tsv")
-"""The endings of table files' names."""
+"""The file name extensions of tables."""
 MOST_TABLE_BYTES: Final = 1 << 28
 """The largest table in bytes; a larger file cannot be a table of questions."""
 QUESTION_NAMES: Final = ("question", "query", "text")

@@ -65,9 +65,9 @@ from qtmiddleware.wrapping.wrapped import Wrapped
 CACHE: Final = Path(".qtm/bench")
 """The default folder of indexes, vectors and replies."""
 CONCURRENCY: Final = 8
-"""How many questions the model is asked at a time."""
+"""The number of questions that the model is asked at a time."""
 BATCH: Final = 64
-"""How many passages are embedded and stored at a time."""
+"""The number of passages that are embedded and stored at a time."""
 _CACHE_FILE: Final = "cache.sqlite"
 _NO_MODEL_ASKED: Final = (
     "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor"

@@ -47,11 +47,11 @@ from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
 APPLICATION_ID: Final = 0x71746D62
-"""Marks the file as a cache of qtmiddleware: "qtmb" in ASCII."""
+"""The number that marks the file as a cache of qtmiddleware: "qtmb" in ASCII."""
 VERSION: Final = 1
 """The version of the file's layout."""
 MOST_ROW_BYTES: Final = 1 << 23
-"""The longest row in bytes: a reply of one megabyte can take six as JSON."""
+"""The longest row, in bytes: a reply of one megabyte can take six megabytes as JSON."""
 
 # Keys are hashes. "seconds" is how long it took to compute a vector.
 _SCHEMA: Final = (

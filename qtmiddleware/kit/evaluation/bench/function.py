@@ -31,7 +31,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 READING: Final = ("textField", "idField", "scoreField")
-"""The keys of ``keywordEvidence`` that say how results are read; every system has the same."""
+"""The keys of ``keywordEvidence`` for reading results. They are the same for every system."""
 
 
 @dataclass(frozen=True, slots=True)

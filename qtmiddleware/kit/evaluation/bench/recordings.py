@@ -20,7 +20,10 @@ from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 
 CHARACTERS_A_TOKEN: Final = 4
-"""OpenAI's rule of thumb for English. Other languages need more tokens and are underestimated."""
+"""The characters per token, by OpenAI's rule of thumb for English.
+
+Other languages have more tokens, so their tokens are underestimated.
+"""
 _STANDALONE: Final = "standalone"
 
 

@@ -19,24 +19,24 @@ MARK_FONT: Final = 11.5
 MARK: Final = 17.0
 """The height of a mark with numbers, and the width of a mark with a single digit, in pixels."""
 DOT: Final = 11.0
-"""The width and height of a mark with its name beside it, in pixels."""
+"""The width and height of a mark without numbers, in pixels."""
 _CHARACTER: Final = 7.0
-"""The approximate width of a character in a mark: bold digits, commas and spaces."""
+"""The approximate width of a character in a mark, in pixels: bold digits, commas, spaces."""
 _MARK_LENGTH: Final = 40
-"""The most characters in a mark."""
+"""The largest number of characters in a mark."""
 LABEL_FONT: Final = 12.0
 _LABEL_HEIGHT: Final = 15.0
 _GAP: Final = 3.0
-"""Pixels between a dot and its name."""
+"""The distance between a dot and its name, in pixels."""
 _CLEAR: Final = (5.0, 3.5)
-"""Pixels beside, and above and below, a dot that other names keep clear of.
+"""The horizontal and vertical distance between a dot and other names, in pixels.
 
-A name within them would be read as this dot's.
+A closer name would look like the dot's own name.
 """
 _NARROW, _WIDE = frozenset("iIjlftr.,:;'|!()[]-/ "), frozenset("mwMW@%&—…")
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
-"""Nothing that is measured lies beyond; what is smaller is nothing."""
+"""The largest number on an axis, and the number below which a number counts as 0."""
 
 
 class Box(NamedTuple):
@@ -65,9 +65,9 @@ class Box(NamedTuple):
 COSTS: Final = Box(0.0, 0.0, 380.0, 380.0)
 """The whole chart of quality against a cost, in pixels."""
 AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
-"""The part of that chart between its axes."""
+"""The part of the chart `COSTS` between its axes."""
 _LABELLED: Final = Box(AREA.left + 2.0, AREA.top - 4.0, COSTS.right, AREA.bottom - 1.0)
-"""The part of that chart where names may be: on no axis, and within the chart."""
+"""The part of the chart `COSTS` for names: inside the chart, but not on an axis."""
 
 
 @dataclass(frozen=True, slots=True)

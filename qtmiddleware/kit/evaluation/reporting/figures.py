@@ -18,14 +18,14 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.preprocessing.text import clean
 
 NAME_LENGTH: Final = 120
-"""The most characters shown of a system's name; a tuned system's name lists its changes."""
+"""The largest number of characters shown of a system's name, which may list changes."""
 UNKNOWN: Final = "–"
-"""Replaces a number that is not known."""
+"""The text for a number that is not known."""
 SIGNIFICANT: Final = "*"
-"""Marks a gain that is more than chance."""
+"""The mark of a significant gain."""
 _ELLIPSIS: Final = "…"
 _FIRST: Final = "MRR@10"
-"""The measure that is 1 if a question's first passage is relevant, and less otherwise."""
+"""The measure that is 1 only if a question's first passage is relevant."""
 
 
 def is_known(number: float | None) -> TypeGuard[float]:

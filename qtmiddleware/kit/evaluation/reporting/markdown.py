@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
 from qtmiddleware.preprocessing.text import shorten
 
 _WORST: Final = 5
-"""How many of the questions that the best system hurt are shown."""
+"""The number of questions shown that get worse most with the best system."""
 _NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = figures.NAME_LENGTH, 240, 400
 # Characters to escape. An underscore inside a word is no emphasis and needs no escape.
 _MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")

@@ -25,9 +25,9 @@ ID_LENGTH: Final = 60
 _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
 _SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
 _WORST: Final = 10
-"""How many hurt questions of each system are shown."""
+"""The number of questions shown per system that get worse most."""
 _FOUND: Final = 10
-"""How many passages of each list are shown: as many as the measure looks at."""
+"""The number of passages shown per list: the first ten, as in nDCG@10."""
 _VARIANTS: Final = 16
 _TURNS: Final = 4
 

@@ -16,19 +16,19 @@ from qtmiddleware.transforms.guard import is_other_script
 MOST_QUESTION_CHARS: Final = 300
 MOST_ANSWER_CHARS: Final = 2_000
 MOST_RUN: Final = 5
-"""How many content words in a row a question may share with its passage.
+"""The largest number of content words in a row that a question may share with its passage.
 
-A long name can have five content words, a copied sentence has more.
+A long name can have five content words; a copied sentence has more.
 """
 MOST_SHARED: Final = 0.6
-"""The share of a question's word 4-grams that may be in its passage.
+"""The largest share of a question's word 4-grams that may occur in its passage.
 
-A long name alone can make up half of them.
+A long name alone can make up half of the 4-grams.
 """
 GRAM: Final = 4
-"""How many words make one n-gram."""
+"""The number of words in an n-gram."""
 LEAST_QUOTED: Final = 3
-"""The fewest words of a quote; fewer prove nothing, because they can be in any passage."""
+"""The fewest words of a quote; fewer words could occur in any passage."""
 
 # How a question refers to the text it was written from. "The author of Emma" and "article 5" do
 # not count, because they are things in the world.

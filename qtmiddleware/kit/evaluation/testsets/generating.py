@@ -26,9 +26,9 @@ from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
 
 ATTEMPTS: Final = 4
-"""How many passages may be tried per question wanted."""
+"""The largest number of passages to try per question wanted."""
 MOST_FAILURES: Final = 16
-"""After this many passages in a row without any reply, the model is not asked again."""
+"""The number of passages in a row without a reply after which the model is not asked again."""
 
 logger: Final = get_logger("qtmiddleware.testsets")
 

@@ -23,11 +23,11 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.logs import get_logger
 
 LEAST_WORDS: Final = 8
-"""A quote with fewer words may occur in a passage about something else."""
+"""The fewest words of a quote that identifies other passages with the same content."""
 MIN_WORDS: Final = 20
-"""A passage with fewer words in whole phrases has hardly anything to ask about."""
+"""The fewest words in whole phrases of a passage to ask about."""
 PHRASE_WORDS: Final = 6
-"""Fewer words in a row than this are a heading, a label or a list item."""
+"""The fewest words of a phrase; a heading, label or list item has fewer."""
 
 # The end of a line in a table of contents or an index: dots or a gap, and a page number.
 _ENTRY: Final = re.compile(r"(?:\.{2,}|(?:\. ){2,}|…|·{2,}|\s)\s*(?:\d{1,4}|[ivxlc]{1,7})$")

@@ -23,10 +23,10 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
 FREE_TIERS: Final = ("rules",)
 """The tiers that need no model."""
 TIERS: Final = ("combined", "combined, no hyde", "decompose", "hyde", "rewrite", *FREE_TIERS)
-"""The tiers that are tried by default; names of `evaluation.SYSTEMS`."""
+"""The tiers that are tried by default, as names from `evaluation.SYSTEMS`."""
 
 RATES: Final = (0.2, 0.35, 0.5)
-"""The target call rates to try, as far as the budget allows; its own limit is tried too."""
+"""The target call rates to try within the budget. The budget's limit is tried too."""
 
 # The values to try per setting; the library's default is always tried too.
 _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -41,9 +41,9 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 PASSES: Final = 2
-"""How often each setting is tried; the second time beside the new values of the others."""
+"""The number of passes over all settings; the second pass starts with the first pass's values."""
 DEFAULTS: Final = ("combined", "rules")
-"""The library's own choices, with a model and without one."""
+"""The library's defaults, with a model and without a model."""
 # A gate's target is the library's rate or the budget's, whichever is lower. If the gate still
 # asks too often, smaller shares of that target are tried.
 _RATE: Final = Settings().escalation.target_call_rate

@@ -36,16 +36,16 @@ Flat = Mapping[str, Any]
 """Settings by dotted camelCase key."""
 
 MIN_GAIN: Final = 0.003
-"""The least nDCG@10 that a setting must gain over a simpler one; below it, the cheaper one wins."""
+"""The smallest gain in nDCG@10 for which a more expensive candidate is chosen."""
 MIN_ERRORS: Final = 1.5
-"""How many standard errors the mean gain must exceed: the best of many tries is partly luck."""
+"""The number of standard errors that a mean gain must reach to count as more than luck."""
 OVERALL_ERRORS: Final = 2.5
-"""How many standard errors the search's result must gain over the default.
+"""The number of standard errors that the search's result must gain over the default.
 
-It is the one-sided 5 % level, shared by the eight settings that are tried.
+This is the one-sided 5 % level, divided among the eight settings that are tried.
 """
 MOST_LOST: Final = 0.01
-"""How much nDCG@10 a candidate with fewer model calls may lose and still count as good."""
+"""The largest loss in nDCG@10 at which a candidate with fewer model calls is preferred."""
 _CHANCE: Final = 0.05
 
 

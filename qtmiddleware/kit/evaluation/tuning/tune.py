@@ -44,13 +44,13 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
-"""The fewest questions allowed on either side; fewer say nothing."""
+"""The fewest questions to train on, and the fewest to hold out."""
 TUNED: Final = "tuned"
-"""The name of the tuned config in the comparison, unless it is a default and has its name."""
+"""The name of the tuned config in the comparison, unless the config is a default."""
 TRYING: Final = "trying candidates"
-"""The name that progress receives while the search runs."""
+"""The name of the search's stage, for progress."""
 _POWER: Final = 2.8
-"""A gain of so many standard errors is significant (5 %, two-sided) four times out of five."""
+"""The number of standard errors at which 80 % of gains are significant (5 %, two-sided)."""
 
 
 def tune(
