@@ -1,7 +1,7 @@
-"""Texts that a language model compares without knowing which system wrote them, in several orders.
+"""Let a language model compare texts in several orders, without the names of their systems.
 
-Such judges prefer the text that comes first, so each order is shown again in reverse (Zheng et al.
-2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
+Language models prefer the text that comes first, so each order is shown again in reverse
+(Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qtmiddleware.protocols import LanguageModel, Reply
 from qtmiddleware.runtime.logs import get_logger
 
 MOST_FAILURES: Final = 16
-"""After this many failures in a row, of the systems or of the judge, asking stops."""
+"""The number of failures in a row, of systems or judge, after which judging stops."""
 _SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 _MOST_REASON_CHARS: Final = 1_000
 
@@ -36,11 +36,11 @@ logger: Final = get_logger("qtmiddleware.judging")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The judge's reason in its own words, which may call the answers by letters.
+    """The judge's reason in its own words. It may call the answers A, B and so on.
 
     Attributes:
         text: The judge's words.
-        order: The names of the systems that were A, B and so on.
+        order: The names of the systems whose answers were A, B and so on.
     """
 
     text: str = field(repr=False)
@@ -48,13 +48,13 @@ class Reason:
 
     @property
     def legend(self) -> str:
-        """Which system each letter stands for, such as ``A is raw, B is rules``."""
+        """The system of each letter, such as ``A is raw, B is rules``."""
         return ", ".join(
             f"{letter} is {name}" for letter, name in zip(LETTERS, self.order, strict=False)
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the words, and the system of each letter, as plain data."""
+        """Return the judge's words and the system of each letter as plain data."""
         return {"text": self.text, **dict(zip(LETTERS, self.order, strict=False))}
 
 
@@ -64,9 +64,9 @@ class Mark:
 
     Attributes:
         place: The text's rank, from 1. Equal texts share the mean of their ranks.
-        scores: A score from 1 to 10 per criterion; empty if none was asked for.
-        strengths: What is right with the text.
-        weaknesses: What is wrong with the text.
+        scores: A score from 1 to 10 per criterion; empty if the judge was not asked for scores.
+        strengths: The strengths of the text, in the judge's words.
+        weaknesses: The weaknesses of the text, in the judge's words.
     """
 
     place: float
@@ -80,19 +80,19 @@ class Opinion:
     """The judge's opinion of all texts of a ballot, after it saw them in one order.
 
     Attributes:
-        marks: One mark per text, in the ballot's own order.
-        reason: Why the best text is the best.
+        marks: One mark per text, in the order of `Ballot.shown`.
+        reason: The judge's reason for its choice of the best text.
     """
 
     marks: tuple[Mark, ...]
     reason: str = field(default="", repr=False)
 
     def prefers(self, index: int, other_index: int) -> bool:
-        """Whether the text at *index* is ranked before the text at *other_index*."""
+        """Return whether the text at *index* is ranked before the text at *other_index*."""
         return self.marks[index].place < self.marks[other_index].place
 
     def find_better(self) -> int | None:
-        """Return the index of the better one of two texts; ``None`` if they are equal."""
+        """Return the index of the better of two texts; ``None`` if both are equally good."""
         return 0 if self.prefers(0, 1) else 1 if self.prefers(1, 0) else None
 
 
@@ -103,10 +103,10 @@ class Ballot:
     Attributes:
         question: The question.
         shown: The texts, or lists of texts, to compare.
-        orders: The orders in which the judge sees them, each a permutation of the indices of
-            *shown*. If there are none, the judge is not asked.
-        error: Why there are no opinions, if the systems or the judge failed.
-        opinions: One opinion per order.
+        orders: The orders in which the judge sees the texts. Each order is a permutation of the
+            indices of *shown*. Without orders, the judge is not asked.
+        error: The error of a system or of the judge, if there are no opinions because of it.
+        opinions: The judge's opinions, one per order.
     """
 
     question: Question
@@ -117,11 +117,11 @@ class Ballot:
 
     @property
     def is_flip(self) -> bool:
-        """Whether two orders lead to different opinions on which of two texts is better."""
+        """``True`` if the judge prefers different texts in different orders."""
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
-        """Return the index of the text that is better in every order; ``None`` if neither is."""
+        """Return the index of the text that is the better of two in every order, or ``None``."""
         return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
 
     def average_scores(self, index: int) -> dict[str, float]:
@@ -129,7 +129,7 @@ class Ballot:
         return average_scores([opinion.marks[index].scores for opinion in self.opinions])
 
     def list_reasons(self, names: Sequence[str]) -> tuple[Reason, ...]:
-        """Return the judge's reasons, if it gave any; *names* are the texts' names."""
+        """Return the reasons that the judge gave; *names* holds the name of each text."""
         return tuple(
             Reason(opinion.reason, tuple(names[index] for index in order))
             for opinion, order in zip(self.opinions, self.orders, strict=False)
@@ -155,13 +155,13 @@ class Judge:
         Args:
             task: The ranking prompt.
             model: The model that judges.
-            repeats: How many orders it sees per question, an even number.
+            repeats: The number of orders per question, an even number.
             seed: The seed that draws the orders.
             timeout: Seconds allowed per judgement.
-            concurrency: How many judgements run at a time.
+            concurrency: The number of judgements that run at a time.
 
         Raises:
-            ConfigError: *timeout* or *concurrency* is impossible.
+            ConfigError: *timeout* or *concurrency* is not valid.
         """
         self.random = Random(seed)
         self._task = task
@@ -174,16 +174,19 @@ class Judge:
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost of all replies so far in US dollars; ``None`` if the price of one is unknown."""
+        """The cost of all replies so far, in US dollars; ``None`` if a reply's cost is unknown."""
         return self._runner.cost_usd
 
     def draw_orders(self, count: int) -> list[list[int]]:
-        """Return orders of *count* texts; every second one is the reverse of the one before."""
+        """Return random orders of *count* texts, each followed by its reverse."""
         orders = [self._draw_order(count) for _ in range(self._repeats // 2)]
         return [variant for order in orders for variant in (order, order[::-1])]
 
     def _draw_order(self, count: int) -> list[int]:
-        """Return one order; over many questions every text has every place equally often."""
+        """Return an order of *count* texts.
+
+        Over many calls, each text gets each place equally often.
+        """
         unused = self._left.setdefault(count, [])
         # All rotations of one random order together give each text each place once.
         if not unused:
@@ -195,7 +198,7 @@ class Judge:
     def ask(
         self,
         questions: Sequence[Question],
-        fill: Callable[[Question], Ballot],
+        build_ballot: Callable[[Question], Ballot],
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Ballot]:
         """Return one ballot per question, with the judge's opinions or the error.
@@ -205,17 +208,18 @@ class Judge:
 
         Args:
             questions: The questions to judge.
-            fill: Makes a question's ballot. It is called in the caller's thread, one question after
-                the other. A ballot that it returns with an error counts as a failure.
-            progress: Receives how many questions are done and how many there are.
+            build_ballot: Returns a question's ballot. The judge calls this function in the caller's
+                thread, for one question after the other. A ballot with an error counts as a
+                failure.
+            progress: Receives the number of questions done, and of all questions.
 
         Raises:
-            ModelError: The judge had to stop before it compared anything.
+            ModelError: The judge had to stop before its first opinion.
         """
         ballots: list[Ballot] = []
         failures = 0
         while len(ballots) < len(questions):
-            batch = [fill(question) for question in questions[len(ballots) :][: self._size]]
+            batch = [build_ballot(question) for question in questions[len(ballots) :][: self._size]]
             self._collect_opinions(batch)
             for ballot in batch:
                 ballots.append(ballot)
@@ -232,7 +236,7 @@ class Judge:
         return ballots
 
     def _collect_opinions(self, ballots: Sequence[Ballot]) -> None:
-        """Ask the judge about all *ballots* at once; add its opinions or its error to each."""
+        """Ask the judge about all *ballots* at once. Adds opinions, or an error, to each ballot."""
         pairs = [
             (ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders
         ]
@@ -253,7 +257,10 @@ class Judge:
 
 
 def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
-    """Raise *error* if the judge has compared nothing yet; otherwise fail what is left."""
+    """Raise *error* if there are no opinions yet; otherwise add failed ballots for the rest.
+
+    The rest are the *questions* that have no ballot in *ballots* yet.
+    """
     if not any(ballot.opinions for ballot in ballots):
         raise error
     remaining = questions[len(ballots) :]
@@ -278,13 +285,13 @@ def parse_opinion(
     """Return the judge's opinion in *reply*.
 
     Args:
-        reply: The judge's reply, or the error instead.
+        reply: The judge's reply, or an error.
         order: The order in which the judge saw the texts.
         criteria: The names of the scores that the reply must have.
 
     Raises:
-        ModelError: *reply* itself if it is an error; ``unparsable`` if a part is missing or
-            impossible.
+        ModelError: The error in *reply*, or ``unparsable`` if a part of the reply is missing or
+            not valid.
     """
     if isinstance(reply, ModelError):
         raise reply
@@ -313,8 +320,8 @@ def parse_opinion(
 def parse_places(ranking: object, names: str) -> dict[str, float]:
     """Return the place of each of *names* in a ranking such as ``B > A = C``.
 
-    Equal names share the mean of their places. The result is empty if a name is missing or occurs
-    twice.
+    Names that are equally good share the mean of their places. The result is empty if *ranking*
+    lacks a name or has it twice.
     """
     text = re.sub(r"(?i)\banswers?\b", "", ranking) if isinstance(ranking, str) else ""
     if text.islower():
@@ -331,14 +338,14 @@ def parse_places(ranking: object, names: str) -> dict[str, float]:
 
 
 def parse_score(value: object) -> float:
-    """Return the score in the judge's text, from 1 to 10; 0 if there is none."""
+    """Return the score in *value*, from 1 to 10; 0 if there is none."""
     match = _SCORE.fullmatch(value.strip()) if isinstance(value, str) else None
     score = float(match.group(1)) if match else 0.0
     return score if 1 <= score <= 10 else 0.0
 
 
 def read_line(value: object) -> str:
-    """Return the judge's text on one line, cut to 1,000 characters; empty if it is not text."""
+    """Return *value* on one line, cut to 1,000 characters; an empty string if it is not text."""
     return " ".join(value.split())[:_MOST_REASON_CHARS] if isinstance(value, str) else ""
 
 

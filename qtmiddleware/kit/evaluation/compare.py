@@ -1,4 +1,4 @@
-"""Measure systems on the same judged questions: your function under several settings, or others."""
+"""Compare systems on the same judged questions, such as your function under several settings."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 OWN: Final = "yours"
 """The name of the system that is a wrapped function with its own settings."""
 MOST_FAILED: Final = 5
-"""A system that fails on each of its first 5 questions is stopped, and its error raised."""
+"""The number of failed first questions at which a system is stopped and its error is raised."""
 MOST_IN_A_ROW: Final = 20
-"""Later on, a system is stopped after this many failed questions in a row.
+"""The number of failed questions in a row at which a system is stopped later on.
 
-Fewer are skipped: an index that is down may be up again for the next question.
+Fewer failed questions are skipped, because an index that is down may soon be up again.
 """
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
 Progress = Callable[[str, int, int], None]
-"""Receives the system's name, how many questions are done, and how many there are."""
+"""Receives the system's name, the number of questions done, and of all questions."""
 
 
 def compare(
@@ -65,33 +65,33 @@ def compare(
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
 ) -> Comparison:
-    """Measure *fn* as it is and under the settings of each of *systems*, on judged questions.
+    """Measure *fn* on judged questions, first as it is, then with each system's settings.
 
-    The system ``raw`` is always included, and all others are compared with it. A question that *fn*
-    fails on is left out of all figures, and the notes say why. An exception of *fn* passes through
-    only if *fn* fails on each of the first five questions, or on twenty in a row.
+    All systems are compared with ``raw``, which is *fn* as it is. A question that *fn* fails on is
+    left out of all figures, and the notes say why. An exception of *fn* passes through only if *fn*
+    fails on each of the first five questions, or on twenty in a row.
 
     Args:
-        fn: A plain function, wrapped here with *options*, or a wrapped one. Each system's settings
-            override the wrapped function's own; ``yours`` measures it with its own settings. The
-            question is its first argument.
+        fn: A plain function, which is wrapped with *options*, or a wrapped function. Its first
+            argument is the question. Each system's settings override a wrapped function's own
+            settings; the system ``yours`` keeps them.
         queries: Texts by id, or `Question`s, which may have a history.
         qrels: The grades, by question id and passage id.
-        systems: Settings by name, or names from `SYSTEMS`. Default: the systems that need no model;
-            with *client* or a wrapped *fn*, those with a model too.
+        systems: Settings by the system's name, or names from `SYSTEMS`. Default: the systems that
+            need no model; with *client* or a wrapped *fn*, also the systems that need a model.
         client: The model client for a plain *fn*.
         arguments: Other arguments for every call of *fn*.
-        top_k: How many passages to ask for, if *fn* has a parameter for it. ``None``: its own
-            default.
+        top_k: The number of passages to ask for, if *fn* has a parameter for the number. ``None``:
+            the default of *fn*.
         deep: Also ask every system for a hundred passages, to measure R@100.
-        name: What reports call the data.
+        name: The name of the data in reports.
         seed: The seed of every resampling.
         progress: Receives the system's name, the questions done and their total.
         options: Options for wrapping a plain *fn*, as in `WrapOptions`.
 
     Raises:
-        ConfigError: A system is unknown, settings are impossible, questions and judgements do not
-            fit, results have no ids, or no judgement knows their ids.
+        ConfigError: A system is unknown, settings are not valid, the judgements name unknown
+            questions, results have no ids, or none of these ids is in the judgements.
         WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
         MissingExtra: ir-measures or scipy is not installed.
     """
@@ -112,7 +112,7 @@ def compare(
 
 
 class SystemMaker(Protocol):
-    """Makes systems from their settings: an index, or your own function."""
+    """An index, or your own function: makes a system from the system's settings."""
 
     def system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
         """Return the system with *settings*, which asks for *top_k* passages."""
@@ -129,14 +129,12 @@ def measure_systems(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure every one of *systems*, made by *bench*, on every question of *data*.
-
-    All are compared with the system ``raw``.
+    """Measure each of *systems* on every question of *data*, and compare them with ``raw``.
 
     Args:
         bench: Makes a system from settings.
         data: The judged questions.
-        systems: Settings by the system's name.
+        systems: The settings of each system, by the system's name.
         deep: Also ask each system for a hundred passages, to measure R@100.
         notes: Sentences to put before the comparison's own notes.
         seed: The seed of every resampling.
@@ -173,23 +171,24 @@ def measure(
 ) -> Comparison:
     """Run every system on every question of *dataset* and compare them with *baseline*.
 
-    The questions are asked one at a time, so that times mean something. A question whose run has an
-    ``error`` is counted, noted, and left out of every system's figures. That error is raised if a
-    system fails on each of its first `MOST_FAILED` questions, or on `MOST_IN_A_ROW` in a row. An
-    exception that a system raises passes through with a note that names system and question.
+    The questions are asked one at a time, so that the times are comparable. If a run has an
+    ``error``, its question is counted as failed, noted, and left out of every system's figures. The
+    error is raised if a system fails on each of its first `MOST_FAILED` questions, or on
+    `MOST_IN_A_ROW` questions in a row. If a system raises an exception, the exception passes
+    through with a note that names the system and the question.
 
     Args:
         systems: The systems by name.
         dataset: The judged questions.
         baseline: The name of the system to compare the others with.
-        deep: The same systems, asking for a hundred passages. Only R@100 is measured with them.
+        deep: The same systems, but each asks for a hundred passages, to measure R@100.
         notes: Sentences to put before the comparison's own notes.
         seed: The seed of every resampling.
         progress: Receives the system's name, the questions done and their total.
 
     Raises:
-        ConfigError: No system is called *baseline*, there are no questions, one is blank, or no
-            passage is relevant.
+        ConfigError: No system is called *baseline*, there are no questions, a question is blank,
+            or no passage is relevant.
         MissingExtra: ir-measures or scipy is not installed.
     """
     if baseline not in systems:
@@ -208,23 +207,24 @@ def measure(
     whole = dataset
     for name, system in systems.items():
         runs[name], seconds[name] = _run_system(name, system, dataset, progress)
-        dataset = _leave_failed_out(name, runs[name], dataset, failures)
+        dataset = _drop_failed_questions(name, runs[name], dataset, failures)
     for name, system in (deep or {}).items():
         deep_runs[name], _ = _run_system(f"{name}, deep", system, dataset, progress)
-        dataset = _leave_failed_out(name, deep_runs[name], dataset, failures)
+        dataset = _drop_failed_questions(name, deep_runs[name], dataset, failures)
     answered = [question.id for question in dataset.questions]
     runs = {
         name: {question_id: system_runs[question_id] for question_id in answered}
         for name, system_runs in runs.items()
     }
     measured = {
-        name: evaluate(dataset.qrels, _list_ids(system_runs)) for name, system_runs in runs.items()
+        name: evaluate(dataset.qrels, _collect_ids(system_runs))
+        for name, system_runs in runs.items()
     }
     for name, system_runs in deep_runs.items():
         measured[name] = PerQuery(
             {
                 **measured[name].values,
-                **evaluate(dataset.qrels, _list_ids(system_runs), DEEP).values,
+                **evaluate(dataset.qrels, _collect_ids(system_runs), DEEP).values,
             }
         )
     scores = {}
@@ -256,7 +256,7 @@ def measure(
             replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
             for name, score in scores.items()
         ),
-        notes=(*notes, *_describe_failures(failures, whole), *_find_doubts(dataset, runs)),
+        notes=(*notes, *_describe_failures(failures, whole), *_describe_doubts(dataset, runs)),
         seed=seed,
         data_hash=whole.data_hash,
         fingerprints=whole.fingerprints,
@@ -264,7 +264,7 @@ def measure(
 
 
 def require_measurable(dataset: Dataset) -> None:
-    """Raise `ConfigError` if *dataset* has no questions, a blank one, or no relevant passage."""
+    """Raise `ConfigError` unless *dataset* has questions, none blank, and a relevant passage."""
     if not dataset.questions:
         raise ConfigError(
             f"the data set {dataset.name} has no judged questions",
@@ -275,14 +275,14 @@ def require_measurable(dataset: Dataset) -> None:
         raise ConfigError(
             f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries"
         )
-    if not any(map(_is_answerable, dataset.qrels.values())):
+    if not any(map(_has_relevant_passage, dataset.qrels.values())):
         raise ConfigError(
             f"the data set {dataset.name} must have a passage with a grade above 0", path="qrels"
         )
 
 
 def require_extras() -> None:
-    """Raise `MissingExtra` before any question is asked and paid for, not afterwards."""
+    """Raise `MissingExtra` if a package that measuring needs is not installed."""
     evaluate({}, {})
     difference(())
 
@@ -299,8 +299,8 @@ def choose_systems(
     """Return the settings of the systems to compare, by name, the baseline first.
 
     Args:
-        systems: Settings by name, names, or ``None`` for the default systems.
-        has_model: Whether the default systems include those that ask a model.
+        systems: Settings by the system's name, or names. ``None``: the default systems.
+        has_model: Whether the default systems include the systems that ask a model.
         is_wrapped: Whether to add ``yours``, the function with its own settings.
 
     Raises:
@@ -325,9 +325,9 @@ def choose_systems(
 def _build_dataset(
     name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels
 ) -> Dataset:
-    """Return the judged questions as a data set without passages.
+    """Return a data set of the judged questions, without passages.
 
-    Raises `ConfigError` if a query is not a question, or a judgement names an unknown question.
+    Raises `ConfigError` if a query is not valid, or a judgement names an unknown question.
     """
     questions: list[Any] = (
         [Question(*entry) for entry in queries.items()]
@@ -358,7 +358,7 @@ def _build_dataset(
 
 
 def _check_grades(question: str, grades: Any) -> dict[str, int]:
-    """Return the grades of one question; raises `ConfigError` if they are not valid."""
+    """Return the grades of one question as a dict; raises `ConfigError` if a grade is not valid."""
     if not isinstance(grades, Mapping) or not all(
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
         for id_, grade in grades.items()
@@ -378,7 +378,12 @@ def _check_grades(question: str, grades: Any) -> dict[str, int]:
 def _run_system(
     name: str, system: System, dataset: Dataset, progress: Progress | None
 ) -> tuple[dict[str, Run], dict[str, float]]:
-    """Ask *system* every question; return its run and the seconds of the call, per question id."""
+    """Ask *system* every question.
+
+    Returns:
+        The run of each question, by the question's id.
+        The seconds that each call took, by the question's id.
+    """
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}
     failed_in_a_row, total = 0, len(dataset.questions)
@@ -405,12 +410,12 @@ def _run_system(
     return runs, seconds
 
 
-def _leave_failed_out(
+def _drop_failed_questions(
     name: str, runs: Mapping[str, Run], dataset: Dataset, failures: dict[str, dict[str, Exception]]
 ) -> Dataset:
     """Return *dataset* without the questions that the system called *name* failed on.
 
-    Their errors are added to *failures*.
+    The errors of these questions are added to *failures*.
     """
     errors = {question_id: run.error for question_id, run in runs.items() if run.error is not None}
     if not errors:
@@ -426,7 +431,7 @@ def _leave_failed_out(
 def _describe_failures(
     failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
 ) -> Iterator[str]:
-    """Yield a sentence on the questions that are left out of all figures."""
+    """Yield sentences about the questions that are left out of all figures."""
     if not failures:
         return
     count = sum(map(len, failures.values()))
@@ -449,7 +454,7 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _list_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
+def _collect_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
     return {question: run.ids for question, run in runs.items()}
 
 
@@ -462,7 +467,10 @@ def _score_system(
     added_ms: Percentiles,
     seed: int,
 ) -> SystemScore:
-    """Return one system's figures against the baseline's, not yet corrected for many systems."""
+    """Return one system's figures, compared with the baseline.
+
+    Its probability is not yet corrected for the number of systems.
+    """
     gains = {
         question: measured.values[PRIMARY][question] - base.values[PRIMARY][question]
         for question in runs
@@ -494,7 +502,7 @@ def _score_system(
 
 
 def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
-    """Return the percentiles of the milliseconds of each stage."""
+    """Return the percentiles of each stage's time in milliseconds, by the stage's name."""
     stages: dict[str, list[float]] = {}
     for run in runs.values():
         for name, ms in run.stages.items():
@@ -502,10 +510,10 @@ def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
     return {name: Percentiles.of(values) for name, values in stages.items()}
 
 
-def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
-    """Yield a sentence per reason why the figures of *runs* mean less than they seem to."""
+def _describe_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
+    """Yield one sentence per reason to doubt the figures of *runs*."""
     count = len(dataset.questions)
-    if unanswerable := sum(not _is_answerable(grades) for grades in dataset.qrels.values()):
+    if unanswerable := sum(not _has_relevant_passage(grades) for grades in dataset.qrels.values()):
         yield (
             f"{unanswerable} of {count} questions have no relevant passage in their judgements; "
             "they count as 0 for every system."
@@ -528,5 +536,5 @@ def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Ite
             )
 
 
-def _is_answerable(grades: Mapping[str, int]) -> bool:
+def _has_relevant_passage(grades: Mapping[str, int]) -> bool:
     return any(grade > 0 for grade in grades.values())

@@ -1,4 +1,4 @@
-"""Judged collections in BEIR's layout: passages, questions, and which passage answers which.
+"""Judged collections in BEIR's layout: passages, questions, and judgements.
 
 Source: Thakur et al. 2021 (BEIR).
 """
@@ -24,9 +24,9 @@ from qtmiddleware.types import Message
 T = TypeVar("T")
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""The judgements: per question id, the grade per passage id. A grade above 0 means relevant."""
+"""The judgements: the grade of each passage id, by question id. Above 0 means relevant."""
 HIGHEST_GRADE: Final = 10_000
-"""The highest grade allowed: ir-measures counts passages per grade in memory that grows with it."""
+"""The highest grade allowed: the memory that ir-measures needs grows with the grade."""
 _GRADE: Final = re.compile("-?[0-9]{1,9}")
 
 
@@ -38,7 +38,7 @@ class Question:
         id: The question's id.
         text: The question as the user asks it.
         history: The earlier messages of the conversation; empty by default.
-        metadata: Other fields, such as ``answer``, the reference answer.
+        metadata: Other fields, such as ``answer`` for the reference answer.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Question:
 
     @property
     def reference(self) -> str:
-        """The answer that a judge compares with: ``answer`` in the metadata; empty if unknown."""
+        """The reference answer: ``answer`` in the metadata, or an empty string."""
         answer = self.metadata.get("answer")
         return answer if isinstance(answer, str) and answer.strip() else ""
 
@@ -67,12 +67,12 @@ class Dataset:
     """A judged collection: passages, the judged questions, and the judgements.
 
     Attributes:
-        name: The data set's name: the folder's or file's name if it was loaded.
-        passages: The passages; empty if they are not known. A passage's text is the text to index:
-            its title, a line break and its text, or the text alone if it has no title. The title is
-            in its metadata too.
+        name: The data set's name. A loaded data set has the name of its folder or file.
+        passages: The passages; empty if they are not known. A passage's text is the text to index.
+            If the passage has a title, this text begins with the title and a line break, and the
+            title is in the metadata too.
         questions: The questions that have judgements.
-        qrels: The judgements.
+        qrels: The judgements: the grade of each passage id, by question id.
     """
 
     name: str
@@ -88,8 +88,8 @@ class Dataset:
 
         Args:
             folder: The folder of the data set.
-            split: The name of the one file in ``qrels/`` to read, such as ``test``. Default: all
-                files.
+            split: The name of a file in ``qrels/``, such as ``test``, to read only that file.
+                Default: all files.
 
         Raises:
             ConfigError: A file or field is missing or unreadable, an id occurs twice, a judgement
@@ -106,8 +106,8 @@ class Dataset:
                 f" qtm compare --data {root} lets a model rank the answers from your index",
                 path=str(root),
             )
-        passages = _read_records(root / "corpus.jsonl", _build_passage)
-        questions = _read_records(root / "queries.jsonl", _build_question)
+        passages = _build_objects(root / "corpus.jsonl", _build_passage)
+        questions = _build_objects(root / "queries.jsonl", _build_question)
         qrels = _read_qrels(
             root,
             split,
@@ -122,19 +122,19 @@ class Dataset:
         )
 
     def first(self, count: int) -> Dataset:
-        """Return the same passages with the first *count* questions and their judgements."""
+        """Return the data set with only its first *count* questions and their judgements."""
         return self.only({question.id for question in self.questions[:count]})
 
     def sampled(self, count: int, *, seed: int = 0) -> Dataset:
-        """Return the same passages with *count* questions drawn at random with *seed*.
+        """Return the data set with only *count* of its questions, drawn at random with *seed*.
 
-        The questions keep their order. If there are fewer than *count*, all of them stay.
+        The questions keep their order. If there are fewer than *count* questions, all of them stay.
         """
         ids = [question.id for question in self.questions]
         return self.only(set(random.Random(seed).sample(ids, min(count, len(ids)))))
 
     def only(self, ids: Collection[str]) -> Dataset:
-        """Return the same passages with the questions in *ids* and their judgements."""
+        """Return the data set with only the questions whose ids are in *ids*."""
         questions = tuple(question for question in self.questions if question.id in ids)
         return Dataset(
             self.name,
@@ -145,12 +145,12 @@ class Dataset:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether a model wrote any of the questions: its metadata has ``"synthetic": true``."""
+        """``True`` if a model wrote a question, so that its metadata has ``"synthetic": true``."""
         return any(question.metadata.get("synthetic") is True for question in self.questions)
 
     @property
     def data_hash(self) -> str:
-        """The sha256, in hex, of the passages, questions and judgements, from whatever files."""
+        """The sha256 of all passages, questions and judgements, in hex."""
         digest = hashlib.sha256()
         for passage in self.passages:
             _update_hash(digest, "passage", passage.id, passage.text, passage.metadata)
@@ -162,9 +162,10 @@ class Dataset:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The sha256 of the ``questions``, ``judgements`` and ``passages`` each, in any order.
+        """The sha256 of each part: ``questions``, ``judgements`` and ``passages``.
 
-        ``passages`` is an empty string if the passages are not known.
+        The order within a part does not matter. ``passages`` is an empty string if the passages are
+        not known.
         """
         questions = tuple(sorted(self.questions, key=attrgetter("id")))
         passages = tuple(sorted(self.passages, key=attrgetter("id")))
@@ -184,25 +185,27 @@ _ADVICE: Final = "; a data set is a folder with corpus.jsonl, queries.jsonl and 
 
 
 def load_questions(path: str | Path) -> tuple[Question, ...]:
-    """Load questions, with their reference answers if they have some.
+    """Load questions from a file or folder, with their reference answers if there are any.
 
     Args:
-        path: One of four sources: a JSON file with a list of objects (``{"question": ...,
-            "ideal_answer": ...}``); a file with one such object per line; a table (``.csv``,
-            ``.tsv``) with such columns; or a data set's folder, whose ``queries.jsonl`` is read
-            (``text``, and ``answer`` in the metadata). A question without an ``_id`` or ``id`` gets
-            its number as id.
+        path: One of four sources. A question without an ``_id`` or ``id`` gets its number as id.
+
+            - A JSON file with a list of objects: ``{"question": ..., "ideal_answer": ...}``.
+            - A file with one JSON object per line, with these keys.
+            - A table (``.csv``, ``.tsv``) with these columns.
+            - The folder of a data set. Its ``queries.jsonl`` has the question in ``text``, and the
+              reference answer as ``answer`` in the metadata.
 
     Raises:
-        ConfigError: The file cannot be read, holds no questions, or a record is wrong. The error
-            names the place.
+        ConfigError: The file cannot be read, it holds no questions, or a record is not valid. The
+            error names the place.
     """
     root = Path(path).expanduser()
     file = root / "queries.jsonl" if root.is_dir() else root
     questions: dict[str, Question] = {}
     for number, (place, record) in enumerate(read_records(file), 1):
         try:
-            question = build_asked(record, str(number))
+            question = parse_question(record, str(number))
             if question.id in questions:
                 raise ValueError(f"the id {question.id!r} occurs a second time")
         except ValueError as error:
@@ -214,11 +217,11 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
 
 
 def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield the records of *file*, each with its place in words.
+    """Yield the place of each record of *file* in words, and the record.
 
     Args:
         file: A table (see `read_table`), a file with one JSON object per line, or a JSON list.
-        needs: For a table: column names of which at least one must be present.
+        needs: Column names, of which a table must have at least one.
     """
     if file.suffix.lower() in TABLES:
         yield from read_table(file, needs)
@@ -239,8 +242,8 @@ def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str,
         yield f"{file} question {number}", record
 
 
-def build_asked(record: Any, number: str) -> Question:
-    """Return the question of *record*, with *number* as its id if it has none.
+def parse_question(record: Any, number: str) -> Question:
+    """Return the question in *record*. If the record has no id, *number* becomes the id.
 
     Raises `ValueError` if the record is not an object or has no question.
     """
@@ -264,15 +267,15 @@ def build_asked(record: Any, number: str) -> Question:
 
 
 def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
-    """Add *parts* to *digest*."""
+    """Update *digest* with *parts*."""
     # One line per call. JSON escapes line breaks, so no content can look like two lines.
     digest.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
 
 
-def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Build one object from each line of *file*, and return them in the file's order.
+def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+    """Return the objects that *build* makes of the lines of *file*, in the file's order.
 
-    Every line is a JSON object with an ``_id`` that no other line has.
+    Every line must be a JSON object with its own ``_id``.
     """
     built: dict[str, T] = {}
     for number, text in read_lines(file, _ADVICE):
@@ -287,7 +290,7 @@ def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, 
 def _parse_record(text: str) -> dict[str, Any]:
     """Return the JSON object in *text*, with its ``_id`` as text and its metadata as a dict.
 
-    Raises `ValueError` if one of them is missing or of another type.
+    Raises `ValueError` if the object or its ``_id`` is missing, or a type is wrong.
     """
     record = parse_object(text)
     id_ = record.get("_id")
@@ -304,7 +307,7 @@ def _parse_record(text: str) -> dict[str, Any]:
 
 
 def _get_text(record: Mapping[str, Any], key: str) -> str:
-    """Return the text under *key*; raises `ValueError` if there is none."""
+    """Return the text under *key* in *record*; raises `ValueError` if there is no text."""
     value = record.get(key)
     if value is None:
         raise ValueError(f'no "{key}"')
@@ -314,7 +317,7 @@ def _get_text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _build_passage(record: dict[str, Any]) -> Passage:
-    """Return the passage of a record of ``corpus.jsonl``."""
+    """Return the passage in *record*, which is a line of ``corpus.jsonl``."""
     title = "" if record.get("title") is None else _get_text(record, "title")
     text, metadata = _get_text(record, "text"), record["metadata"]
     if title:
@@ -323,7 +326,10 @@ def _build_passage(record: dict[str, Any]) -> Passage:
 
 
 def _build_question(record: dict[str, Any]) -> Question:
-    """Return the question of a record of ``queries.jsonl``; raises `ValueError` if it is wrong."""
+    """Return the question in *record*, which is a line of ``queries.jsonl``.
+
+    Raises `ValueError` if a field is not valid.
+    """
     metadata = record["metadata"]
     try:
         messages = [
@@ -338,8 +344,8 @@ def _build_question(record: dict[str, Any]) -> Question:
 
 
 def load_judged_folder(root: Path, split: str) -> Dataset:
-    """Load the questions and judgements in the folder *root*; its passages may be missing."""
-    questions = _read_records(root / "queries.jsonl", _build_question)
+    """Load the questions and judgements in the folder *root*, without the passages."""
+    questions = _build_objects(root / "queries.jsonl", _build_question)
     qrels = _read_qrels(root, split, {question.id for question in questions}, None)
     return Dataset(
         root.resolve().name,
@@ -352,9 +358,9 @@ def load_judged_folder(root: Path, split: str) -> Dataset:
 def _read_qrels(
     root: Path, split: str, questions: set[str], passages: set[str] | None
 ) -> dict[str, dict[str, int]]:
-    """Return the judgements in all files of ``qrels/``, or in the file of *split*.
+    """Return the judgements in all files of ``qrels/``, or only in the file of *split*.
 
-    If *passages* is ``None``, judgements may name any passage id.
+    If *passages* is ``None``, a judgement may name any passage id.
     """
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
@@ -383,7 +389,10 @@ def _read_qrels(
 
 
 def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
-    """Return the question id, the passage id and the grade in *columns*; raises `ValueError`."""
+    """Return the question id, the passage id and the grade in *columns*.
+
+    Raises `ValueError` if *columns* is not a judgement.
+    """
     is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
     if not is_whole or int(columns[-1]) > HIGHEST_GRADE:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Find out whether retrieval got worse than a baseline, by measuring the same questions again.
+"""Detect that retrieval got worse, by comparing a new measurement with a baseline.
 
 A baseline is an earlier `Comparison` as JSON: the output of ``qtm bench --json``, and the file
 report.json of ``--report``.
@@ -33,7 +33,7 @@ from qtmiddleware.kit.evaluation.measures import (
 Verdict = Literal["worse", "not worse", "inconclusive"]
 _Scores = Mapping[str, float]
 Values = Mapping[str, _Scores]
-"""The value of a measure per question id, by the system's name."""
+"""The values of a measure by question id, for each system's name."""
 
 OPTION: Final = "--baseline"
 _RULE: Final = "--fail-if"
@@ -44,13 +44,13 @@ _PARTS: Final = ("questions", "judgements", "passages")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a measurement is worse than its baseline.
+    """The rule that decides if a measurement is worse than its baseline.
 
     Attributes:
-        text: The rule as people write it.
+        text: The rule as text, such as ``ndcg@10 -0.01``.
         measure: The measure to compare.
-        bound: The lowest allowed change of the mean, such as -0.01. ``None``: any loss that is more
-            than chance is worse.
+        bound: The lowest allowed change of the mean, such as -0.01. ``None``: a loss is allowed if
+            chance explains it.
     """
 
     text: str = "worse"
@@ -61,7 +61,7 @@ class Rule:
     def parse(cls, text: str) -> Rule:
         """Return the rule in *text*: ``worse``, or a measure and a change (``ndcg@10 -0.01``).
 
-        Raises `ConfigError` for anything else.
+        Raises `ConfigError` if *text* is not a rule.
         """
         name, _, number = " ".join(text.split()).partition(" ")
         if (name.casefold(), number) == ("worse", ""):
@@ -86,7 +86,7 @@ class Rule:
 
 
 def _parse_bound(number: str) -> float | None:
-    """Return the change in *number*; ``None`` if it is not a number from -1 to 0."""
+    """Return *number* as a float; ``None`` if it is not a number from -1 to 0."""
     try:
         bound = float(number)
     except ValueError:
@@ -99,13 +99,13 @@ class Baseline:
     """An earlier measurement to compare with.
 
     Attributes:
-        name: The name that messages use: the path it was read from.
-        values: By measure, then by system: the value of each question.
-        data_hash: The sha256 of the data it was measured on.
-        fingerprints: The sha256 of each part of the data, as in `Comparison`; empty in files of
-            older versions.
+        name: The name of the baseline in messages: the path of its file.
+        values: The value of each question, by measure and system.
+        data_hash: The sha256 of the measured data.
+        fingerprints: The sha256 of each part of the data, as in `Comparison`; empty if an older
+            version wrote the file.
         settings: The sha256 of each system's settings, if known.
-        version: The version of qtmiddleware that measured it, if known.
+        version: The version of qtmiddleware that made the measurement, if known.
         model: The name of the language model, if known.
     """
 
@@ -119,32 +119,32 @@ class Baseline:
 
     @classmethod
     def read(cls, path: str | Path) -> Baseline:
-        """Read the baseline at *path*; raises `ConfigError` with the fix for any other file."""
+        """Read the baseline at *path*; raises `ConfigError` if the file is not a baseline."""
         try:
             data = Path(path).expanduser().read_bytes()
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise _baseline_error(
+            raise _build_error(
                 path, f"the baseline {path} cannot be read: {why}; {_HOW}"
             ) from error
         if not data.strip():
-            raise _baseline_error(
+            raise _build_error(
                 path, f"the baseline {path} is empty; {_HOW}, and compare in a later run"
             )
         try:
             # Parse bytes, because some shells redirect a command's output as UTF-16.
             plain = json.loads(data)
         except (ValueError, RecursionError):
-            raise _baseline_error(
+            raise _build_error(
                 path, f"the baseline {path} is no JSON, or was cut; {_HOW}"
             ) from None
         return cls.of(plain, str(path))
 
     @classmethod
     def of(cls, plain: Any, name: str) -> Baseline:
-        """Return the baseline in *plain*, which `Comparison.to_dict` made; messages call it *name*.
+        """Return the baseline in *plain*, the result of `Comparison.to_dict`.
 
-        Raises `ConfigError` for anything else.
+        *name* is the baseline's name in messages. Raises `ConfigError` if *plain* is not valid.
         """
         try:
             values = _read_values(plain["systems"])
@@ -153,10 +153,10 @@ class Baseline:
             (data_hash,) = _read_texts({"hash": plain["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
-            raise _baseline_error(name, message) from None
+            raise _build_error(name, message) from None
         if not any(values.get(PRIMARY, {}).values()):
             why = f"{_HOW}, with judgements in --data"
-            raise _baseline_error(name, f"the baseline {name} must hold judged questions; {why}")
+            raise _build_error(name, f"the baseline {name} must hold judged questions; {why}")
         values_of_keys = (plain.get(key) for key in ("version", "model"))
         texts = (text if isinstance(text, str) else None for text in values_of_keys)
         return cls(name, values, data_hash, fingerprints, settings, *texts)
@@ -170,7 +170,7 @@ class Baseline:
         parts = [part for part in _PARTS if then.get(part) != now[part]] if then else ["data"]
         if not parts:
             return
-        raise _baseline_error(
+        raise _build_error(
             self.name,
             f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
             "compared. Use the same --function, --data, --split, --recordings, --questions and "
@@ -180,7 +180,7 @@ class Baseline:
     def check_systems(self, systems: Collection[str], rule: Rule, *, deep: bool) -> None:
         """Raise `ConfigError` unless *rule* can be applied to at least one of *systems*.
 
-        *deep* says whether a hundred passages are measured too.
+        *deep* is ``True`` if the systems are also asked for a hundred passages.
         """
         if rule.measure in DEEP and not deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
@@ -188,17 +188,17 @@ class Baseline:
         if not values_by_system:
             flag = " and --deep" if rule.measure in DEEP else ""
             message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
-            raise _baseline_error(self.name, message)
+            raise _build_error(self.name, message)
         if values_by_system.keys().isdisjoint(systems):
-            raise _baseline_error(
+            raise _build_error(
                 self.name,
                 f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
                 f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
             )
 
 
-def _baseline_error(path: str | Path, message: str) -> ConfigError:
-    """Return the error for a baseline that cannot be used."""
+def _build_error(path: str | Path, message: str) -> ConfigError:
+    """Return a `ConfigError` with *message* for the baseline at *path*."""
     return ConfigError(message, path=OPTION, value=str(path))
 
 
@@ -211,11 +211,11 @@ def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
             by_system = values.setdefault(measure, {})
             if name in by_system:
                 raise ValueError(name)
-            by_system[name] = {id_: _read_value(value) for id_, value in by_question.items()}
+            by_system[name] = {id_: _parse_value(value) for id_, value in by_question.items()}
     return values
 
 
-def _read_value(value: Any) -> float:
+def _parse_value(value: Any) -> float:
     # JSON may contain NaN, which is not between 0 and 1 either.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(value)
@@ -235,11 +235,11 @@ class Change:
     Attributes:
         name: The system's name.
         before: The mean of the measure in the baseline.
-        after: The mean now.
+        after: The mean of the measure in the new measurement.
         difference: *after* minus *before*, with its interval and corrected probability.
-        gains: The gain per question id; below 0 the question got worse.
+        gains: The gain of each question, by question id. A negative gain is a loss.
         sign_p: The probability that chance makes the numbers of better and worse questions this
-            uneven, corrected like that of the difference.
+            uneven, corrected for the number of tests.
         verdict: ``worse``, ``not worse`` or ``inconclusive``.
     """
 
@@ -253,22 +253,22 @@ class Change:
 
     @property
     def worse(self) -> int:
-        """How many questions got worse."""
+        """The number of questions that got worse."""
         return sum(gain < 0 for gain in self.gains.values())
 
     @property
     def better(self) -> int:
-        """How many questions got better."""
+        """The number of questions that got better."""
         return sum(gain > 0 for gain in self.gains.values())
 
     @property
     def has_lost(self) -> bool:
-        """Whether the mean fell by more than chance."""
+        """``True`` if the mean fell by more than chance explains."""
         return self.difference.is_significant and self.difference.gain < 0
 
     @property
     def has_more_worse(self) -> bool:
-        """Whether more questions got worse than better, by more than chance."""
+        """``True`` if more questions got worse than better, and chance does not explain it."""
         return self.sign_p < SIGNIFICANT and self.worse > self.better
 
     def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
@@ -300,14 +300,16 @@ def find_changes(
 ) -> tuple[Change, ...]:
     """Return the change of each system that is in both *before* and *after*.
 
-    Without a bound, a system is worse if its mean fell by more than chance (paired randomisation
-    test), or if more questions got worse than better by more than chance (sign test). Holm's
-    correction covers both tests of every system. If no question of a system changed, it is not
-    tested, because it could not be found worse. With fewer than `FEW` questions, a system that is
-    not worse is inconclusive. A question that is on one side only failed on the other, and counts
-    as 0 there.
+    If *rule* has no bound, a system is worse in two cases, unless chance explains them:
 
-    Raises `MissingExtra` without scipy.
+    - The mean fell (paired randomisation test).
+    - More questions got worse than better (sign test).
+
+    Holm's correction covers both tests of every system. A system without a changed question is not
+    tested. With fewer than `FEW` questions, the verdict is ``inconclusive`` instead of ``not
+    worse``. A question that is missing from one measurement failed there, and counts as 0.
+
+    Raises `MissingExtra` if scipy is not installed.
     """
     changes = [
         _measure_change(name, before[name], after[name], seed) for name in after if name in before
@@ -322,7 +324,7 @@ def find_changes(
 
 
 def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
-    """Return the change of one system, not yet corrected for many tests."""
+    """Return the change of one system. Its probabilities are not yet corrected for many tests."""
     gains: dict[str, float] = {}
     # Sorted, because the result of resampling depends on the order.
     for id_ in sorted(before.keys() | after.keys()):
@@ -334,7 +336,7 @@ def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Ch
 
 
 def _decide_verdict(change: Change, corrected: Mapping[str, float], rule: Rule) -> Change:
-    """Return *change* with its corrected probabilities and its verdict by *rule*."""
+    """Return *change* with *corrected* probabilities and the verdict by *rule*."""
     p_mean, p_sign = (corrected.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
     change = replace(change, difference=replace(change.difference, p_holm=p_mean), sign_p=p_sign)
     if rule.bound is not None:
@@ -351,11 +353,11 @@ class Gate:
 
     Attributes:
         baseline: The baseline's name.
-        rule: When a system is worse.
-        changes: The change of each system that is in both.
-        missing: The systems that only the baseline has.
-        new: The systems that only this measurement has.
-        notes: Sentences on what else changed: version, model, settings, and failed questions.
+        rule: The rule that decides if a system is worse.
+        changes: The change of each system that is in both measurements.
+        missing: The names of the systems that only the baseline has.
+        new: The names of the systems that only the new measurement has.
+        notes: Sentences on other changes: version, model, settings, and failed questions.
     """
 
     baseline: str
@@ -367,14 +369,14 @@ class Gate:
 
     @property
     def verdict(self) -> Verdict:
-        """``worse`` if any system is, else ``inconclusive`` if there were too few questions."""
+        """``worse`` if any system is worse, else ``inconclusive`` if any is, else ``not worse``."""
         verdicts = {change.verdict for change in self.changes}
         order: tuple[Verdict, ...] = ("worse", "inconclusive")
         return next((verdict for verdict in order if verdict in verdicts), "not worse")
 
     @property
     def questions(self) -> int:
-        """How many questions were compared."""
+        """The number of compared questions."""
         return max((len(change.gains) for change in self.changes), default=0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -404,11 +406,12 @@ def apply_gate(
     Args:
         baseline: The earlier measurement.
         comparison: The new measurement.
-        rule: When a system is worse. Default: if it lost more than chance explains.
+        rule: The rule that decides if a system is worse. Default: it lost more than chance
+            explains.
         model: The name of the language model that was asked, if known.
 
     Raises:
-        ConfigError: No system is in both.
+        ConfigError: No system is in both measurements.
         MissingExtra: scipy is not installed.
     """
     rule = rule or Rule()
@@ -432,7 +435,7 @@ def apply_gate(
 
 
 def _describe_conditions(old: Baseline, new: Comparison, model: str | None) -> Iterator[str]:
-    """Yield a sentence per condition, other than the searches, that changed."""
+    """Yield a sentence for each changed condition: version, model and settings."""
     current = version("qtmiddleware")
     if old.version not in (None, current):
         yield f"The baseline is from qtmiddleware {old.version}, this run from {current}."
@@ -444,7 +447,7 @@ def _describe_conditions(old: Baseline, new: Comparison, model: str | None) -> I
 
 
 def _describe_failures(before: Values, after: Values) -> Iterator[str]:
-    """Yield a sentence on the questions that failed on one side."""
+    """Yield a sentence on the questions that failed in only one of the measurements."""
     systems = before.keys() & after.keys()
     then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
     for failed, where in ((then - now, "this run"), (now - then, "the baseline")):
@@ -454,6 +457,6 @@ def _describe_failures(before: Values, after: Values) -> Iterator[str]:
 
 
 def join_names(names: Collection[str]) -> str:
-    """Return *names* as people list them: with commas, and "and" before the last."""
+    """Return *names* as an English list: with commas, and "and" before the last name."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

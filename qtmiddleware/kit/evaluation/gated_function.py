@@ -27,18 +27,19 @@ def gate_function(
     """Measure *fn* on the judged questions in *data*, and compare it with its baseline.
 
     Args:
-        fn: The function, plain or wrapped. It is measured as it is, as ``raw``; a wrapped function
-            is measured with its own settings too, as ``yours``.
-        data: The file or folder of judged questions, for `load_judged`.
-        baseline: The file that an earlier call with *update* or ``qtm bench --json`` wrote.
-        fail_if: The rule that `Rule.parse` reads.
+        fn: The function, plain or wrapped. The system ``raw`` is the function as it is; for a
+            wrapped function, the system ``yours`` is the function with its own settings.
+        data: The file or folder of judged questions, as for `load_judged`.
+        baseline: The baseline's file: the output of ``qtm bench --json``, or of an earlier call
+            with *update*.
+        fail_if: The rule that decides if a system is worse, as text for `Rule.parse`.
         systems: Other systems to measure, as for `compare`.
         update: Write the baseline instead of comparing with it.
         options: Other arguments of `compare`.
 
     Raises:
-        ConfigError: The baseline is of other questions or of another format; *fn* is not called
-            then. Whatever `compare` raises passes through too.
+        ConfigError: The baseline has other questions or another format. *fn* has not been called.
+        Exception: Any exception that `compare` raises.
     """
     rule = Rule.parse(fail_if)
     judged = load_judged(data)

@@ -1,6 +1,6 @@
 """Judged questions without their passages, for your own index: a table, JSON or a folder.
 
-Only the index knows which passages there are; the judgements name them by their ids.
+The passages are in your index; the judgements name them by their ids.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.dataset import (
     Dataset,
     Question,
-    build_asked,
     load_judged_folder,
+    parse_question,
     read_records,
 )
 
@@ -29,20 +29,22 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     """Load judged questions from a table, a file of JSON objects, or a data set's folder.
 
     A table (``.csv``, ``.tsv``) starts with a line of column names, separated by commas, semicolons
-    or tabs: ``question`` (or ``query``, ``text``), and ``id``, the id of a passage that answers the
-    question, or ``ids`` (or ``relevant``), several ids with commas between them or as a JSON list.
-    Rows with the same question are one question. JSON objects have the same keys. If a record has
-    both ``ids`` and ``id``, the ``id`` is the question's own; otherwise the question gets its
-    number as id. Every passage gets grade 1. A folder has its own grades; its passages are not
-    read.
+    or tabs. JSON objects have the same names as keys:
+
+    - ``question`` (or ``query``, ``text``): the question. Rows with the same question are merged.
+    - ``id``: the id of a passage that answers the question; beside ``ids``, the question's own id.
+    - ``ids`` (or ``relevant``): the ids of several passages, separated by commas or as a JSON list.
+
+    A question without its own id gets its number as id. Every passage gets grade 1. The folder of a
+    data set has its own grades; its passages are not read.
 
     Args:
         path: The file or folder.
-        split: For a folder: the name of the one file of judgements to use.
+        split: The name of a file of judgements in the folder, to read only that file.
 
     Raises:
-        ConfigError: Something cannot be read, or a record has no question or no id. The error names
-            file and line.
+        ConfigError: A file cannot be read, or a record has no question or no passage id. The error
+            names file and line.
     """
     root = Path(path).expanduser()
     if root.is_dir():
@@ -56,7 +58,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     by_text: dict[str, str] = {}
     for place, record in read_records(root, needs=(_ID, *_IDS)):
         try:
-            question, ids, is_named = _read_record(record, str(len(questions) + 1))
+            question, ids, is_named = _parse_judged_record(record, str(len(questions) + 1))
             question_id = by_text.get(question.text) if not is_named else None
             if question_id is None and question.id in questions:
                 raise ValueError(f"the id {question.id!r} occurs a second time")
@@ -76,10 +78,10 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     return Dataset(root.stem, (), tuple(questions.values()), qrels)
 
 
-def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
+def _parse_judged_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
     """Return the record's question, its passage ids, and whether the question has its own id.
 
-    Raises `ValueError` that says what is missing.
+    Raises `ValueError`, which names the missing field.
     """
     if not isinstance(record, Mapping):
         raise ValueError("must be a JSON object")
@@ -94,9 +96,9 @@ def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
         if name in rest and not str(rest[name]).strip():
             del rest[name]
     # White space around a question is not part of what a user would ask.
-    question = build_asked(rest, number)
+    question = parse_question(rest, number)
     question = replace(question, text=question.text.strip())
-    ids = _split_ids(value) if ids_name is not None else _list_ids([value])
+    ids = _split_ids(value) if ids_name is not None else _clean_ids([value])
     if not ids:
         id_name = ids_name or _ID
         raise ValueError(f'has no passage id under "{id_name}". Fill it in, or remove the question')
@@ -104,9 +106,9 @@ def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
 
 
 def _split_ids(value: Any) -> list[str]:
-    """Return the ids in a list, a JSON list, or a text.
+    """Return the ids in *value*: a list, a JSON list, or a text.
 
-    In a text, commas, semicolons, vertical bars or line breaks separate the ids.
+    In a text, the ids are separated by commas, semicolons, vertical bars or line breaks.
     """
     if isinstance(value, str):
         if value.lstrip().startswith("["):
@@ -118,11 +120,11 @@ def _split_ids(value: Any) -> list[str]:
                 ) from None
         else:
             value = value.translate(_BETWEEN_IDS).split(",")
-    return _list_ids(value if isinstance(value, list) else [value])
+    return _clean_ids(value if isinstance(value, list) else [value])
 
 
-def _list_ids(values: list[Any]) -> list[str]:
-    """Return the ids in *values* as texts, without blanks and repetitions."""
+def _clean_ids(values: list[Any]) -> list[str]:
+    """Return *values* as texts, without blank and repeated ids."""
     if not all(
         value is None or (isinstance(value, str | int) and not isinstance(value, bool))
         for value in values

@@ -1,7 +1,7 @@
-"""Answers that a language model judges against a reference answer: two systems compared.
+"""Let a language model compare the answers of two systems with a reference answer.
 
-Several systems are ranked in `ranking`. A pair is a ranking of two: the judge sees both orders, and
-an answer wins only if it is better in both.
+The judge sees each pair of answers in both orders. An answer wins only if it is better in both
+orders. The module `ranking` compares more than two systems.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AnswerQuestion = Callable[[Question], str]
 """Returns the text of a system's answer to a question."""
 
 Outcome = Literal["win", "loss", "tie", "failed"]
-"""The challenger's result."""
+"""The challenger's result on one question."""
 
 _BASELINE, _CHALLENGER = 0, 1
 _OUTCOMES: Final[dict[int | None, Outcome]] = {_BASELINE: "loss", _CHALLENGER: "win", None: "tie"}
@@ -49,13 +49,12 @@ class Verdict:
 
     Attributes:
         question: The question's id.
-        outcome: The challenger's result.
-        is_flip: Whether the judge preferred another answer, or none, after the answers changed
-            places.
-        reason: Why a verdict ``failed``, in one word; ``equal`` if both answers were the same.
-        baseline_scores: From 1 to 10 per criterion, the mean of both orders; empty if there are
-            none.
-        challenger_scores: The same for the challenger.
+        outcome: The challenger's result: ``win``, ``loss``, ``tie`` or ``failed``.
+        is_flip: Whether the judge decided differently after the answers changed places.
+        reason: The reason for ``failed``, in one word; ``equal`` if both answers were the same.
+        baseline_scores: The baseline's score per criterion, from 1 to 10, as the mean of both
+            orders; empty without scores.
+        challenger_scores: The challenger's score per criterion, as for the baseline.
         baseline_answer: The baseline's answer.
         challenger_answer: The challenger's answer.
         reasons: The judge's reasons.
@@ -86,14 +85,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Judged:
-    """How often the challenger's answer was better than the baseline's, according to a judge.
+    """The judge's verdicts on all questions: the challenger's answers against the baseline's.
 
     Attributes:
         baseline: The baseline's name.
         challenger: The challenger's name.
         judge: The name of the model that judged.
         verdicts: One verdict per judged question.
-        skipped: How many questions had no reference answer.
+        skipped: The number of questions without a reference answer.
         cost_usd: The cost of the judge's replies in US dollars; ``None`` if its price is not known.
     """
 
@@ -106,40 +105,41 @@ class Judged:
 
     @property
     def wins(self) -> int:
-        """How many questions the challenger answered better in both orders."""
+        """The number of questions that the challenger answered better in both orders."""
         return self._counts["win"]
 
     @property
     def losses(self) -> int:
-        """How many questions the baseline answered better in both orders."""
+        """The number of questions that the baseline answered better in both orders."""
         return self._counts["loss"]
 
     @property
     def ties(self) -> int:
-        """How many questions neither system answered better in both orders."""
+        """The number of questions that neither system answered better in both orders."""
         return self._counts["tie"]
 
     @property
     def failed(self) -> int:
-        """How many questions have no verdict: an answer or a reply of the judge is missing."""
+        """The number of questions without a verdict, because an answer or reply is missing."""
         return self._counts["failed"]
 
     @property
     def flips(self) -> int:
-        """How many ties come from orders that disagree. Many of them speak against the judge."""
+        """The number of ties because the two orders disagree. Many mean an unreliable judge."""
         return sum(verdict.is_flip for verdict in self.verdicts)
 
     @cached_property
     def p(self) -> float:
         """The probability that chance makes wins and losses this uneven (two-sided sign test).
 
-        Ties are left out. 1.0 without wins and losses. Raises `MissingExtra` without scipy.
+        Ties are left out. Without wins and losses, it is 1.0. Raises `MissingExtra` if scipy is not
+        installed.
         """
         return sign_test(self.wins, self.losses)
 
     @property
     def is_significant(self) -> bool:
-        """Whether chance is an unlikely explanation, at the 5 % level."""
+        """``True`` if chance does not explain the result, at the 5 % level."""
         return self.p < SIGNIFICANT
 
     @property
@@ -230,8 +230,8 @@ def judge(
     asking the model.
 
     The systems answer one question after the other in the caller's thread, because a system may
-    learn from one question for the next. A question fails if a system raises `ModelError`, or if
-    the judge's reply is missing or unusable. After `MOST_FAILURES` failures in a row, or if the
+    learn from earlier questions. A question fails if a system raises `ModelError`, or if the
+    judge's reply is missing or cannot be read. After `MOST_FAILURES` failures in a row, or if the
     service refuses the key, the remaining questions fail, and a warning is logged.
 
     Args:
@@ -241,16 +241,16 @@ def judge(
         model: The model that judges.
         baseline_name: The name of the baseline.
         challenger_name: The name of the challenger.
-        seed: The seed that draws which order is asked first.
+        seed: The seed that draws the first order of each pair.
         timeout: Seconds allowed per judgement.
-        concurrency: How many judgements run at a time.
-        progress: Receives how many questions are done and how many there are.
+        concurrency: The number of judgements that run at a time.
+        progress: Receives the number of questions done, and of all questions.
 
     Raises:
-        ModelError: The judge had to stop before it compared anything.
-        ConfigError: The names are the same, or a number is impossible.
+        ModelError: The judge had to stop before its first opinion.
+        ConfigError: The names are the same, or a number is not valid.
         MissingExtra: scipy is not installed.
-        Exception: Whatever else the systems raise.
+        Exception: Any other exception that a system raises.
     """
     if baseline_name == challenger_name:
         raise ConfigError(
@@ -261,7 +261,7 @@ def judge(
     sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
-    def ask_systems(question: Question) -> Ballot:
+    def build_ballot(question: Question) -> Ballot:
         answers: list[str] = []
         try:
             answers.append(_require_text(baseline(question)))
@@ -272,7 +272,7 @@ def judge(
         return Ballot(question, answers, panel.draw_orders(2) if differ else ())
 
     judged = [question for question in questions if question.reference]
-    ballots = panel.ask(judged, ask_systems, progress)
+    ballots = panel.ask(judged, build_ballot, progress)
     return Judged(
         baseline=baseline_name,
         challenger=challenger_name,
@@ -286,7 +286,7 @@ def judge(
 
 
 def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
-    """Return the verdict of both orders; a tie if equal answers were not shown to the judge."""
+    """Return the verdict of both orders. Equal answers, which the judge did not see, are a tie."""
     outcome, reason = _OUTCOMES[ballot.find_winner()], "" if ballot.opinions else "equal"
     if ballot.error is not None:
         outcome, reason = "failed", ballot.error.reason

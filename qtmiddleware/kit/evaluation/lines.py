@@ -1,4 +1,4 @@
-"""The numbered lines of a text file, and errors that name the line they are about."""
+"""Read the numbered lines of a text file, and name the line in errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.files import open_document
 
 MOST_BYTES: Final = 1 << 24
-"""The longest line in bytes; a longer one cannot be a passage or a question."""
+"""The longest line, in bytes; a longer line cannot be a passage or a question."""
 
 
 def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
@@ -21,7 +21,7 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
 
     Args:
         path: The file.
-        advice: Is added to the message if the file cannot be read.
+        advice: Text to add to the error's message if the file cannot be read.
 
     Raises:
         ConfigError: The file cannot be read, or a line is too long or is not UTF-8.
@@ -43,7 +43,7 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
-    """Raise a `ValueError` of the block as a `ConfigError` that names file and line."""
+    """Turn a `ValueError` raised in the block into a `ConfigError` that names file and line."""
     try:
         yield
     except ValueError as error:
@@ -53,7 +53,10 @@ def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in *text*; raises `ValueError`, which does not quote the text."""
+    """Return the JSON object in *text*.
+
+    Raises `ValueError` if *text* is not a JSON object. The error does not quote the text.
+    """
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -21,31 +21,31 @@ MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
 DEEP: Final = ("R@100",)
 """The measures of the first `DEPTH` passages."""
 TOP_K: Final = 10
-"""How many passages a system is asked for: as many as `MEASURES` look at."""
+"""The number of passages that a system is asked for, and that `MEASURES` consider."""
 DEPTH: Final = 100
-"""How many passages a system is asked for in the extra run that `DEEP` measures."""
+"""The number of passages that a system is asked for in the extra run for `DEEP`."""
 PRIMARY: Final = "nDCG@10"
 """The measure by which systems are compared: gain, significance and hurt rate."""
 TOLERANCE: Final = 1e-9
-"""Two values of a measure that differ by less are equal: the rest is rounding."""
+"""Two values of a measure count as equal if they differ by less than this rounding error."""
 RESAMPLES: Final = 9_999
-"""How many resamples are drawn; with the sample itself they make ten thousand."""
+"""The number of resamples; with the sample itself, there are ten thousand."""
 CONFIDENCE: Final = 0.95
 """The share of resampled means that the interval of a difference covers."""
 SIGNIFICANT: Final = 0.05
-"""A probability below this level is called significant."""
+"""The level below which a probability counts as significant."""
 FEW: Final = 30
-"""With fewer questions than this, only a large difference can be seen."""
+"""The number of questions below which only a large difference can be detected."""
 _NUMBERS_AT_ONCE: Final = 4_000_000
-"""How many numbers resampling holds in memory at once: 32 MB."""
+"""The number of floats that resampling holds in memory at once: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerQuery:
-    """Every measure of every judged question.
+    """The value of every measure for every judged question.
 
     Attributes:
-        values: By measure, then by question id: a value from 0 to 1.
+        values: The values, from 0 to 1, by measure and question id.
     """
 
     values: Mapping[str, Mapping[str, float]] = field(repr=False)
@@ -62,15 +62,15 @@ class PerQuery:
 def evaluate(
     qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> PerQuery:
-    """Measure a run against the judgements.
+    """Return the *measures* of a run against the judgements.
 
     A judged question without results counts as 0. A question without judgements is not counted. If
     an id occurs twice in a list, its first rank counts.
 
     Args:
         qrels: The judgements.
-        run: Per question id, the ids of the passages the system returned, best first.
-        measures: Which measures to compute: nDCG@10 (the gain is the grade, Järvelin and Kekäläinen
+        run: The ids of the passages that the system returned, best first, by question id.
+        measures: The measures to compute: nDCG@10 (the gain is the grade, Järvelin and Kekäläinen
             2002), R@10, MRR@10, P@5, AP (its mean over the questions is MAP) and R@100.
 
     Raises:
@@ -100,13 +100,13 @@ def evaluate(
 
 
 def _score_by_rank(ids: Sequence[str]) -> dict[str, float]:
-    """Return a falling score per id, because trec_eval breaks ties by id and not by rank."""
+    """Return a score for each of *ids*, falling by rank, so that trec_eval keeps their order."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean difference, how certain it is, and how likely chance alone explains it.
+    """A mean difference with its interval and its probability.
 
     Attributes:
         gain: The mean difference.
@@ -124,7 +124,7 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether chance is an unlikely explanation, at the 5 % level after the correction."""
+        """``True`` if *p_holm* is below 0.05."""
         return self.p_holm < SIGNIFICANT
 
     def to_dict(self) -> dict[str, float]:
@@ -141,12 +141,12 @@ class Difference:
 def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     """Return the mean of *gains* with its bootstrap interval and a two-sided randomisation test.
 
-    The resampling is paired: both draw `RESAMPLES` resamples with *seed*. If there are no gains, or
-    all of them are 0, the result is no difference: a gain of 0 with a probability of 1.
+    The interval and the test each use `RESAMPLES` resamples. If there are no gains, or if all gains
+    are 0, the result is a gain of 0 with a probability of 1.
 
     Args:
-        gains: One gain per question.
-        seed: The seed of the resampling.
+        gains: One gain per question: a paired difference of two systems.
+        seed: The seed of the resamples.
 
     Raises:
         MissingExtra: scipy is not installed.
@@ -189,9 +189,9 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
 
 
 def sign_test(better: int, worse: int) -> float:
-    """Return the two-sided probability that chance makes two counts this uneven; ties are left out.
+    """Return the probability that chance makes two counts this uneven (two-sided sign test).
 
-    It is 1.0 if both counts are 0. Raises `MissingExtra` without scipy.
+    If both counts are 0, the probability is 1.0. Raises `MissingExtra` if scipy is not installed.
     """
     try:
         from scipy import stats
@@ -201,7 +201,7 @@ def sign_test(better: int, worse: int) -> float:
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
-    """Return each probability corrected for being one of many tests (Holm 1979).
+    """Return the probabilities, corrected for the number of tests (Holm 1979).
 
     The k-th smallest of n probabilities is multiplied by (n - k + 1). The result is at most 1, and
     never less than the corrected value of a smaller probability.
@@ -219,8 +219,8 @@ class Percentiles:
     """The 50th and the 95th percentile of some values, by nearest rank.
 
     Attributes:
-        p50: Half of the values are at most this.
-        p95: 95 of 100 values are at most this.
+        p50: The median; half of the values are at most this large.
+        p95: 95 of 100 values are at most this large.
     """
 
     p50: float = 0.0
@@ -228,7 +228,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Percentiles:
-        """Return the percentiles of *values*; both are 0 if there are none."""
+        """Return the percentiles of *values*; both are 0 if *values* is empty."""
         ordered = sorted(values)
         if not ordered:
             return cls()
@@ -241,7 +241,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class SystemScore:
-    """How well one system did on all questions.
+    """One system's figures over all questions.
 
     Attributes:
         name: The system's name.
@@ -249,19 +249,19 @@ class SystemScore:
         difference: The system's nDCG@10 minus the baseline's.
         hurt_rate: The share of questions with a lower nDCG@10 than the baseline's.
         helped_rate: The share of questions with a higher nDCG@10 than the baseline's.
-        added_ms: Milliseconds beyond a plain search, as the system itself reports them. If it
+        added_ms: Milliseconds beyond a plain search, as the system reports them. If the system
             reports none: its time minus the baseline's time for the same question.
         stages_ms: Milliseconds per stage, over the questions that went through the stage.
-        llm_calls: How many model calls all questions took.
-        input_tokens: How many tokens the model read.
-        output_tokens: How many tokens the model wrote.
+        llm_calls: The number of model calls for all questions.
+        input_tokens: The number of tokens that the model read.
+        output_tokens: The number of tokens that the model wrote.
         cost_usd: The model's cost for all questions in US dollars. ``None`` if a price is not known
             or every answer was degraded.
-        degraded: How many answers were degraded.
-        gains: Per question id: its nDCG@10 minus the baseline's.
+        degraded: The number of degraded answers.
+        gains: The system's nDCG@10 minus the baseline's, by question id.
         per_query: Every measure of every question.
-        runs: Per question id: what the system returned.
-        failed: How many questions the system failed on. They are left out of all figures.
+        runs: The system's result for each question, by question id.
+        failed: The number of questions on which the system failed. All figures leave them out.
     """
 
     name: str
@@ -288,18 +288,18 @@ class SystemScore:
 
     @property
     def searches(self) -> int | None:
-        """How many searches all questions took; ``None`` if that is not known."""
+        """The number of searches for all questions; ``None`` if it is not known."""
         counts = [run.searches for run in self.runs.values()]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def searches_per_question(self) -> float | None:
-        """How many searches a question took on average; ``None`` if that is not known."""
+        """The mean number of searches per question; ``None`` if it is not known."""
         return None if self.searches is None else self.searches / len(self.runs)
 
     @property
     def usd_per_thousand(self) -> float | None:
-        """The model's cost in US dollars per thousand questions; ``None`` if that is not known."""
+        """The model's cost in US dollars per thousand questions; ``None`` if it is not known."""
         return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
 
     @property
@@ -322,9 +322,9 @@ class SystemScore:
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
 
     def worst(self, count: int = 10) -> list[tuple[str, float]]:
-        """Return the *count* questions that lost most against the baseline, worst first.
+        """Return the ids and gains of the *count* questions that lost most, worst first.
 
-        Each is an id and its gain, which is negative. Questions that lost nothing are left out.
+        Every gain is negative, because questions that lost nothing are left out.
         """
         lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
         return sorted(lost, key=lambda entry: entry[1])[:count]
@@ -365,18 +365,17 @@ class Comparison:
 
     Attributes:
         dataset: The data set's name.
-        passages: How many passages there are. ``None`` if that is not known, as behind your own
-            function.
-        questions: How many questions were measured.
+        passages: The number of passages; ``None`` if it is not known, as for your own function.
+        questions: The number of measured questions.
         baseline: The name of the system that all others are compared with.
         systems: The score of each system.
         notes: Sentences that a reader needs to judge the figures: synthetic questions, recorded
             replies, estimated tokens.
         seed: The seed of every resampling.
         data_hash: The sha256 of the passages, questions and judgements.
-        counts_model_time: ``False`` if recorded replies were replayed without the time they took.
-        fingerprints: The sha256 of the ``questions``, ``judgements`` and ``passages`` each,
-            whatever their order.
+        counts_model_time: ``False`` if added times lack the time of recorded replies.
+        fingerprints: The sha256 of each part of the data: ``questions``, ``judgements`` and
+            ``passages``. The order within a part does not matter.
         settings: The sha256 of each system's settings.
     """
 

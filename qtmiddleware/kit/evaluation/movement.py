@@ -1,7 +1,6 @@
 """Explain each passage's rank after every stage: from the plain search to the caller's list.
 
-Nothing is computed again here: ranks, gains and shares are those that the retrieval recorded while
-it ran.
+The ranks, gains and shares are read from the retrieval, which recorded them while it ran.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SEARCH_LABELS: Final = {
     "step_back": "the step-back question",
 }
 _MOST_NAMED: Final = 4
-"""How many words or passages a sentence names."""
+"""The largest number of words or passages that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,13 @@ class Hit:
     """One search that found a passage.
 
     Attributes:
-        search: The search's index in `Retrieval.rankings`, from 0.
+        search: The index of the search in `Retrieval.rankings`, from 0.
         kind: The kind of the variant that was searched.
         weight: The variant's weight in the fusion.
         place: The passage's rank in this search, from 1.
-        score: The passage's score by the backend.
-        added: How much this rank added to the fused score; ``None`` if the fusion method adds
-            nothing up.
+        score: The score that the backend gave the passage.
+        added: The part of the fused score that comes from this rank; ``None`` if the fusion method
+            does not add up parts.
     """
 
     search: int
@@ -65,27 +64,26 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One passage's rank after each stage, and why it moved.
+    """One passage's rank after each stage, and the reason for its movement.
 
-    Ranks count from 1. A rank is ``None`` if the stage did not run or the passage was not in its
-    list.
+    Ranks count from 1. A rank is ``None`` if the stage did not run or its list lacks the passage.
 
     Attributes:
         match: The passage.
-        place: Its rank in the final list; ``None`` if it dropped out.
-        score: The score that the final list is sorted by.
-        before: Its rank in the plain list.
-        hits: The searches that found it, in their order.
-        fused_place: Its rank after the fusion.
-        fused_score: Its score after the fusion.
-        weighed_place: Its rank after keyword evidence.
-        weighed_score: Its score after keyword evidence.
+        place: The passage's rank in the final list; ``None`` if the passage dropped out.
+        score: The passage's score in the final list.
+        before: The passage's rank in the plain list.
+        hits: The searches that found the passage, in the order of `Retrieval.rankings`.
+        fused_place: The passage's rank after the fusion.
+        fused_score: The passage's score after the fusion.
+        weighed_place: The passage's rank after keyword evidence.
+        weighed_score: The passage's score after keyword evidence.
         evidence: The part of *weighed_score* that the keywords added.
-        keywords: The keywords in its text, the question's own first.
-        reranked_place: Its rank after the reranker.
+        keywords: The keywords in the passage's text; keywords of the question come first.
+        reranked_place: The passage's rank after the reranker.
         rerank_score: The reranker's score.
-        passed_by: The final ranks of the passages that overtook it.
-        why: All of this in one sentence.
+        passed_by: The final ranks of the passages that overtook this passage.
+        why: The movement and its reason, in one sentence.
     """
 
     match: Match
@@ -106,7 +104,10 @@ class Movement:
 
     @property
     def change(self) -> int | None:
-        """How many ranks it went up, below 0 down; ``None`` if it is new or dropped out."""
+        """The number of ranks the passage rose; negative if it fell.
+
+        ``None`` if the passage is new or dropped out.
+        """
         return None if self.place is None or self.before is None else self.before - self.place
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,13 +135,13 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Movements:
-    """How the passages of a retrieval moved against the plain list.
+    """The movements of a retrieval's passages, compared with the plain list.
 
     Attributes:
         passages: The passages of the final list, in its order.
         dropped: The passages of the plain list that are not in the final list.
-        depth: How many passages the plain list has.
-        evidence_weight: The weight of the keywords beside the scores; ``None`` if keyword evidence
+        depth: The number of passages in the plain list.
+        evidence_weight: The weight of keyword evidence in the score; ``None`` if keyword evidence
             did not run.
     """
 
@@ -160,19 +161,18 @@ class Movements:
 
 
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
-    """Return each passage's rank after every stage, and why it moved from its rank in *before*.
+    """Return each passage's rank after every stage, and the reason for its movement.
 
     Args:
         found: The retrieval to explain.
-        before: The plain function's passages, such as `Retrieval.matches` of the system ``raw``.
-            Default: the passages of the question's own search in *found*, as many as the plain call
-            would have returned.
+        before: The plain list to compare with, such as `Retrieval.matches` of the system ``raw``.
+            Default: the first passages of the question's own search in *found*.
     """
     return _Explainer(found, _find_plain_list(found) if before is None else before).explain()
 
 
 def label_searches(variants: Iterable[Variant]) -> list[str]:
-    """Return a name for the search of each variant, numbered if several are of the same kind."""
+    """Return a name for each variant's search. Variants of the same kind are numbered."""
     kinds = [variant.kind for variant in variants]
     seen: Counter[str] = Counter()
     labels = []
@@ -204,24 +204,24 @@ def find_language(retrieval: Retrieval) -> str:
 
 
 def drop_function_words(words: Sequence[str], language: str) -> list[str]:
-    """Return *words* without function words such as "does", which explain nothing."""
+    """Return *words* without function words, such as "does"."""
     function_words = load_word_rules(language).function_words
     return [word for word in words if word.casefold() not in function_words]
 
 
 class _Explainer:
-    """Follows the passages of one retrieval through its lists."""
+    """Explains the movements of one retrieval's passages."""
 
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
         """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
         self._retrieval = retrieval
         self._before = before
         evidence = retrieval.evidence
-        order = retrieval.fused if evidence is None else _put_first(evidence.keys, retrieval.fused)
-        self._lists = [_find_places(ranking.keys) for ranking in retrieval.rankings]
+        order = retrieval.fused if evidence is None else _merge_keys(evidence.keys, retrieval.fused)
+        self._lists = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
         self._labels = label_searches(ranking.variant for ranking in retrieval.rankings)
-        self._fused = _find_places(retrieval.fused)
-        self._weighed = {} if evidence is None else _find_places(order)
+        self._fused = _rank_keys(retrieval.fused)
+        self._weighed = {} if evidence is None else _rank_keys(order)
         self._scores = (
             {} if evidence is None else dict(zip(evidence.keys, evidence.scores, strict=True))
         )
@@ -229,27 +229,27 @@ class _Explainer:
             {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
         )
         self._reranked = (
-            _find_places(_put_first(retrieval.reranked, order)) if retrieval.reranked else {}
+            _rank_keys(_merge_keys(retrieval.reranked, order)) if retrieval.reranked else {}
         )
         self._rerank_scores = dict(zip(retrieval.reranked, retrieval.rerank_scores, strict=True))
-        self._final = _find_places([match.key for match in retrieval.matches])
+        self._final = _rank_keys([match.key for match in retrieval.matches])
         known_keys = self._final.keys() | {
             key for ranking in retrieval.rankings for key in ranking.keys
         }
         self._keys_before = [_find_key(match, known_keys) for match in before]
-        self._plain = _find_places(self._keys_before)
+        self._plain = _rank_keys(self._keys_before)
 
     def explain(self) -> Movements:
-        """Return the movements of all passages of both lists."""
+        """Return the movements of all passages of the plain and the final list."""
         retrieval = self._retrieval
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
             passages=tuple(
-                self._follow_passage(match.key, match, place)
+                self._explain_passage(match.key, match, place)
                 for place, match in enumerate(retrieval.matches, start=1)
             ),
             dropped=tuple(
-                self._follow_passage(key, match, None)
+                self._explain_passage(key, match, None)
                 for key, match in matches_before.items()
                 if key not in self._final
             ),
@@ -257,8 +257,14 @@ class _Explainer:
             evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
-    def _follow_passage(self, key: Key, match: Match, place: int | None) -> Movement:
-        """Return the movement of the passage *match*, which is at *place* in the final list."""
+    def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
+        """Return the movement of a passage.
+
+        Args:
+            key: The passage's key.
+            match: The passage.
+            place: The passage's rank in the final list; ``None`` if the list lacks the passage.
+        """
         if place is not None and place != self._final[key]:
             # If lists are joined without merging, a passage occurs once per search that found it.
             return Movement(match, place, match.fused_score, None, why="listed here again")
@@ -287,17 +293,19 @@ class _Explainer:
             keywords=() if share is None else self._find_keywords(match.text or ""),
             reranked_place=self._reranked.get(key),
             rerank_score=self._rerank_scores.get(key),
-            passed_by=tuple(self._find_passing(key, place)),
+            passed_by=tuple(self._list_overtaking_ranks(key, place)),
         )
         return replace(
             movement,
             why=": ".join(
-                filter(None, (self._say_where(movement), "; ".join(self._say_why(movement))))
+                filter(
+                    None, (self._describe_ranks(movement), "; ".join(self._list_reasons(movement)))
+                )
             ),
         )
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
-        """Yield the searches that found the passage *key*."""
+        """Yield a `Hit` for each search that found the passage with *key*."""
         gains = self._retrieval.gains
         for search, (ranking, places) in enumerate(
             zip(self._retrieval.rankings, self._lists, strict=True)
@@ -310,7 +318,7 @@ class _Explainer:
                 )
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
-        """Return the keywords of the evidence that are in *text*."""
+        """Return the keywords that occur in *text*."""
         evidence = self._retrieval.evidence
         if evidence is None:
             return ()
@@ -318,10 +326,10 @@ class _Explainer:
             " ".join(words for words, _ in evidence.keywords), text, evidence.language
         )
 
-    def _find_passing(self, key: Key, place: int | None) -> Iterator[int]:
-        """Yield the final ranks of the passages that overtook the passage *key*.
+    def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
+        """Yield the final ranks of the passages that overtook the passage with *key*.
 
-        They are before it in the final list, and behind it or missing in the plain list.
+        These passages are ahead of the given passage in the final list, but not in the plain list.
         """
         before = self._plain.get(key)
         if before is None:
@@ -334,8 +342,8 @@ class _Explainer:
 
     # --- in words ---------------------------------------------------------------------------------
 
-    def _say_where(self, movement: Movement) -> str:
-        """Return the passage's way from the plain list to the final one, in a few words."""
+    def _describe_ranks(self, movement: Movement) -> str:
+        """Return the ranks in the plain and in the final list as text: ``from 5th to 2nd``."""
         old, place = movement.before, movement.place
         if place is None:
             last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -347,7 +355,7 @@ class _Explainer:
         now = format_place(place)
         if old is not None:
             return f"stays {now}" if old == place else f"from {format_place(old)} to {now}"
-        start = self._find_start(movement)
+        start = self._get_search_rank(movement)
         origin = (
             f", from {format_place(start)} in the question's own search"
             if start is not None
@@ -355,12 +363,16 @@ class _Explainer:
         )
         return f"new at {now}{origin}"
 
-    def _say_why(self, movement: Movement) -> Iterator[str]:
-        """Yield what moved the passage its way; a stage that moved it the other way is skipped."""
-        start, place = self._find_start(movement), movement.place
+    def _list_reasons(self, movement: Movement) -> Iterator[str]:
+        """Yield the reasons for the movement, in words.
+
+        A stage that moved the passage in the opposite direction is skipped.
+        """
+        start, place = self._get_search_rank(movement), movement.place
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
-            _goes_up(before, after) for before, after in zip((start, *stages), stages, strict=False)
+            _has_risen(before, after)
+            for before, after in zip((start, *stages), stages, strict=False)
         )
         is_down = place is None or (movement.before is not None and place > movement.before)
         if not is_down:
@@ -377,12 +389,12 @@ class _Explainer:
                     "also " if is_found_by_question else "",
                     ", not by the question's own search" if is_missed_by_question else "",
                 )
-                yield f"{prefix}found by {_join(labels)}{suffix}"
+                yield f"{prefix}found by {_join_texts(labels)}{suffix}"
             if (words := self._drop_function_words(movement.keywords)) and by_words is not False:
-                yield f"holds {_join([repr(word) for word in words])}"
+                yield f"holds {_join_texts([repr(word) for word in words])}"
         elif movement.passed_by:
             who = "the passage" if len(movement.passed_by) == 1 else "those"
-            yield f"passed by {who} now {_join(list(map(format_place, movement.passed_by)))}"
+            yield f"passed by {who} now {_join_texts(list(map(format_place, movement.passed_by)))}"
         if is_down and by_fusion is False:
             yield "the other searches raise other passages"
         if is_down and by_words is False and movement.keywords:
@@ -411,23 +423,26 @@ class _Explainer:
     def _drop_function_words(self, words: Sequence[str]) -> list[str]:
         return drop_function_words(words, find_language(self._retrieval)) if words else []
 
-    def _find_start(self, movement: Movement) -> int | None:
+    def _get_search_rank(self, movement: Movement) -> int | None:
         """Return the passage's rank in the question's own search."""
         return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
-def _goes_up(before: int | None, after: int | None) -> bool | None:
-    """Whether a passage went up between two lists; ``None`` if it stayed or is not in both."""
+def _has_risen(before: int | None, after: int | None) -> bool | None:
+    """Return whether a passage rose between two lists.
+
+    Returns ``None`` if the rank is unchanged, or if a list lacks the passage.
+    """
     return None if before is None or after is None or before == after else after < before
 
 
-def _put_first(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
-    """Return *keys*, followed by the *others* in their order."""
+def _merge_keys(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
+    """Return *keys*, followed by the keys that are only in *others*."""
     return tuple(dict.fromkeys((*keys, *others)))
 
 
-def _find_places(keys: Iterable[Key]) -> dict[Key, int]:
-    """Return the first rank, from 1, of each of *keys*."""
+def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
+    """Return the rank of each key, from 1; the first rank if a key occurs again."""
     places: dict[Key, int] = {}
     for place, key in enumerate(keys, start=1):
         places.setdefault(key, place)
@@ -435,9 +450,9 @@ def _find_places(keys: Iterable[Key]) -> dict[Key, int]:
 
 
 def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
-    """Return the passage's key among *known_keys*.
+    """Return the key of the passage *match*, in the form that *known_keys* use.
 
-    Chunks that share an id have their text in the key.
+    If chunks share an id, their keys include the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     # A match that was built by hand has no key.
@@ -446,9 +461,10 @@ def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
 
 
 def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages that the plain call would have returned, from the question's own search.
+    """Return the passages that the plain call would have returned.
 
-    If nothing was fused, they are the result itself.
+    The passages come from the question's own search or, without recorded searches, from the final
+    list.
     """
     ranking = next(
         (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None
@@ -470,8 +486,8 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
     )
 
 
-def _join(texts: Sequence[str]) -> str:
-    """Return *texts* as people list them; of many, the first `_MOST_NAMED`."""
+def _join_texts(texts: Sequence[str]) -> str:
+    """Return *texts* as an English list, with at most `_MOST_NAMED` of them."""
     if len(texts) > _MOST_NAMED:
         return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))

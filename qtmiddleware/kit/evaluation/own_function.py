@@ -1,4 +1,4 @@
-"""Your own retrieval function, from which any system can be made and measured."""
+"""Make and measure any system of a comparison from your own retrieval function."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
-"""If this many questions find no judged passage, the ids are taken to be of different kinds."""
+"""The number of questions without a judged passage after which `IdCheck` fails."""
 
 
 class RunMemory(Protocol):
-    """Remembers the runs of a measurement, so that an interrupted one can continue."""
+    """Remembers the runs of a measurement, so that an interrupted measurement can continue."""
 
     def recall(self, system: str, question: str) -> Run | None:
-        """Return the run of *system* for the question with this id; ``None`` if it is not known."""
+        """Return the run of *system* for the question id *question*; ``None`` if not kept."""
 
     def remember(self, system: str, question: str, run: Run) -> None:
-        """Keep the run of *system* for the question with this id."""
+        """Keep the run of *system* for the question id *question*."""
 
 
 @dataclass(slots=True)
 class IdCheck:
-    """Notices judgements that name passages by other ids than the function returns.
+    """Raises an error if the judgements and the function use different passage ids.
 
     Attributes:
         judged: The ids in the judgements.
-        questions: How many questions may find none of these ids before the check fails.
+        questions: The number of questions after which the check fails, if none found a judged id.
     """
 
     judged: Set[str] = field(repr=False)
@@ -47,14 +47,14 @@ class IdCheck:
 
     @classmethod
     def of(cls, qrels: Qrels) -> IdCheck:
-        """Return a check against the ids in *qrels*."""
+        """Return a check that compares ids with the passage ids in *qrels*."""
         # A dictionary keeps the order, so the example in the message is the first judged id.
         return cls({id_: None for grades in qrels.values() for id_ in grades}.keys())
 
     def check_run(self, run: Run) -> None:
         """Check the ids of one run.
 
-        Raises `ConfigError` as soon as too many questions found no judged id.
+        Raises `ConfigError` once too many questions found no judged id.
         """
         if self._is_over or run.error is not None:
             return
@@ -65,9 +65,9 @@ class IdCheck:
             self.finish()
 
     def finish(self) -> None:
-        """Raise `ConfigError` if ids were returned and none of them is judged.
+        """Raise `ConfigError` if the function returned ids, but no judged id.
 
-        The error quotes one id of each side.
+        The error quotes a returned id and a judged id.
         """
         if self._is_over or self._example is None:
             return
@@ -86,14 +86,14 @@ class OwnFunction:
     """A wrapped function from which any system can be made.
 
     Attributes:
-        base: The wrapped function. Every system's settings override its own.
-        arguments: The arguments of every call, beside the question.
-        top_k: How many passages to ask for if a system names no number; ``None``: the function's
-            own default.
+        base: The wrapped function. Every system's settings override the function's settings.
+        arguments: The arguments of every call, apart from the question.
+        top_k: The number of passages to ask for, if a system does not set one. ``None``: the
+            function's own default.
         runner: Runs the function if it is asynchronous.
         ids: Checks the ids that the function returns.
-        memory: Remembers finished runs, if they are kept.
-        model: The model whose replies are recorded; ``None`` if the function asks its own.
+        memory: Remembers finished runs; ``None`` if runs are not kept.
+        model: The model whose replies are recorded; ``None`` if the function asks its own model.
     """
 
     base: Any
@@ -116,7 +116,7 @@ class OwnFunction:
 
         Args:
             settings: The system's settings.
-            top_k: How many passages to ask for; ``None``: as the function's `top_k` says.
+            top_k: The number of passages to ask for. ``None``: the attribute `top_k`.
         """
         function = self.wrap(settings)
         arguments = dict(self.arguments)
@@ -129,7 +129,7 @@ class OwnFunction:
             and active_settings.escalation.mode == "auto"
         )
         memory = None if is_gated else self.memory
-        name = describe_system(settings, passage_count)
+        name = identify_system(settings, passage_count)
 
         def run(question: Question) -> Run:
             result = None if memory is None else memory.recall(name, question.id)
@@ -162,14 +162,14 @@ class OwnFunction:
             return Run((), error=error)
 
 
-def describe_system(settings: Mapping[str, Any], top_k: int | None) -> str:
-    """Return a text that identifies the system with *settings* among remembered runs."""
+def identify_system(settings: Mapping[str, Any], top_k: int | None) -> str:
+    """Return a text that identifies the system with *settings* and *top_k* in a `RunMemory`."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
 
 
 def hash_settings(settings: Mapping[str, Any]) -> str:
     """Return the sha256 of *settings*, in hex."""
-    return hashlib.sha256(describe_system(settings, None).encode()).hexdigest()
+    return hashlib.sha256(identify_system(settings, None).encode()).hexdigest()
 
 
 def configure(function: Any, settings: Mapping[str, Any]) -> Any:
@@ -182,7 +182,7 @@ def configure(function: Any, settings: Mapping[str, Any]) -> Any:
 def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
     """Yield a runner for the wrapped *function* if it is asynchronous, otherwise ``None``.
 
-    Raises `WrapError`, which names the fix, if *caller* is called in a running event loop.
+    Raises `WrapError` if an event loop is running; *caller* is the name of the called function.
     """
     if not function.is_async:
         yield None
@@ -193,9 +193,9 @@ def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
 
 
 def refuse_running_loop(name: str) -> None:
-    """Raise `WrapError`, which names the fix, if an event loop is running, as in a notebook.
+    """Raise `WrapError` if an event loop is running, as in a notebook.
 
-    *name* is the function to call in a thread instead.
+    The error's fix is to call the function called *name* in a thread.
     """
     try:
         asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The prompts that write a question, check it and judge answers, and a runner that sends many."""
+"""Prompts that write questions, check questions and judge answers, and a runner that sends them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from qtmiddleware.types import Deadline
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
 """The criteria by which a judge scores an answer."""
 LETTERS: Final = "ABCDEFGHIJKLM"
-"""The letters by which a judge knows the answers."""
+"""The letters that stand for the answers in a judge's prompt."""
 MOST_ANSWER_CHARS: Final = 12_000
-"""How many characters of an answer a judge sees."""
+"""The largest number of characters of an answer that a judge sees."""
 MOST_TURNS: Final = 6
-"""How many of a conversation's last messages a judge sees."""
+"""The largest number of a conversation's last messages that a judge sees."""
 PASSAGE_CHARS: Final = 8_000
-"""How many characters of a passage the model sees."""
+"""The largest number of characters of a passage that the model sees."""
 
 _RANKED_TOKENS: Final = 200
-"""How many tokens a reply may have for each further answer."""
+"""The number of tokens that a reply may have for each ranked answer."""
 
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
@@ -46,10 +46,10 @@ class Task:
     """One kind of prompt.
 
     Attributes:
-        mode: The prompt's name, by which replies are recorded.
-        version: The name and number of this wording.
+        mode: The prompt's name, which identifies recorded replies.
+        version: The name and number of the prompt's wording.
         instruction: The task, in the system message.
-        data: Says what the user message contains.
+        data: A description of the user message.
         rules: The rules, in the system message.
         fields: The fields that the reply must have.
     """
@@ -205,13 +205,13 @@ LISTS: Final = Task(
     fields=(),
 )
 MOST_LIST_CHARS: Final = 24_000
-"""How many characters of a list of passages a judge sees."""
+"""The largest number of characters of a list of passages that a judge sees."""
 
 
 def build_ranking_prompt(
     task: Task, question: Question, shown: Sequence[str | Sequence[str]]
 ) -> Prompt:
-    """Return the prompt that lets a judge rank answers or lists, which it knows by letters.
+    """Return the prompt that asks a judge to rank answers or lists, named by letters.
 
     Args:
         task: `ANSWERS` or `LISTS`.
@@ -244,14 +244,14 @@ def build_ranking_prompt(
         **({"history": history} if history else {}),
         "question": question.text,
         **({"reference": question.reference} if question.reference else {}),
-        **{letter: _cut_to_limit(text) for letter, text in zip(letters, shown, strict=True)},
+        **{letter: _cut_for_judge(text) for letter, text in zip(letters, shown, strict=True)},
     }
     filled = replace(task, data=task.data.format(names=names), fields=fields)
     return filled.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(shown))
 
 
-def _cut_to_limit(shown: str | Sequence[str]) -> str | list[str]:
-    """Return the part of an answer, or of each passage of a list, that a judge sees."""
+def _cut_for_judge(shown: str | Sequence[str]) -> str | list[str]:
+    """Return an answer, or each passage of a list, cut to the length that a judge sees."""
     if isinstance(shown, str):
         return shown[:MOST_ANSWER_CHARS]
     return [text[: MOST_LIST_CHARS // max(1, len(shown))] for text in shown]
@@ -268,12 +268,12 @@ def build_check_prompt(passage: Passage, question: str) -> Prompt:
 
 
 def cut_text(passage: Passage) -> str:
-    """Return the part of the passage's text that the model sees."""
+    """Return the passage's text, cut to the length that the model sees."""
     return passage.text[:PASSAGE_CHARS]
 
 
 def _describe_passage(passage: Passage) -> dict[str, str]:
-    """Return the passage's text, with its title unless the text begins with it."""
+    """Return the passage's text and title. If the text begins with the title, only the text."""
     title = passage.metadata.get("title")
     text = cut_text(passage)
     is_new = isinstance(title, str) and title.strip() and not text.startswith(title)
@@ -284,7 +284,8 @@ class PromptRunner:
     """Sends many prompts to a model, several at a time.
 
     Attributes:
-        cost_usd: The cost of all replies so far in US dollars; ``None`` as soon as one is unknown.
+        cost_usd: The cost of all replies so far, in US dollars; ``None`` if a reply's cost is
+            unknown.
     """
 
     def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
@@ -293,10 +294,10 @@ class PromptRunner:
         Args:
             model: The model to ask.
             timeout: Seconds to wait for each reply.
-            concurrency: How many prompts run at a time.
+            concurrency: The number of prompts that run at a time.
 
         Raises:
-            ConfigError: A number is impossible.
+            ConfigError: A number is not valid.
         """
         if not 0 < timeout < float("inf"):
             raise ConfigError(
@@ -317,17 +318,17 @@ class PromptRunner:
         self._concurrency = concurrency
 
     def run(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
-        """Return the reply to each of *prompts*, or its error, in the prompts' order."""
+        """Return the reply or the error for each of *prompts*, in the same order."""
         size = self._concurrency
         batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         return [
             self._read_outcome(outcome)
             for batch in batches
-            for outcome in run(self._ask_together(batch), self._performer)
+            for outcome in run(self._ask_concurrently(batch), self._performer)
         ]
 
-    def _ask_together(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
-        """Ask all *prompts* at the same time, and return their outcomes in the same order."""
+    def _ask_concurrently(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
+        """Ask all *prompts* at the same time; return the outcomes in the order of *prompts*."""
         deadline = Deadline.after(self._timeout)
         # Each prompt has its own deadline object, because cancelling one must not cancel all.
         asks = [Ask(prompt, Deadline(deadline.at)) for prompt in prompts]
@@ -335,7 +336,7 @@ class PromptRunner:
         return outcomes
 
     def _read_outcome(self, outcome: Outcome) -> Reply | ModelError:
-        """Return the outcome's reply, with its cost added to the total, or the error."""
+        """Return the reply or the error in *outcome*, and add the reply's cost to `cost_usd`."""
         if outcome.ok:
             reply: Reply = outcome.value
             # Other clients may pass on a missing content as None, whatever the type says.
@@ -360,8 +361,8 @@ class PromptRunner:
 def parse_object(reply: Reply, names: Sequence[str]) -> dict[str, Any]:
     """Return the first JSON object in *reply* that has all of *names* as keys, or an empty dict.
 
-    Keys are compared without case. If a key occurs twice, the last one wins. A value that is cut
-    off is left out.
+    The case of keys does not matter. If a key occurs twice, its last value wins. A truncated value
+    is left out.
     """
     text, _ = strip_thoughts(reply.text)
     for candidate in find_json(text[:READ_CHARS]):

@@ -1,8 +1,8 @@
 """Let a language model rank several answers to each question against a reference answer.
 
-An answer's place is its mean place over all orders. Judges also prefer longer answers, so one
-answer is shown a second time as a control, repeated twice. If the judge places the control before
-the answer it repeats, in both directions of an order, the question is set aside.
+An answer's place is its mean place over all orders. Because judges also prefer longer answers, the
+judge sees a control: one of the answers, written out twice. If the judge places the control before
+the original answer in an order and in its reverse, the question is set aside.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.protocols import LanguageModel
 
 MOST_SYSTEMS: Final = len(LETTERS) - 1
-"""How many systems can be ranked at once; the last letter is for the control."""
+"""The largest number of systems that can be ranked; the last letter is for the control."""
 FEWEST: Final = 6
-"""With fewer questions nothing is significant: by chance, 5 agree in 6 of 100 cases (2 / 2^5)."""
-_SWAYED: Final = "length"
+"""The fewest questions for significance: 5 agree by chance in 6 of 100 cases (2 / 2^5)."""
+_LENGTH_DECIDED: Final = "length"
 _RESAMPLES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The result of one system, on one question or over all of them.
+    """The result of one system, on one question or over all questions.
 
     Attributes:
         system: The system's name.
-        rank: Its rank, from 1; equal systems share one.
-        place: The mean of the places the judge gave, over all orders.
+        rank: The system's rank, from 1. Equal systems share a rank.
+        place: The mean of the places that the judge gave, over all orders.
         scores: The mean score per criterion, from 1 to 10.
-        strengths: The judge's words, one text per order.
-        weaknesses: The judge's words, one text per order.
-        firsts: On how many questions the system was best, alone or with others.
-        questions: How many questions the result is about.
+        strengths: The judge's words on the answer's strengths, one text per order.
+        weaknesses: The judge's words on the answer's weaknesses, one text per order.
+        firsts: The number of questions on which the system was best, alone or with others.
+        questions: The number of questions that the result covers.
         interval: The 95 % bootstrap interval of *place* over the questions.
-        lead: How many places it is before ``raw``, over the questions that both answered. ``None``
-            for ``raw`` itself, or without ``raw``.
+        lead: The mean number of places that the system is ahead of ``raw``, over the questions that
+            both answered. ``None`` for ``raw`` itself, or if ``raw`` was not ranked.
         lead_interval: The 95 % bootstrap interval of *lead*.
     """
 
@@ -64,7 +64,7 @@ class Standing:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the system is before ``raw`` by more than chance."""
+        """``True`` if the system is ahead of ``raw`` by more than chance explains."""
         return (
             self.lead_interval is not None
             and self.lead_interval[0] > 0
@@ -88,9 +88,9 @@ class Standing:
             "weaknesses": list(self.weaknesses),
             "firsts": self.firsts,
             "questions": self.questions,
-            "interval": _round_all(self.interval),
+            "interval": _round_interval(self.interval),
             "lead": None if self.lead is None else round(self.lead, 3),
-            "leadInterval": _round_all(self.lead_interval),
+            "leadInterval": _round_interval(self.lead_interval),
         }
 
 
@@ -103,11 +103,10 @@ class RankedAnswers:
         standings: The answers, best first; empty if there is no ranking.
         reasons: The judge's reasons.
         is_flip: Whether another answer was best after the answers changed places.
-        error: Why there is no ranking, in one word: ``equal`` if all answers are the same,
-            ``length`` if the judge preferred an answer because it was repeated, or the reason of a
-            failure.
-        agreement: The share of answer pairs that two orders ranked alike; ``None`` if there was
-            nothing to rank.
+        error: The reason for a missing ranking, in one word: ``equal`` if all answers are the same,
+            ``length`` if the judge preferred the control, or the reason of a failure.
+        agreement: The share of answer pairs that have the same order in two rankings; ``None`` if
+            there was nothing to rank.
     """
 
     question: str
@@ -136,9 +135,9 @@ class RankedSystems:
     Attributes:
         judge: The name of the model that judged.
         questions: The ranking per question.
-        skipped: How many questions had no reference answer, or fewer than two answers.
+        skipped: The number of questions without a reference answer, or with fewer than two answers.
         cost_usd: The cost of the judge's replies in US dollars; ``None`` if its price is not known.
-        repeats: In how many orders each question was judged.
+        repeats: The number of orders in which the judge saw each question's answers.
         seed: The seed that drew the orders and the resamples.
     """
 
@@ -179,24 +178,26 @@ class RankedSystems:
 
     @property
     def failed(self) -> int:
-        """How many questions have no ranking, apart from those that are set aside."""
-        return sum(not ranking.standings and ranking.error != _SWAYED for ranking in self.questions)
+        """The number of questions without a ranking, not counting `set_aside`."""
+        return sum(
+            not ranking.standings and ranking.error != _LENGTH_DECIDED for ranking in self.questions
+        )
 
     @property
     def set_aside(self) -> int:
-        """How many questions are set aside because the judge preferred a repeated answer."""
-        return sum(ranking.error == _SWAYED for ranking in self.questions)
+        """The number of questions set aside because the judge preferred the longer control."""
+        return sum(ranking.error == _LENGTH_DECIDED for ranking in self.questions)
 
     @property
     def agreement(self) -> float | None:
-        """The share of answer pairs that two orders ranked alike, as a mean over the questions."""
+        """The mean of `RankedAnswers.agreement` over the questions."""
         shares = [ranking.agreement for ranking in self.questions if ranking.agreement is not None]
         return fmean(shares) if shares else None
 
     def summary(self) -> str:
         """Return the result in a few sentences.
 
-        With a single question, no system is called ahead by more than chance.
+        With a single question, no system counts as ahead by more than chance.
         """
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
         counts = (
@@ -260,22 +261,22 @@ def rank(
     The reference answer is ``answer`` in the question's metadata. A question without it, or with
     fewer than two answers, is skipped. A system without an answer takes no part in that question.
     Equal answers are shown once and share a place; if all are equal, the model is not asked. If a
-    reply is missing or is not a ranking, its question fails.
+    reply is missing or is not a ranking, the question fails.
 
     Args:
         questions: The questions.
         answers: The answers, by system and question id.
         model: The model that judges.
-        repeats: In how many orders each question is judged, an even number: half of the orders are
-            drawn, the others are their reverse.
+        repeats: The number of orders per question, an even number: half of the orders are drawn,
+            and the other half are their reverses.
         seed: The seed that draws the orders.
         timeout: Seconds allowed per judgement.
-        concurrency: How many judgements run at a time.
-        progress: Receives how many questions are done and how many there are.
+        concurrency: The number of judgements that run at a time.
+        progress: Receives the number of questions done, and of all questions.
 
     Raises:
         ModelError: Every question failed, or `Judge.ask` raised.
-        ConfigError: There are more than twelve systems, or a number is impossible.
+        ConfigError: There are more than twelve systems, or a number is not valid.
     """
     if len(answers) > MOST_SYSTEMS:
         raise ConfigError(
@@ -297,7 +298,7 @@ def rank(
     ]
     ballots = judge.ask(
         judged,
-        lambda question: _fill_ballot(question, _collect_answers(question, answers), judge),
+        lambda question: _build_ballot(question, _collect_answers(question, answers), judge),
         progress,
     )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
@@ -314,7 +315,7 @@ def rank(
 def _collect_answers(
     question: Question, answers: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Return the answers to *question* by system, without blank ones."""
+    """Return the answers to *question* by system, without blank answers."""
     return {
         name: by_question[question.id].strip()
         for name, by_question in answers.items()
@@ -322,20 +323,23 @@ def _collect_answers(
     }
 
 
-def _fill_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
-    """Return a ballot with each distinct answer, and after them the control: one of them twice."""
+def _build_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
+    """Return a ballot with each distinct answer and, at the end, the control."""
     texts = list(dict.fromkeys(answers.values()))
-    control = _repeat(judge.random.choice(texts))
+    control = _write_twice(judge.random.choice(texts))
     shown = list(dict.fromkeys((*texts, control)))
     return Ballot(question, shown, judge.draw_orders(len(shown)) if len(texts) > 1 else ())
 
 
-def _repeat(text: str) -> str:
+def _write_twice(text: str) -> str:
     return f"{text}\n\n{text}"
 
 
 def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
-    """Return the ranking that follows from the judge's opinions; *answers* are by system."""
+    """Return the ranking that follows from the opinions in *ballot*.
+
+    *answers* holds the answer of each system.
+    """
     if ballot.error is not None:
         return RankedAnswers(ballot.question.id, error=ballot.error.reason)
     if not ballot.orders:
@@ -350,31 +354,31 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
         (
             index
             for index, text in enumerate(texts)
-            if [_repeat(text)] == list(ballot.shown[control:])
+            if [_write_twice(text)] == list(ballot.shown[control:])
         ),
         None,
     )
     if repeated is not None:
         systems.append(f"{systems[repeated]}, said twice")
     reasons = ballot.list_reasons(systems)
-    marks = [_rank_among_themselves(opinion.marks[:control]) for opinion in ballot.opinions]
+    marks = [_rank_without_control(opinion.marks[:control]) for opinion in ballot.opinions]
     agreement = _measure_agreement(marks)
-    if repeated is not None and _is_swayed(ballot.opinions, control, repeated):
+    if repeated is not None and _prefers_control(ballot.opinions, control, repeated):
         return RankedAnswers(
-            ballot.question.id, reasons=reasons, error=_SWAYED, agreement=agreement
+            ballot.question.id, reasons=reasons, error=_LENGTH_DECIDED, agreement=agreement
         )
     standings = _assign_ranks(
         _build_standing(name, [order_marks[texts.index(text)] for order_marks in marks])
         for name, text in answers.items()
     )
-    is_flip = not frozenset.intersection(*map(_find_best, marks))
+    is_flip = not frozenset.intersection(*map(_find_best_indices, marks))
     return RankedAnswers(
         ballot.question.id, standings, reasons, is_flip=is_flip, agreement=agreement
     )
 
 
 def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
-    """Return the standing of *system*, whose answer has one mark per order."""
+    """Return the standing of *system*; *marks* holds one mark per order."""
     return Standing(
         system,
         0,
@@ -385,18 +389,18 @@ def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
     )
 
 
-def _is_swayed(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
-    """Whether the judge prefers the control to the answer it repeats.
+def _prefers_control(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
+    """Return whether the judge prefers the control to the repeated answer.
 
-    That must be so in an order and in its reverse, for most pairs of orders.
+    The judge must do so in both an order and its reverse, for most of the drawn orders.
     """
     prefers = [opinion.prefers(control, repeated) for opinion in opinions]
     pairs = [pair[0] and pair[1] for pair in zip(prefers[::2], prefers[1::2], strict=True)]
     return 2 * sum(pairs) > len(pairs)
 
 
-def _rank_among_themselves(marks: Sequence[Mark]) -> list[Mark]:
-    """Return *marks* with the places they have among themselves, without the control."""
+def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
+    """Return *marks* with new places, from 1, that leave out the control."""
     places = [mark.place for mark in marks]
     return [
         replace(
@@ -407,25 +411,25 @@ def _rank_among_themselves(marks: Sequence[Mark]) -> list[Mark]:
     ]
 
 
-def _measure_agreement(opinions: Sequence[Sequence[Mark]]) -> float:
-    """Return the share of answer pairs that two opinions rank alike."""
+def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
+    """Return the share of answer pairs that have the same order in two rankings."""
     relations = [
         [_compare_places(mark.place, other.place) for mark, other in combinations(marks, 2)]
-        for marks in opinions
+        for marks in rankings
     ]
     return fmean(
         relation == counterpart
-        for opinion, other in combinations(relations, 2)
-        for relation, counterpart in zip(opinion, other, strict=True)
+        for ranking, other in combinations(relations, 2)
+        for relation, counterpart in zip(ranking, other, strict=True)
     )
 
 
-def _compare_places(place: float, other: float) -> int:
-    """Return -1 if *place* is before *other*, 0 if they are equal, and 1 if it is behind."""
-    return (place > other) - (place < other)
+def _compare_places(place: float, other_place: float) -> int:
+    """Return -1 if *place* is before *other_place*, 0 if both are equal, 1 if *place* is behind."""
+    return (place > other_place) - (place < other_place)
 
 
-def _find_best(marks: Sequence[Mark]) -> frozenset[int]:
+def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
     """Return the indices of the marks with the best place."""
     best = min(mark.place for mark in marks)
     return frozenset(index for index, mark in enumerate(marks) if mark.place == best)
@@ -438,7 +442,7 @@ def resample(values: Sequence[float], seed: int) -> tuple[float, float]:
     return means[int(tail * _RESAMPLES)], means[int((1.0 - tail) * _RESAMPLES) - 1]
 
 
-def _round_all(interval: tuple[float, float] | None) -> list[float] | None:
+def _round_interval(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else [round(end, 3) for end in interval]
 
 

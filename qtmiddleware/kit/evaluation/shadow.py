@@ -1,4 +1,4 @@
-"""Read a shadow log: how much our lists differ from the callers' lists, how often, at what cost."""
+"""Read a shadow log, and compare qtmiddleware's lists with the callers' lists."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.runtime.files import open_document
 
 MOST_BYTES: Final = 1 << 24
-"""The longest line in bytes that is read; a longer one counts as unreadable."""
+"""The longest line that is read, in bytes; a longer line counts as unreadable."""
 
 Change = Literal["same", "order", "passages"]
-"""How our list differs from the caller's."""
+"""The difference between qtmiddleware's list and the caller's list."""
 Better = Literal["ours", "plain", "neither", "failed"]
-"""Which list answers better, as the judge sees it."""
+"""The list that answers better, according to the judge."""
 
 _BETTER: Final[dict[int | None, Better]] = {0: "ours", 1: "plain", None: "neither"}
 
@@ -34,8 +34,8 @@ class Shown:
     """One passage of a list.
 
     Attributes:
-        name: Its title, id or the like.
-        text: Its text, if the log has it.
+        name: The passage's title, id, URL or source.
+        text: The passage's text; empty if the log lacks it.
     """
 
     name: str
@@ -44,24 +44,26 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ShadowQuestion:
-    """One question that was retrieved in shadow mode, with the caller's list and ours.
+    """One question retrieved in shadow mode, with the caller's list and qtmiddleware's list.
 
     Attributes:
         query: The question.
         plain: The list that the caller got.
         ours: The list that qtmiddleware would have returned.
-        kept: How many passages are in both lists.
+        kept: The number of passages that are in both lists.
         is_first_same: Whether both lists have the same first passage.
         is_order_same: Whether both lists are identical.
-        status: The status of our retrieval, such as ``degraded``.
-        searches: How many searches our retrieval took.
-        llm_calls: How many model calls it took.
-        tokens: How many tokens the model read and wrote.
-        cost_usd: The cost of model and reads in US dollars; ``None`` if a price is not known.
+        status: The status of qtmiddleware's retrieval, such as ``degraded``.
+        searches: The number of searches that qtmiddleware made.
+        llm_calls: The number of model calls that qtmiddleware made.
+        tokens: The number of tokens that the model read and wrote.
+        cost_usd: The cost of the model and the searches, in US dollars; ``None`` if the model's
+            price is not known.
         plain_ms: The time of the caller's retrieval, in milliseconds.
-        ms: The time of our retrieval, in milliseconds.
-        dropped: How many calls were not retrieved in shadow mode since the question before.
-        better: Which list answers better; ``None`` if that was not judged.
+        ms: The time of qtmiddleware's retrieval, in milliseconds.
+        dropped: The number of calls, since the previous question, that were not retrieved in
+            shadow mode.
+        better: The list that answers better; ``None`` if the lists were not judged.
     """
 
     query: str = field(repr=False)
@@ -82,14 +84,14 @@ class ShadowQuestion:
 
     @property
     def change(self) -> Change:
-        """Whether our list has other passages, another order, or is identical."""
+        """The difference between the lists: ``passages``, ``order`` or ``same``."""
         if self.is_order_same:
             return "same"
         return "order" if self.kept == len(self.ours) == len(self.plain) else "passages"
 
     @property
     def entered(self) -> int:
-        """How many passages are only in our list."""
+        """The number of passages that are only in qtmiddleware's list."""
         return max(0, len(self.ours) - self.kept)
 
 
@@ -99,8 +101,8 @@ class ShadowReport:
 
     Attributes:
         questions: The questions.
-        unreadable: How many lines were skipped because they are damaged.
-        judge: The name of the model that compared the lists; empty if none did.
+        unreadable: The number of damaged lines, which were skipped.
+        judge: The name of the model that compared the lists; empty without a judge.
         judge_cost_usd: The judge's cost in US dollars; ``None`` if its price is not known.
     """
 
@@ -111,11 +113,14 @@ class ShadowReport:
 
     @property
     def dropped(self) -> int:
-        """How many calls were not retrieved in shadow mode because too many were running."""
+        """The number of calls not retrieved in shadow mode because too many were running."""
         return sum(question.dropped for question in self.questions)
 
     def count_better(self) -> dict[str, int]:
-        """Return how often which list answers better; empty if nothing was judged."""
+        """Return the number of questions per verdict (see `ShadowQuestion.better`).
+
+        The result is empty if nothing was judged.
+        """
         return dict(
             Counter(question.better for question in self.questions if question.better is not None)
         )
@@ -123,7 +128,7 @@ class ShadowReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data.
 
-        Shares are from 0 to 1, times in milliseconds, means per question.
+        Shares are from 0 to 1. Times are in milliseconds. Means are per question.
         """
         questions = self.questions
         figures: dict[str, Any] = {
@@ -178,7 +183,7 @@ def _describe_times(times: Sequence[float]) -> dict[str, float]:
 
 
 def read_shadow_log(path: str | Path) -> ShadowReport:
-    """Return the report of the query log at *path*, to which shadow mode wrote.
+    """Return a report of the shadow mode's records in the query log at *path*.
 
     Other records of the log are skipped. Damaged lines are skipped and counted. Raises
     `ConfigError` if the file cannot be read.
@@ -199,7 +204,10 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that are not blank; for one that is too long ``?``, which is no JSON."""
+    """Yield the lines that are not blank.
+
+    A line that is too long becomes ``?``, so that it counts as damaged.
+    """
     with open_document(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
             is_whole = line.endswith(b"\n") or len(line) < MOST_BYTES
@@ -213,7 +221,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
-    """Return the question of a log's *record*; raises an exception if the record is damaged."""
+    """Return the question in *record*; raises an exception if the record is damaged."""
     shadow, trace = record["shadow"], record["trace"]
     model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
     return ShadowQuestion(
@@ -235,7 +243,7 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
 
 
 def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[Shown, ...]:
-    """Return the passages of a list in the log."""
+    """Return the passages in *rows*, which are the log's rows of one list."""
     names = ("title", "id", "url", "source")
     return tuple(
         Shown(
@@ -250,22 +258,22 @@ def judge_lists(
     report: ShadowReport, model: LanguageModel, *, count: int = 50, seed: int = 0,
     timeout: float = 60.0, concurrency: int = 4,
 ) -> ShadowReport:  # fmt: skip
-    """Let *model* judge which list answers better, and return *report* with its verdicts.
+    """Let *model* judge which list answers better; return *report* with the verdicts.
 
-    Questions with two identical lists are not judged. The model sees each pair twice, once in each
-    order, without knowing which list is ours. A list is better only if it is better in both orders.
+    Questions with two identical lists are not judged. The model sees each pair of lists in both
+    orders, without names. A list counts as better only if it is better in both orders.
 
     Args:
         report: The report of a log that holds the texts of questions and passages.
         model: The model that judges.
-        count: How many questions to judge.
-        seed: The seed that draws these questions.
+        count: The number of questions to judge.
+        seed: The seed that draws the questions to judge.
         timeout: Seconds allowed per judgement.
-        concurrency: How many judgements run at a time.
+        concurrency: The number of judgements that run at a time.
 
     Raises:
         ConfigError: The log does not hold the texts.
-        ModelError: Every judgement failed; this is the first error.
+        ModelError: Every judgement failed. This is the first judgement's error.
     """
     changed = [
         index for index, question in enumerate(report.questions) if question.change != "same"
@@ -283,13 +291,13 @@ def judge_lists(
         )
     panel = Judge(LISTS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
-    def show(question: Question) -> Ballot:
+    def build_ballot(question: Question) -> Ballot:
         logged = report.questions[int(question.id)]
         lists = [[shown.text for shown in passages] for passages in (logged.ours, logged.plain)]
         return Ballot(question, lists, panel.draw_orders(2))
 
     ballots = panel.ask(
-        [Question(str(index), report.questions[index].query) for index in judged], show
+        [Question(str(index), report.questions[index].query) for index in judged], build_ballot
     )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
     if (

@@ -1,7 +1,7 @@
-"""Ask several systems the same questions, and show what each finds, answers, takes and costs.
+"""Ask several systems the same questions, and show passages, answers, times and costs.
 
-No judgements are needed. If a reference answer is known, a language model ranks the answers against
-it.
+No judgements are needed. If a question has a reference answer, a language model ranks the systems'
+answers against the reference answer.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SHOWN: Final = (
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
     "combined",
 )
-"""The default systems if there is a model; otherwise the first two of them."""
+"""The default systems if there is a model. Without a model, the first two are the default."""
 JUDGING: Final = "judging answers"
-"""The stage that progress names when all systems have answered and the judge is at work."""
+"""The name of the stage in which the judge ranks the answers, for progress."""
 _ONE: Final = "question"
 # Plain answers only: a synthesis would decompose the question under every system.
 _PLAIN: Final[Mapping[str, Any]] = {"answer": {"mode": "plain"}}
@@ -50,8 +50,8 @@ class SystemAnswer:
 
     Attributes:
         system: The system's name.
-        retrieval: The passages it found; ``None`` if it failed.
-        answer: The model's answer; ``None`` if none was requested or there is an error.
+        retrieval: The system's retrieval; ``None`` if the system failed.
+        answer: The model's answer; ``None`` if no answer was requested or there is an error.
         error: The exception of the model or of the function.
         seconds: The time of the whole call, in seconds.
     """
@@ -64,25 +64,25 @@ class SystemAnswer:
 
     @property
     def matches(self) -> tuple[Match, ...]:
-        """The passages the system found, best first."""
+        """The passages that the system found, best first."""
         return () if self.retrieval is None else self.retrieval.matches
 
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """One question with the results of all systems, in the order the systems were asked."""
+    """One question with the results of all systems, in the order in which they were asked."""
 
     question: Question
     systems: tuple[SystemAnswer, ...]
 
     def __getitem__(self, name: str) -> SystemAnswer:
-        """Return the result of the system called *name*; raises `KeyError` if there is none."""
+        """Return the result of the system called *name*; raises `KeyError` if unknown."""
         return {result.system: result for result in self.systems}[name]
 
     def explain(self, name: str) -> Movements | None:
-        """Return each passage's rank under the system called *name* and `raw`, and why it moved.
+        """Explain how the passages of the system called *name* moved, compared with ``raw``.
 
-        ``None`` if the system found nothing.
+        Returns ``None`` if the system has no retrieval.
         """
         retrieval = self[name].retrieval
         return None if retrieval is None else explain_movement(retrieval, self[BASELINE].matches)
@@ -94,14 +94,14 @@ class SideBySide:
 
     Attributes:
         questions: The questions with their results.
-        ranked: How a judge ranked the systems; ``None`` without reference answers.
+        ranked: The judge's ranking of the systems; ``None`` without reference answers.
     """
 
     questions: tuple[AskedQuestion, ...]
     ranked: RankedSystems | None = None
 
     def ranking(self, question: Question) -> RankedAnswers | None:
-        """Return the ranking of the answers to *question*; ``None`` if there is none."""
+        """Return the ranking of the answers to *question*; ``None`` if they were not ranked."""
         rankings = self.ranked.questions if self.ranked is not None else ()
         return next((ranking for ranking in rankings if ranking.question == question.id), None)
 
@@ -122,36 +122,37 @@ def ask_systems(
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
 ) -> SideBySide:
-    """Ask *fn* all *questions*, as it is and under the settings of each of *systems*.
+    """Ask *fn* all *questions*, first as it is, then with the settings of each of *systems*.
 
-    The system ``raw`` is always included. Calls run one at a time, after a first plain call that is
-    not counted, so that times mean something. If the model or *fn* fails, the exception becomes
-    that result's ``error``; if the judge fails, the ranking has the ``error``.
+    The system ``raw``, which is *fn* as it is, is always included. Calls run one at a time, after a
+    plain call that is not counted, so that the times are comparable. If the model or *fn* fails,
+    the exception becomes the result's ``error``. If the judge fails, the ranking has the
+    ``error``.
 
     Args:
         fn: The retrieval function, as for `compare`.
-        questions: A text, a `Question`, or several.
-        systems: Settings by name, or names from `SYSTEMS`; ``yours`` is a wrapped *fn* with its own
-            settings. Default: ``raw``, ``rules`` and, with *client* or a wrapped *fn*, each
-            transformation and ``combined``.
+        questions: A text, a `Question`, or several `Question`s.
+        systems: Settings by the system's name, or names from `SYSTEMS`. The name ``yours`` is a
+            wrapped *fn* with its own settings. Default: ``raw`` and ``rules``; with *client* or
+            a wrapped *fn*, also each transformation and ``combined``.
         answers: Let the model answer from the passages that each system finds. Questions with a
             reference answer are always answered.
-        reference: The reference answer of a single text. A `Question` has its own.
+        reference: The reference answer, if *questions* is a text. A `Question` has its own.
         judge: The model that ranks the answers against the reference answer. Default: the model
             that answers.
         client: As for `compare`.
         arguments: As for `compare`.
-        top_k: How many passages to ask for, if *fn* has a parameter for it.
-        repeats: How many orders of the answers the judge sees.
-        seed: The seed that draws these orders.
+        top_k: The number of passages to ask for, if *fn* has a parameter for the number.
+        repeats: The number of orders in which the judge sees the answers.
+        seed: The seed that draws the orders.
         progress: Receives the system's name, the questions done and their total.
         options: As for `compare`.
 
     Raises:
-        ConfigError: A system is unknown, or settings or questions are impossible.
+        ConfigError: A system is unknown, or settings or questions are not valid.
         InvalidQuery: A question cannot be answered, such as a blank one.
         WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
-        Exception: Whatever *fn* raises in the first plain call.
+        Exception: Any exception that *fn* raises in the first plain call.
     """
     check_options(ask_systems, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
@@ -212,7 +213,7 @@ def ask_systems(
 
 
 def _load_models(runtime: Any, *, answers: bool) -> None:
-    """Load the models that *runtime* needs. If one is broken, its first call reports that."""
+    """Load the models that *runtime* needs. A broken model raises its error when first called."""
     asks = runtime.settings.transformation_type != "none"
     with suppress(Exception):
         for model in ([runtime.chat] if answers else []) + ([runtime.model] if asks else []):
@@ -223,7 +224,7 @@ def _load_models(runtime: Any, *, answers: bool) -> None:
 def _list_questions(
     questions: str | Question | Iterable[Question], reference: str
 ) -> list[Question]:
-    """Return the questions as a list; raises `ConfigError` if two have the same id."""
+    """Return the questions as a list; raises `ConfigError` if two questions have the same id."""
     if isinstance(questions, str):
         return [Question(_ONE, questions, metadata={"answer": reference} if reference else {})]
     listed = [questions] if isinstance(questions, Question) else list(questions)
@@ -239,7 +240,7 @@ def _list_questions(
 def _choose_systems(
     systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, has_model: bool
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the systems to ask, by name, the baseline first."""
+    """Return the settings of the systems to ask, by the system's name, the baseline first."""
     if isinstance(systems, Mapping):
         return {BASELINE: {**SYSTEMS[BASELINE], **_PLAIN}, **systems}
     if systems is None:
@@ -261,7 +262,7 @@ def _ask_system(
     wants_answer: bool,
     arguments: Mapping[str, Any],
 ) -> SystemAnswer:
-    """Return the result of one system for *question*; an exception becomes its ``error``."""
+    """Return a system's result for *question*. An exception becomes the result's ``error``."""
     call_arguments = {**arguments, "history": question.history}
     start = perf_counter()
     try:
@@ -295,7 +296,7 @@ def _rank_answers(
     seed: int,
     progress: Progress | None,
 ) -> RankedSystems:
-    """Let *model* rank the answers; if it fails, the ranking of each question has the error."""
+    """Let *model* rank the answers. If the model fails, each question's ranking has the error."""
     answers: dict[str, dict[str, str]] = {}
     for row in rows:
         for result in row.systems:

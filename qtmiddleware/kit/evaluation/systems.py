@@ -1,4 +1,4 @@
-"""The systems that can be compared, each given by its settings, and the results of one question."""
+"""The systems that can be compared, with their settings, and the result of one question."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEEDS: Final = "seed-parity"
 
 @cache
 def read_tier(preset: str) -> Mapping[str, Any]:
-    """Return a preset's settings without its model: all compared systems ask the same model."""
+    """Return a preset's settings, except the model: all compared systems ask the same model."""
     _, settings = read_preset(preset)
     return {
         key: value
@@ -40,7 +40,7 @@ def read_tier(preset: str) -> Mapping[str, Any]:
 
 
 class _Systems(Mapping[str, Mapping[str, Any]]):
-    """Settings by the system's name. The settings of a preset are read when first needed."""
+    """Settings by the system's name. A preset's settings are read when first needed."""
 
     def __init__(self, settings: Mapping[str, Mapping[str, Any] | None]) -> None:
         self._settings = settings
@@ -86,20 +86,20 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         },
     }
 )
-"""The settings of each system; everything else is at its default.
+"""The settings of each system; all other settings have their defaults.
 
-``combined, no rules`` is the fusion anchored on the question, alone.
+``combined, no rules`` has only the fusion that is anchored on the question.
 """
 
 FREE: Final = (BASELINE, "preprocessed as text", "rules")
-"""The systems that need no model and no store of the kit."""
+"""The systems that need neither a model nor the kit's store."""
 USUAL: Final = (
     *FREE,
     *_TRANSFORMS,
     "combined, auto",
     SEEDS,
 )
-"""The default systems if there is a model; they run around any function."""
+"""The default systems if there is a model. They work with any function."""
 
 # The comparison is about quality: a cache would hide calls, a short deadline would lose replies.
 MEASURED: Final[Mapping[str, Any]] = {
@@ -107,18 +107,18 @@ MEASURED: Final[Mapping[str, Any]] = {
     "limits": {"llmTimeoutMs": 30_000, "deadlineMs": 60_000},
     "log": {"path": None},
 }
-"""Settings that lie below those of every measured system."""
+"""Settings that every measured system's own settings override."""
 REPLAYED: Final = "model, replayed"
 """The stage that holds the original time of replayed model replies."""
 
 
 def asks_a_model(name: str) -> bool:
-    """Whether the system called *name* needs a language model; raises `ConfigError` if unknown."""
+    """Return whether the system called *name* asks a model; raises `ConfigError` if unknown."""
     return bool(chosen([name])[name]["transformationType"] != "none")
 
 
 def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the systems called *names*, the baseline first.
+    """Return the settings of the baseline and of the systems called *names*, by name.
 
     Raises `ConfigError` for an unknown name.
     """
@@ -136,24 +136,24 @@ def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one system for one question, and what it cost.
+    """The result of one system for one question, and its cost.
 
     Attributes:
         ids: The ids of the passages, best first.
         seconds_added: Seconds beyond a plain search, with the known time of replayed replies;
             ``None`` if the system does not report it.
-        llm_calls: How many model calls it took.
+        llm_calls: The number of model calls.
         degraded: Whether the result is degraded.
-        input_tokens: How many tokens the model read.
-        output_tokens: How many tokens the model wrote.
+        input_tokens: The number of tokens that the model read.
+        output_tokens: The number of tokens that the model wrote.
         cost_usd: The model's cost in US dollars; ``None`` if a price is not known.
-        stages: Milliseconds per stage. ``model, replayed`` is the time that replayed replies took
-            when they were recorded.
+        stages: Milliseconds per stage. The stage ``model, replayed`` is the original time of
+            replayed replies.
         variants: The variants that were searched.
-        searches: How many searches it took; ``None`` if that is not known.
-        read_cost_usd: The searches' cost in US dollars; ``None`` if that is not known.
-        error: The exception your own function raised instead. The question is then left out of
-            every system's figures.
+        searches: The number of searches; ``None`` if it is not known.
+        read_cost_usd: The searches' cost in US dollars; ``None`` if it is not known.
+        error: The exception that your own function raised, if any. All figures leave such a
+            question out.
     """
 
     ids: tuple[str, ...]
@@ -171,13 +171,13 @@ class Run:
 
 
 System = Callable[[Question], Run | Sequence[tuple[str, float]]]
-"""Something that searches. It returns a `Run`, or pairs of id and score, best first."""
+"""A function that searches for a question. It returns a `Run`, or (id, score) pairs, best first."""
 
 
 def run_of(retrieval: Retrieval) -> Run:
-    """Return a retrieval as a run.
+    """Return the run with the ids and costs of *retrieval*.
 
-    Raises `ConfigError` if the results cannot be read, or have no ids to compare with judgements.
+    Raises `ConfigError` if the results cannot be read or have no ids.
     """
     if failure := next(
         (

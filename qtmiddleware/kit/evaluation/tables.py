@@ -1,4 +1,4 @@
-"""Tables of questions: CSV as spreadsheets and databases write it, with a line of column names."""
+"""Read tables of questions: CSV files from spreadsheets and databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.files import open_document
 
 TABLES: Final = (".csv", ".tsv")
-"""The endings of table files' names."""
+"""The file name extensions of tables."""
 MOST_TABLE_BYTES: Final = 1 << 28
 """The largest table in bytes; a larger file cannot be a table of questions."""
 QUESTION_NAMES: Final = ("question", "query", "text")
@@ -21,14 +21,14 @@ _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 
 
 def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row of the table *file* as its cells by column, with its place in words.
+    """Yield the place of each row of *file* in words, and the row's cells by column.
 
-    Column names are lower-cased. Cells are separated by commas, semicolons or tabs, whichever makes
-    the first line name a question. The text is UTF-8, or UTF-16 as spreadsheets write it.
+    The first line holds the column names, which are lower-cased. The separator is the comma,
+    semicolon or tab that gives this line a question column. The text is UTF-8 or UTF-16.
 
     Args:
         file: The table.
-        needs: Column names of which at least one must be present.
+        needs: Column names, of which the table must have at least one.
 
     Raises:
         ConfigError: The table cannot be read. The error names the line.
@@ -55,15 +55,15 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
         if is_header:
             is_header = False
             continue
-        yield place, _name_cells(place, file, cells, names, separator)
+        yield place, _map_cells_to_columns(place, file, cells, names, separator)
 
 
-def _name_cells(
+def _map_cells_to_columns(
     place: str, file: Path, cells: list[str], names: list[str], separator: str
 ) -> dict[str, str]:
-    """Return the *cells* by column.
+    """Return the cells of a row by column.
 
-    Raises `ConfigError` if there are more cells than columns, because they may be shifted.
+    Raises `ConfigError` if there are more cells than columns, because cells may be shifted.
     """
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         raise ConfigError(
@@ -85,7 +85,7 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
             header = next((row for row in rows if any(map(str.strip, row))), [])
         except csv.Error:
             continue
-        names = [_fold_name(cell) for cell in header]
+        names = [_normalize_name(cell) for cell in header]
         if not set(names).isdisjoint(QUESTION_NAMES) and (
             not needs or not set(names).isdisjoint(needs)
         ):
@@ -99,12 +99,12 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
     raise ConfigError(f"{file} must name {expected} in its first line, not {shown}", path=str(file))
 
 
-def _fold_name(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.strip().casefold()
 
 
 def _decode_table(file: Path) -> str:
-    """Return the table's text, from UTF-8 or UTF-16; raises `ConfigError` if it is neither."""
+    """Return the text of *file*; raises `ConfigError` if *file* is not UTF-8 or UTF-16."""
     try:
         with open_document(file, follow_link=True) as stream:
             content = stream.read(MOST_TABLE_BYTES + 1)

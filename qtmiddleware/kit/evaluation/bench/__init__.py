@@ -1,4 +1,4 @@
-"""A data set, its index and a model, and every system of a comparison built on them."""
+"""Open a data set with its index and a model, and measure systems on it."""
 
 from __future__ import annotations
 

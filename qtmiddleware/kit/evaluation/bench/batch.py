@@ -1,4 +1,4 @@
-"""Ask a bench's model by batches; the replies end up in the bench's own cache."""
+"""Ask a bench's model by batches, and keep the replies in the bench's cache."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True)
 class BenchPass:
-    """Asks a batch model everything that systems would ask on a data set, and caches the replies.
+    """Sends a batch model all prompts of the systems for a data set, and caches the replies.
 
     Attributes:
         systems: The settings of each system.
         data: The folder of the data set.
-        options: How the bench is opened. A reply by batch counts with the `model_ms` of these
-            options, because nobody knows how long it took.
+        options: The options of the bench. Their `model_ms` counts as the time of each reply,
+            because a batch does not report times.
     """
 
     systems: Mapping[str, Mapping[str, Any]]
@@ -36,17 +36,20 @@ class BenchPass:
     options: BenchOptions = field(repr=False)
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Yield after each question of each system."""
+        """Ask *model* all questions of all systems. Yields after each question."""
         # Inside the cache, because the cache also keeps the time of a reply.
         timed = EstimatedModel(model, model.name, self.options.model_ms / 1e3)
         with open_bench(self.data, replace(self.options, client=timed)) as opened:
             for settings in self.systems.values():
                 if build_config(settings).settings.transformation_type != "none":
-                    yield from _ask_system(opened, settings)
+                    yield from _send_prompts(opened, settings)
 
 
-def _ask_system(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Ask the bench's model what the system with *settings* asks, and yield after each question."""
+def _send_prompts(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Send the bench's model the prompts of the system with *settings*.
+
+    Yields after each question.
+    """
     config = build_config(settings)
     gated = config.settings.escalation.mode == "auto"
     wrapped = opened.bench.wrap(settings)

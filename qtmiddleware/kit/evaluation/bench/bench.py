@@ -65,9 +65,9 @@ from qtmiddleware.wrapping.wrapped import Wrapped
 CACHE: Final = Path(".qtm/bench")
 """The default folder of indexes, vectors and replies."""
 CONCURRENCY: Final = 8
-"""How many questions the model is asked at a time."""
+"""The number of questions that the model is asked at a time."""
 BATCH: Final = 64
-"""How many passages are embedded and stored at a time."""
+"""The number of passages that are embedded and stored at a time."""
 _CACHE_FILE: Final = "cache.sqlite"
 _NO_MODEL_ASKED: Final = (
     "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor"
@@ -77,13 +77,13 @@ _NO_MODEL_ASKED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An index, an embedder and a model, from which any system can be made.
+    """Makes systems from an index, an embedder and a model.
 
     Attributes:
         store: The index.
         embedder: Embeds the queries.
-        model: The model that systems ask.
-        read_price: The price of searches, as ``store.readPrice``; ``None`` if it is not known.
+        model: The model that the systems ask.
+        read_price: The price of searches, as in ``store.readPrice``; ``None`` if it is not known.
     """
 
     store: Store = field(repr=False)
@@ -100,14 +100,13 @@ class Bench:
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
-        """Return the retrieval of the system with *settings* for one question."""
+        """Search for *question* with the system that has *settings*; return the retrieval."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
     def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return the system with *settings*, which measures one question at a time.
 
-        Cached vectors and replies take no time now; the time they took at first counts as added
-        time.
+        Cached vectors and replies count with the time that they took originally.
         """
         wrapped = self.wrap(settings)
 
@@ -126,7 +125,7 @@ class Bench:
         return run
 
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
-        """Return a context that yields the original seconds of cached vectors, by text."""
+        """Return a context manager that yields the original seconds of cached vectors, by text."""
         return (
             self.embedder.record_replays()
             if isinstance(self.embedder, CachedEmbedder)
@@ -138,9 +137,9 @@ class Bench:
 
 
 def build_config(settings: Mapping[str, Any]) -> Config:
-    """Return the config for measuring a system with *settings*, whatever the environment sets.
+    """Return the config for measuring a system with *settings*, without environment variables.
 
-    The circuit breaker is off: the system is measured, not an outage before it.
+    The circuit breaker is off, so that an earlier outage does not affect the figures.
     """
     return (
         Config.load(MEASURED, environ={})
@@ -187,16 +186,15 @@ def open_index(
 ) -> SQLiteStore:
     """Open the index of *data* in *folder*; build it if it is missing or unfinished.
 
-    The file's name is a hash of the passages and the embedding model, and nothing else is ever
-    written to it. It is complete if it has as many passages as *data*. Two processes may build it
-    at the same time.
+    The index is a file whose name is a hash of the passages and the embedding model. The file is
+    complete if it has as many passages as *data*. Two processes may build it at the same time.
 
     Args:
         data: The data set.
         folder: The folder of the index.
         embedder: The embedding model.
-        engine: Embeds in other processes, if *embedder* is a `CachedEmbedder` whose model runs on
-            these machines. Default: this process embeds.
+        engine: Embeds the passages in other processes, if *embedder* is a `CachedEmbedder` with a
+            local model. Default: this process embeds.
         progress: Receives the stage's name, the passages done and their total.
     """
     passages = replace(data, questions=(), qrels={}).data_hash
@@ -227,11 +225,11 @@ class OpenedBench:
         data: The data set.
         notes: Sentences that a reader needs to judge the figures.
         has_model: Whether a model can be asked, or recorded replies can be replayed.
-        model: The bench's model, without the part that records replies. ``None`` if the function
-            asks its own.
+        model: The bench's model, without the wrapper that records replies. ``None`` if your
+            function asks its own model.
         recorded: The names of the fields in the recording; ``None`` without a recording.
-        concurrency: How many questions the model is asked at a time.
-        counts_model_time: ``False`` if replies are replayed as if they had taken no time.
+        concurrency: The number of questions that the model is asked at a time.
+        counts_model_time: ``False`` if replayed replies count as taking no time.
     """
 
     bench: Bench | OwnFunction
@@ -245,19 +243,20 @@ class OpenedBench:
 
     @property
     def model_name(self) -> str | None:
-        """The name of the model; ``None`` if there is none or a function asks its own."""
+        """The name of the model; ``None`` without a model, or if a function asks its own model."""
         return self.model.name if self.has_model and self.model is not None else None
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """Return the fields that *system* asks the model for, if none of them is recorded.
+        """Return the fields that *system* requests from the model, if no such field is recorded.
 
-        Otherwise the result is empty. *system* holds the system's settings.
+        Returns an empty set if at least one field is recorded, or without a recording. *system*
+        holds the system's settings.
         """
         fields = list_fields(system)
         return frozenset() if self.recorded is None or fields & self.recorded else fields
 
     def forecast(self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False) -> Forecast:
-        """Return the most calls of your own function that measuring *systems* takes."""
+        """Return the largest number of searches by your own function for measuring *systems*."""
         return forecast_searches(
             cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep
         )
@@ -270,10 +269,10 @@ class OpenedBench:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Comparison:
-        """Measure every one of *systems* against the raw query, on all questions.
+        """Measure each of *systems* on all questions, and compare them with the raw query.
 
-        A live model is asked first, several questions at a time, so that no measured question waits
-        for a reply; the time of its reply counts nevertheless.
+        Before measuring, a live model is asked several questions at a time, and its replies are
+        cached. The time of each reply counts in the figures.
 
         Args:
             systems: The settings of each system.
@@ -283,8 +282,8 @@ class OpenedBench:
 
         Raises:
             ModelError: The model does not answer.
-            ConfigError: Your own function never returned a judged id. Whatever `measure` raises
-                passes through too.
+            ConfigError: Your own function never returned a judged id.
+            Exception: Any exception that `measure` raises.
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(
@@ -310,29 +309,28 @@ class OpenedBench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """How to open a bench.
+    """The options for opening a bench.
 
     Attributes:
         settings: The settings, which name the embedding model and the language model.
-        function: Your own function, which then searches; nothing is embedded or stored. Its results
-            are kept until the block ends, so that an interrupted measurement can continue. A
-            wrapped function asks its own model.
-        client: Asked instead of the language model of *settings*.
-        recordings: A file of recorded replies to replay instead of asking the model. Only the
-            questions in it are measured.
+        function: Your own function, which searches instead of an index. Its results are kept until
+            the block ends, so that an interrupted measurement can continue. A wrapped function asks
+            its own model.
+        client: A model to ask instead of the language model of *settings*.
+        recordings: A file of recorded replies to replay instead of asking the model. Only questions
+            with recorded replies are measured.
         record: A file to write the model's replies to.
         model_ms: Milliseconds that count as the time of each recorded reply.
-        cache: The folder for the index, every vector and every reply, so that a second run costs
-            next to nothing.
-        questions: How many questions to measure, drawn by *seed*; all by default.
-        split: The one file of judgements to read; all by default.
+        cache: The folder for the index, all vectors and all replies. A second run reuses them.
+        questions: The number of questions to measure, drawn by *seed*. Default: all questions.
+        split: The name of a file of judgements, to read only that file. Default: all files.
         seed: The seed that draws the questions.
-        concurrency: How many questions the model is asked at a time.
-        engine: Embeds the passages in other processes, if the embedding model runs on these
-            machines. Default: this process embeds. The figures are the same.
+        concurrency: The number of questions that the model is asked at a time.
+        engine: Embeds the passages in other processes, if the embedding model is local. Default:
+            this process embeds. The figures are the same.
         progress: Receives the stage's name, the steps done and their total.
-        check: Receives the data set with the questions to measure, before anything is embedded; it
-            may raise.
+        check: Receives the data set with the questions to measure, before anything is embedded. Its
+            exceptions pass through.
     """
 
     settings: Settings
@@ -351,7 +349,7 @@ class BenchOptions:
     check: Callable[[Dataset], None] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an impossible time, and for options that do not go together."""
+        """Raise `ConfigError` for an invalid time and for options that exclude each other."""
         if not 0 <= self.model_ms < inf:
             message = "--model-ms must be a time in milliseconds"
             raise ConfigError(message, path="model_ms", value=self.model_ms)
@@ -365,19 +363,20 @@ class BenchOptions:
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the function is already wrapped, and asks its own model."""
+        """``True`` if the function is already wrapped, so that it asks its own model."""
         return self.function is not None and self.function.is_wrapped
 
 
 @dataclass(frozen=True, slots=True)
-class _Replies:
+class _ReplySource:
     """The source of the model's replies.
 
     Attributes:
-        data: The data set with the questions that can be asked.
-        model: The model, or the recording in its place; ``None`` if a function asks its own.
-        has_model: Whether there are any replies.
-        notes: Sentences about the source.
+        data: The data set with the questions that the source can reply to.
+        model: The model, or the recording that replaces the model; ``None`` if a function asks its
+            own model.
+        has_model: Whether a model or recording can reply.
+        notes: Sentences about the source, for the report.
         recorded: The names of the fields in the recording; ``None`` without a recording.
     """
 
@@ -390,26 +389,26 @@ class _Replies:
 
 @contextmanager
 def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[OpenedBench]:
-    """Yield a data set with its index and a model; everything is closed afterwards.
+    """Yield a data set with its index and a model, and close them afterwards.
 
     Args:
-        folder: The folder of the data set, or the loaded data set. With your own function: whatever
-            `load_judged` reads.
-        options: How to open the bench.
+        folder: The folder of the data set, or the loaded data set. With your own function: a path
+            for `load_judged`.
+        options: The options for opening the bench.
 
     Raises:
-        ConfigError: The data set or the recording cannot be read, or the options do not fit.
+        ConfigError: The data set or the recording cannot be read, or an option is not valid.
         StoreError: The index or the cache cannot be used.
         EmbeddingError: Embedding failed.
         EngineError: The engine failed.
         MissingExtra: A package is not installed.
     """
     with ExitStack() as stack:
-        replies = _open_replies(_open_data(folder, options), options, stack)
+        replies = _open_reply_source(_open_data(folder, options), options, stack)
         data, question_notes = _draw_questions(replies.data, options)
         if options.check is not None:
             options.check(data)
-        bench = _open_searching(data, replies.model, options, stack)
+        bench = _open_search_backend(data, replies.model, options, stack)
         notes = (*replies.notes, *question_notes)
         if options.function is not None:
             notes = (*notes, *_describe_function(options.function, cast(OwnFunction, bench)))
@@ -426,9 +425,9 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
 
 
 def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
-    """Return the data set.
+    """Return the data set in *folder*, checked before anything is embedded.
 
-    Raises `ConfigError` if nothing can be measured on it, before anything is embedded.
+    Raises `ConfigError` if the data set cannot be measured.
     """
     load = Dataset.load if options.function is None else load_judged
     data = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
@@ -437,8 +436,8 @@ def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
     return data
 
 
-def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Replies:
-    """Return the source of replies: a function's own model, a recording, or a model."""
+def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -> _ReplySource:
+    """Return the source of replies: a wrapped function's own model, a recording, or a model."""
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
         has_model = function.fn.middleware._components.has_model
@@ -447,7 +446,7 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
             if has_model
             else _NO_MODEL_ASKED
         )
-        return _Replies(data, None, has_model, (note,))
+        return _ReplySource(data, None, has_model, (note,))
     if recordings is not None:
         replayed, recorded_data, fields = select_recorded(data, recordings)
         prices = {
@@ -460,13 +459,13 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
         notes = _describe_recording(
             recordings, options.model_ms, len(recorded_data.questions), len(data.questions)
         )
-        return _Replies(recorded_data, estimated, True, (*notes, estimated.note), fields)
+        return _ReplySource(recorded_data, estimated, True, (*notes, estimated.note), fields)
     has_model = options.client is not None or has_language_model(settings)
     model = stack.enter_context(open_model(settings, client=options.client, cache=options.cache))
     note = _describe_model(model, has_model=has_model)
     if options.record is not None and not has_model:
         raise ConfigError(f"--record needs a language model. {note}", path="record")
-    return _Replies(data, model, has_model, (note,))
+    return _ReplySource(data, model, has_model, (note,))
 
 
 def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
@@ -484,10 +483,10 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
     return data, notes
 
 
-def _open_searching(
+def _open_search_backend(
     data: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
 ) -> Bench | OwnFunction:
-    """Return your own function, or the index of the passages of *data*."""
+    """Return your own function, or a bench with an index of the passages of *data*."""
     settings, cache = options.settings, options.cache
     if options.record is not None and model is not None:
         # Outside the cache, so that cached replies are recorded too.
@@ -506,7 +505,7 @@ def _open_searching(
 
 @contextmanager
 def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
-    """Yield the embedding model of *settings*; its vectors are kept in the folder *cache*."""
+    """Yield the embedding model of *settings*, with a cache for vectors in the folder *cache*."""
     inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
     with ExitStack() as stack:
         if isinstance(inner, OpenAIEmbedder):
@@ -520,7 +519,7 @@ def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
 def open_model(
     settings: Settings, *, client: Any = None, cache: Path = CACHE
 ) -> Iterator[CachedModel]:
-    """Yield the language model of *settings*, or *client*; its replies are kept in *cache*.
+    """Yield *client* or the language model of *settings*, with a cache for replies in *cache*.
 
     Raises `ConfigError` if *client* is not a model, and `StoreError` if the cache cannot be used.
     """
@@ -557,31 +556,30 @@ def ask_ahead(
     concurrency: int = CONCURRENCY,
     progress: Progress | None = None,
 ) -> None:
-    """Ask *model*, which keeps its replies, everything that *systems* will ask about *data*.
+    """Send *model* the prompts of all *systems* for *data*, before measuring.
 
-    Questions that a gate decides on are left out, because a gate decides by search results. If this
-    is interrupted, all replies so far are kept.
+    The model must cache its replies; an interruption loses no reply. Questions are left out if
+    a gate decides by search results whether the model is called.
 
     Args:
-        model: The model.
+        model: The model, with a cache for replies.
         data: The data set.
         systems: The settings of each system.
-        concurrency: How many questions are asked at a time.
+        concurrency: The number of questions that are asked at a time.
         progress: Receives the stage's name, the questions done and their total.
 
     Raises:
-        ModelError: None of the first questions was answered; measuring would measure the model's
-            absence.
+        ModelError: The model replied to none of the first questions.
         WrapError: An event loop is running.
     """
     with suppress(ImportError):
         # Loading the client must not count as the time of the first replies.
         import_module("openai")
     refuse_running_loop("ask_ahead")
-    asyncio.run(_ask_all(model, data, systems, concurrency, progress))
+    asyncio.run(_ask_all_questions(model, data, systems, concurrency, progress))
 
 
-async def _ask_all(
+async def _ask_all_questions(
     model: LanguageModel,
     data: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
@@ -592,7 +590,7 @@ async def _ask_all(
     free = asyncio.Semaphore(concurrency)
 
     async def ask(middleware: QueryMiddleware, question: Question) -> str:
-        """Return why the model failed, in one word; empty if it did not fail."""
+        """Return the reason of the model's failure; an empty string if the model replied."""
         async with free:
             transformed = await middleware.atransform(question.text, history=question.history)
         reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
@@ -622,9 +620,9 @@ async def _ask_all(
 
 
 def _require_writable(recording: Path) -> Path:
-    """Return *recording*; raises `ConfigError` if nothing can be recorded there.
+    """Return *recording*; raises `ConfigError` if the file cannot be written.
 
-    That is checked before anything is asked.
+    The check comes before the first question to the model.
     """
     try:
         make_private_folders(recording.parent)
@@ -641,7 +639,7 @@ def _require_writable(recording: Path) -> Path:
 def _describe_recording(
     path: Path, model_ms: float, recorded_count: int, total: int
 ) -> Iterator[str]:
-    """Yield notes about the recording at *path*."""
+    """Yield notes about the recording at *path*, for the report."""
     time = (
         f"{model_ms:g} ms are counted for each"
         if model_ms
@@ -653,7 +651,7 @@ def _describe_recording(
 
 
 def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterator[str]:
-    """Yield notes about your own function."""
+    """Yield notes about your own function, for the report."""
     memory = opened.memory
     if opened.base.top_k_argument is None:
         yield (
@@ -668,7 +666,7 @@ def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterato
 
 
 def _describe_model(model: LanguageModel, *, has_model: bool) -> str:
-    """Return a note about the model."""
+    """Return a note about the model, for the report."""
     if not has_model:
         return _NO_MODEL_ASKED
     return (

@@ -47,11 +47,11 @@ from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
 APPLICATION_ID: Final = 0x71746D62
-"""Marks the file as a cache of qtmiddleware: "qtmb" in ASCII."""
+"""The number that marks the file as a cache of qtmiddleware: "qtmb" in ASCII."""
 VERSION: Final = 1
 """The version of the file's layout."""
 MOST_ROW_BYTES: Final = 1 << 23
-"""The longest row in bytes: a reply of one megabyte can take six as JSON."""
+"""The longest row, in bytes: a reply of one megabyte can take six megabytes as JSON."""
 
 # Keys are hashes. "seconds" is how long it took to compute a vector.
 _SCHEMA: Final = (
@@ -65,16 +65,16 @@ _log: Final = get_logger("qtmiddleware.bench")
 
 
 class CacheFile:
-    """An SQLite file of vectors and replies, readable by its owner alone.
+    """An SQLite file of vectors and replies, which only its owner can read.
 
-    It is thread-safe, and any number of processes may use it; open it after forking. A damaged file
-    and another program's or version's database are left unchanged.
+    The class is thread-safe. Several processes may use the same file, but each must open it after
+    forking. A damaged file, or the file of another program or version, is left unchanged.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Open the file at *path*; create it with its folders if it does not exist.
+        """Open the file at *path*. If the file does not exist, create it and its folders.
 
-        Raises `StoreError`, which names the file, if it cannot be used.
+        Raises `StoreError`, which names the file, if the file cannot be used.
         """
         self._path = Path(path).expanduser()
         self._lock = Lock()
@@ -94,18 +94,18 @@ class CacheFile:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection to one thread at a time; database errors become `StoreError`."""
+        """Yield the connection to one thread at a time; database errors become `StoreError`."""
         with self._lock, self._translate_errors():
             yield self._connection
 
     def close(self) -> None:
-        """Close the file; closing it twice is harmless."""
+        """Close the file. A second call does nothing."""
         with self._lock:
             self._connection.close()
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Raise errors of the file or database as `StoreError` with the fix."""
+        """Turn file and database errors raised in the block into `StoreError`."""
         try:
             yield
         except OSError as error:
@@ -123,7 +123,7 @@ class CacheFile:
             ) from cause
 
     def _prepare_file(self) -> None:
-        """Check the file if it has content; otherwise create its tables."""
+        """Check the file's version, or create the tables in a new file."""
         connection = self._connection
         if not is_empty(connection):
             # Check first: another program's file must not be changed.
@@ -139,7 +139,7 @@ class CacheFile:
         self._check_version()
 
     def _check_version(self) -> None:
-        """Raise `StoreError` if the file is not a cache of this version."""
+        """Raise `StoreError` unless the file is a cache of this version."""
         if read_mark(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is not a cache of this version of qtmiddleware; it was not changed:"
@@ -149,15 +149,15 @@ class CacheFile:
 
 
 class CachedEmbedder:
-    """Embeds with another embedder, and keeps its vectors in a file.
+    """Embeds with another embedder, and keeps the vectors in a file.
 
-    A vector's key is the model's name, its dimension and the sha256 of the text; the text itself is
-    not kept. Thread-safe, also between processes. Raises whatever the embedder raises, and
-    `StoreError` if the file cannot be used.
+    The file holds no text: a vector's key is the sha256 of the text, the model's name and the
+    dimension. The class is safe for threads and for several processes. The embedder's exceptions
+    pass through; `StoreError` is raised if the file cannot be used.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
-        """Open the file at *path* for the vectors of *inner*."""
+        """Wrap *inner*, and open the file at *path* for its vectors."""
         self._inner = inner
         self._file = CacheFile(path)
         self._replayed: dict[str, float] | None = None
@@ -176,7 +176,7 @@ class CachedEmbedder:
         return self._inner.dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the texts' order; equal texts are embedded once."""
+        """Return one vector per text, in the order of *texts*. Equal texts are embedded once."""
         keys = self._compute_keys(texts)
         vectors = self._look_up_vectors(keys)
         missing = [text for text in keys if text not in vectors]
@@ -194,24 +194,24 @@ class CachedEmbedder:
         engine: Engine,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Have *engine* embed the texts that are not in the file, so that `embed` finds them there.
+        """Let *engine* embed the texts that have no vector in the file, for later calls of `embed`.
 
-        Each text is embedded once, in the batch of its page. If the embedder asks a service or is
-        your own class, nothing happens here, and `embed` does all the work.
+        Each text is embedded once, in the batch of its page. If the embedder calls a service or is
+        your own class, this method does nothing, and `embed` embeds the texts.
 
         Args:
             pages: Batches of texts.
             engine: Runs the embedding.
-            progress: Receives how many texts are done and how many there are.
+            progress: Receives the number of texts done, and of all texts.
 
         Raises:
-            EmbeddingError: The vectors do not have the promised form.
+            EmbeddingError: A vector does not have the expected form.
             EngineError: The engine failed.
             StoreError: The file cannot be used.
         """
         if not can_run_in_workers(self._inner):
             return
-        batches = list(self._select_missing(pages))
+        batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
         build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
         for vectors, share in engine.map(build, batches):
@@ -222,10 +222,10 @@ class CachedEmbedder:
 
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
-        """Yield a mapping of texts to seconds, filled while vectors are read from the file.
+        """Yield a mapping that records the texts whose vectors are read from the file.
 
-        The seconds are those that embedding the text took at first. Use it for one question at a
-        time: it cannot tell whose texts it records.
+        Its values are the seconds that embedding each text took originally. Do not use it for two
+        questions at the same time, because their texts would be mixed.
         """
         replayed: dict[str, float] = {}
         self._replayed = replayed
@@ -235,19 +235,19 @@ class CachedEmbedder:
             self._replayed = None
 
     def close(self) -> None:
-        """Close the file; the inner embedder stays open."""
+        """Close the file. The inner embedder stays open."""
         self._file.close()
 
     def _compute_keys(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """Return the key of each text, without repetitions."""
+        """Return the key of each distinct text, by text."""
         head = f"{self.name}\n{self.dimension}\n"
         return {
             text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest()
             for text in texts
         }
 
-    def _select_missing(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
-        """Yield, per page, the texts that are not in the file, each with its key."""
+    def _select_missing_texts(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
+        """Yield the keys and texts of each page that have no vector in the file."""
         seen: set[bytes] = set()
         for page in pages:
             keys = self._compute_keys(page)
@@ -259,14 +259,17 @@ class CachedEmbedder:
                 yield missing
 
     def _keep_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
-        """Write vectors to the file, each with its key and the seconds it took."""
+        """Write each vector to the file, with its key and the seconds that embedding took."""
         rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in vectors]
         with self._file.connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
     def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
-        """Return the vectors in the file by text, and record their seconds if that is requested."""
+        """Return the vectors that are in the file, by text.
+
+        Their original seconds are recorded during `record_replays`.
+        """
         vectors: dict[str, list[float]] = {}
         with self._file.connection() as connection:
             for text, key in keys.items():
@@ -285,7 +288,7 @@ class CachedEmbedder:
 def _build_timed_batch(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
-    """Return a function that embeds a batch, and also returns the seconds per text."""
+    """Return a function that embeds a batch and returns the vectors and the seconds per text."""
     embed_batch = build_embed_batch(embedder, embedding)
 
     def embed_timed(texts: Texts) -> tuple[Vectors, float]:
@@ -302,7 +305,7 @@ def _pack_vector(vector: Sequence[float]) -> bytes:
 
 
 def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
-    """Return the vector in *packed*; ``None`` if it is damaged and must be embedded again."""
+    """Return the vector in *packed*; ``None`` if *packed* is damaged."""
     if not isinstance(packed, bytes) or len(packed) != 8 * dimension:
         return None
     vector = list(struct.unpack(f"<{dimension}d", packed))
@@ -310,15 +313,15 @@ def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
 
 
 class CachedModel:
-    """Asks another model, and keeps its replies in a file.
+    """Asks another model, and keeps the replies in a file.
 
-    A reply is kept with its tokens, cost and seconds, and counts with them when it is replayed, so
-    that a question costs what it would without the cache. Its key is the sha256 of everything that
-    decides it: the model's name, the prompt and *options*. The prompt itself is not kept.
+    A reply is kept with its tokens, cost and seconds. A replayed reply counts with these figures,
+    as if the model had been asked. The file holds no prompt: a reply's key is the sha256 of the
+    model's name, the prompt and *options*.
 
     Failures and truncated replies are not kept. If the file cannot be read or written, a warning is
-    logged and the model is asked as if there were no cache. Thread-safe, also between event loops
-    and processes.
+    logged and the model is asked. The class is safe for threads, event loops and several
+    processes.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
@@ -327,7 +330,7 @@ class CachedModel:
         Args:
             inner: The model.
             path: The file.
-            options: A text that says how and where the model is asked, as part of every key.
+            options: A text that identifies the model's options and address, as a part of every key.
 
         Raises:
             StoreError: The file is not a cache.
@@ -342,11 +345,11 @@ class CachedModel:
 
     @property
     def name(self) -> str:
-        """The name of the model that replies."""
+        """The name of the inner model."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
         key = self._compute_key(prompt)
         if (cached := self._look_up_reply(key)) is not None:
             return cached
@@ -356,7 +359,7 @@ class CachedModel:
         return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
         key = self._compute_key(prompt)
         if (cached := self._look_up_reply(key)) is not None:
             return cached
@@ -366,11 +369,11 @@ class CachedModel:
         return reply
 
     def close(self) -> None:
-        """Close the file; the inner model stays open."""
+        """Close the file. The inner model stays open."""
         self._file.close()
 
     def _compute_key(self, prompt: Prompt) -> bytes:
-        """Return the sha256 of everything that decides the reply to *prompt*."""
+        """Return the key of the reply to *prompt*: a sha256."""
         fields = [asdict(field) for field in prompt.fields]
         decisive = [
             self.name,
@@ -384,7 +387,7 @@ class CachedModel:
         return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
 
     def _look_up_reply(self, key: bytes) -> Reply | None:
-        """Return the kept reply; ``None`` if there is none or it is damaged."""
+        """Return the reply with *key*; ``None`` if the file lacks the reply or it is damaged."""
         try:
             with self._file.connection() as connection:
                 row = connection.execute(
@@ -418,7 +421,7 @@ class CachedModel:
 
 
 def _read_reply(record: Any) -> Reply:
-    """Return the reply in *record*; raises `TypeError` or `ValueError` if it is damaged."""
+    """Return the reply in *record*; raises `TypeError` or `ValueError` if damaged."""
     reply = Reply(**json.loads(record))
     text: Any = reply.text
     amounts = [

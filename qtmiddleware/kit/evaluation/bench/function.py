@@ -1,4 +1,4 @@
-"""Your own function in place of a bench's index, and how many searches measuring it takes."""
+"""Measure your own function instead of a bench's index, and forecast the number of searches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.measures import DEPTH, TOP_K
 from qtmiddleware.kit.evaluation.own_function import (
     IdCheck,
     OwnFunction,
-    describe_system,
+    identify_system,
     open_runner,
 )
 from qtmiddleware.protocols import LanguageModel
@@ -31,7 +31,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 READING: Final = ("textField", "idField", "scoreField")
-"""The keys of ``keywordEvidence`` that say how results are read; every system has the same."""
+"""The keys of ``keywordEvidence`` for reading results. They are the same for every system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class FunctionSource:
 
     Attributes:
         fn: The function, plain or wrapped.
-        name: The name that people use, such as ``app:search``.
-        arguments: The arguments of every call, beside the question.
-        top_k: How many passages to ask for.
-        options: How a plain function is read, as for `QueryMiddleware.wrap`.
+        name: The function's name in reports, such as ``app:search``.
+        arguments: The arguments of every call, apart from the question.
+        top_k: The number of passages to ask for.
+        options: The options for wrapping a plain function, as for `QueryMiddleware.wrap`.
     """
 
     fn: Any = field(repr=False)
@@ -54,7 +54,7 @@ class FunctionSource:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the function is already wrapped, with its own settings and model."""
+        """``True`` if the function is already wrapped, with its own settings and model."""
         return isinstance(self.fn, Wrapped | Bound)
 
 
@@ -69,14 +69,14 @@ def open_function(
 ) -> Iterator[OwnFunction]:
     """Yield the function of *source*, ready to be measured on *data*.
 
-    Finished runs are kept in the folder *cache* until the block ends. If it is interrupted, the
-    next measurement of the same kind continues with them.
+    Finished runs are kept in the folder *cache* until the block ends. If the block is interrupted,
+    the next measurement of the same kind reuses these runs.
 
     Args:
         source: The function.
         data: The judged questions.
-        settings: The settings, which say how results are read and what a search costs.
-        model: The model whose replies are used; ``None`` if the function asks its own.
+        settings: The settings for reading results, and the price of a search.
+        model: The model to ask; ``None`` if the function asks its own model.
         cache: The folder for finished runs.
 
     Raises:
@@ -107,7 +107,7 @@ def open_function(
 
 
 def _build_base_config(settings: Settings) -> Config:
-    """Return the config below every system's settings.
+    """Return the config that every system's settings override.
 
     As in `build_config`, the circuit breaker is off, so that a failing model is still asked.
     """
@@ -120,7 +120,10 @@ def _build_base_config(settings: Settings) -> Config:
 
 
 def _identify_measurement(source: FunctionSource, data: Dataset, config: Config) -> list[Any]:
-    """Return everything that makes two measurements the same, including the module's code."""
+    """Return the values that are equal in two measurements of the same kind.
+
+    They include the sha256 of the function's source file.
+    """
     embed = source.options.get("embed")
     return [
         version("qtmiddleware"),
@@ -134,7 +137,7 @@ def _identify_measurement(source: FunctionSource, data: Dataset, config: Config)
 
 
 def _hash_source(fn: Any) -> str:
-    """Return the sha256 of the file that defines *fn*; empty if there is none."""
+    """Return the sha256 of the file that defines *fn*; an empty string if there is no file."""
     fn = inspect.unwrap(getattr(fn, "func", fn))
     for code in (fn, type(fn)):
         try:
@@ -148,11 +151,11 @@ def _hash_source(fn: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How many searches a measurement makes at most, and what they cost.
+    """The largest number of searches of a measurement, and their cost.
 
     Attributes:
-        searches: The most searches.
-        usd: Their cost in US dollars; ``None`` if it is not known.
+        searches: The largest number of searches.
+        usd: The cost of these searches in US dollars; ``None`` if the price is not known.
     """
 
     searches: int
@@ -160,7 +163,7 @@ class Forecast:
 
     @classmethod
     def of(cls, searches: int, function: OwnFunction) -> Forecast:
-        """Return the forecast of *searches* by *function*, at one read unit each."""
+        """Return the forecast for *searches* by *function*, at one read unit per search."""
         price = function.base.middleware.settings.store.read_price
         return cls(searches, None if price is None else searches * price / 1e6)
 
@@ -173,10 +176,10 @@ def forecast_searches(
     has_model: bool,
     deep: bool = False,
 ) -> Forecast:
-    """Return the most searches that measuring *systems* on *data* takes.
+    """Return the largest number of searches for measuring *systems* on *data*.
 
     Args:
-        function: Your own function. Runs that it remembers are not counted.
+        function: Your own function. Runs in its `memory` are not counted.
         data: The judged questions.
         systems: The settings of each system.
         has_model: Whether a model is asked.
@@ -185,11 +188,11 @@ def forecast_searches(
     searches = 0
     for settings in systems.values():
         for_first_question, for_follow_up = (
-            _count_most_searches(function, settings, follows=follows, has_model=has_model)
-            for follows in (False, True)
+            _count_most_searches(function, settings, is_follow_up=is_follow_up, has_model=has_model)
+            for is_follow_up in (False, True)
         )
         for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
-            name = describe_system(settings, top_k)
+            name = identify_system(settings, top_k)
             searches += sum(
                 for_follow_up if question.history else for_first_question
                 for question in data.questions
@@ -199,16 +202,16 @@ def forecast_searches(
 
 
 def _count_most_searches(
-    function: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool
+    function: OwnFunction, settings: Mapping[str, Any], *, is_follow_up: bool, has_model: bool
 ) -> int:
-    """Return the most searches that one question takes.
+    """Return the largest number of searches for one question.
 
-    *follows* says whether the question follows others in a conversation.
+    *is_follow_up* is ``True`` if the question follows others in a conversation.
     """
     if not has_model:
         return 1
     context = function.wrap(settings)._context
-    history = (Message("user", "?"),) if follows else ()
+    history = (Message("user", "?"),) if is_follow_up else ()
     return count_most_searches(
         Request(
             "?",

@@ -1,7 +1,7 @@
-"""The results of measuring your own function so far, on disk until the measurement is complete.
+"""Keep the results of measuring your own function in a file until the measurement ends.
 
-An index may change between two measurements, so nothing is kept after a measurement ends. Only an
-interrupted measurement leaves its file, and the same measurement continues with it.
+Because an index may change between two measurements, the file is deleted at the end. After an
+interruption, the file remains, and the next measurement of the same kind reuses its results.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _PARTS: Final = ("ids", "variants")
 class KeptRuns:
     """The finished runs of one measurement, in a file.
 
-    Only the owner can read the file, because it contains queries. A damaged line is skipped, so its
-    question is asked again.
+    Only the owner can read the file, because it contains queries. A damaged line is skipped, and
+    its question is asked again.
 
     Attributes:
         path: The file.
     """
 
     def __init__(self, folder: Path, identity: Iterable[Any]) -> None:
-        """Open the file in *folder* that belongs to the measurement with this *identity*.
+        """Open the file in *folder* for the measurement with *identity*.
 
         Raises `StoreError` if the folder cannot be used.
         """
@@ -53,11 +53,14 @@ class KeptRuns:
         return len(self._runs)
 
     def recall(self, system: str, question: str) -> Run | None:
-        """Return the run of *system* for the question with this id; ``None`` if it is not known."""
+        """Return the run of *system* for the question id *question*; ``None`` if it is not kept."""
         return self._runs.get((_hash_name(system), question))
 
     def remember(self, system: str, question: str, run: Run) -> None:
-        """Keep the run of *system* for the question with this id; raises `StoreError`."""
+        """Keep the run of *system* for the question id *question*.
+
+        Raises `StoreError` if the file cannot be written.
+        """
         key = _hash_name(system)
         self._runs[key, question] = run
         record = {name: value for name, value in asdict(run).items() if name != "error"}
@@ -73,7 +76,7 @@ class KeptRuns:
         self.path.unlink(missing_ok=True)
 
     def _load_runs(self) -> None:
-        """Read the runs in the file; damaged lines are skipped."""
+        """Load the runs in the file. Damaged lines are skipped."""
         for _, text in read_lines(self.path):
             try:
                 record = parse_object(text)
@@ -84,13 +87,13 @@ class KeptRuns:
                 continue
 
     def _build_error(self, error: OSError) -> StoreError:
-        """Return the `StoreError` for *error*."""
+        """Return a `StoreError` that names the file and *error*."""
         why = error.strerror or type(error).__name__
         return StoreError(f"{self.path} cannot be used: {why}. Name another folder with --cache")
 
 
 def _read_run(record: Mapping[str, Any]) -> Run:
-    """Return the run in *record*; raises various exceptions if it is damaged."""
+    """Return the run in *record*; raises an exception if *record* is damaged."""
     rest = {name: value for name, value in record.items() if name not in _PARTS}
     ids = tuple(str(id_) for id_ in record["ids"])
     return Run(ids, variants=tuple(Variant(**variant) for variant in record["variants"]), **rest)

@@ -1,4 +1,4 @@
-"""Recorded replies in place of a model: their questions, and what they would have cost."""
+"""Replay recorded replies instead of asking a model, with estimates of their cost."""
 
 from __future__ import annotations
 
@@ -20,14 +20,23 @@ from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 
 CHARACTERS_A_TOKEN: Final = 4
-"""OpenAI's rule of thumb for English. Other languages need more tokens and are underestimated."""
+"""The characters per token, by OpenAI's rule of thumb for English.
+
+Other languages have more tokens, so their tokens are underestimated.
+"""
 _STANDALONE: Final = "standalone"
 
 
 def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, frozenset[str]]:
-    """Return the recording at *path*, the questions of *data* in it, and its fields for them.
+    """Load the recording at *path*, and select the questions of *data* that are recorded.
 
-    Raises `ConfigError` if it cannot be read, or has none of these questions.
+    Returns:
+        The recording, as a model.
+        The data set with only the recorded questions.
+        The names of the fields that are recorded for these questions.
+
+    Raises:
+        ConfigError: The recording cannot be read, or no question of *data* is recorded.
     """
     no_match = ConfigError(
         f"none of the {len(data.questions)} questions of {data.name} is in the recording {path};"
@@ -49,7 +58,7 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
     fields: set[str] = set()
     for question in data.questions:
         try:
-            reply = model.complete(_ask_everything(question), Deadline())
+            reply = model.complete(_build_full_prompt(question), Deadline())
         except ModelError as error:
             if error.reason == "unrecorded":
                 continue
@@ -62,9 +71,9 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
 
 
 def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the fields that a system with these settings asks the model for.
+    """Return the names of the fields that the settings *system* request from the model.
 
-    The standalone question is left out.
+    The standalone question is not among them.
     """
     settings = Config.load(system, environ={}).settings
     return frozenset(
@@ -72,8 +81,8 @@ def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
     ) - {_STANDALONE}
 
 
-def _ask_everything(question: Question) -> Prompt:
-    """Return a prompt with every field that can be asked for about *question*."""
+def _build_full_prompt(question: Question) -> Prompt:
+    """Return a prompt that requests every field for *question*."""
     fields = {
         field.name: field
         for template in PROMPTS.values()
@@ -84,11 +93,11 @@ def _ask_everything(question: Question) -> Prompt:
 
 
 class EstimatedModel:
-    """Passes on another model's replies, with estimates of what they do not state.
+    """Returns another model's replies, with estimates for missing tokens, cost and time.
 
-    Tokens are estimated from the length of the texts, the cost in US dollars from a well-known
-    model's prices (``None`` if they are not known), and the time is a fixed number of seconds. A
-    reply that states its tokens keeps them and its cost.
+    Tokens are estimated from the length of the texts. The cost in US dollars is estimated from the
+    prices of a known model; it is ``None`` if the prices are not known. The time is a fixed number
+    of seconds. A reply that has its own tokens keeps its tokens and cost.
     """
 
     def __init__(
@@ -104,10 +113,10 @@ class EstimatedModel:
 
         Args:
             inner: The model that replies.
-            name: The well-known model whose prices are used.
-            seconds: The time of each reply that states none.
-            input_price: Overrides the price of tokens that are read.
-            output_price: Overrides the price of tokens that are written.
+            name: The name of the model whose prices are used.
+            seconds: The time of each reply that has no time of its own.
+            input_price: Overrides the price of the tokens that the model reads.
+            output_price: Overrides the price of the tokens that the model writes.
         """
         self._inner = inner
         self._priced_as = name
@@ -120,12 +129,12 @@ class EstimatedModel:
 
     @property
     def name(self) -> str:
-        """The name of the model that replies."""
+        """The name of the inner model."""
         return self._inner.name
 
     @property
     def note(self) -> str:
-        """One sentence that says what is estimated."""
+        """A sentence for the report that names the estimated figures."""
         money = (
             f"costs use the prices of {self._priced_as}"
             if self._prices.cost(1, 1) is not None
@@ -134,15 +143,15 @@ class EstimatedModel:
         return f"Tokens are estimated, {CHARACTERS_A_TOKEN} characters each; {money}."
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
         return self._add_estimates(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
         return self._add_estimates(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
-        """Return *reply* with estimates for the time, tokens and cost that it does not state."""
+        """Return *reply* with estimates for missing time, tokens and cost."""
         timed = replace(reply, seconds=reply.seconds or self._seconds)
         if reply.input_tokens or reply.output_tokens:
             return timed

@@ -1,4 +1,4 @@
-"""The page's charts as numbers and texts: quality, gains per question, and quality against cost."""
+"""Compute the charts of a report: quality, gains per question, and quality against cost."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ MARK_FONT: Final = 11.5
 MARK: Final = 17.0
 """The height of a mark with numbers, and the width of a mark with a single digit, in pixels."""
 DOT: Final = 11.0
-"""The width and height of a mark with its name beside it, in pixels."""
+"""The width and height of a mark without numbers, in pixels."""
 _CHARACTER: Final = 7.0
-"""The approximate width of a character in a mark: bold digits, commas and spaces."""
+"""The approximate width of a character in a mark, in pixels: bold digits, commas, spaces."""
 _MARK_LENGTH: Final = 40
-"""The most characters in a mark."""
+"""The largest number of characters in a mark."""
 LABEL_FONT: Final = 12.0
 _LABEL_HEIGHT: Final = 15.0
 _GAP: Final = 3.0
-"""Pixels between a dot and its name."""
+"""The distance between a dot and its name, in pixels."""
 _CLEAR: Final = (5.0, 3.5)
-"""Pixels beside, and above and below, a dot that other names keep clear of.
+"""The horizontal and vertical distance between a dot and other names, in pixels.
 
-A name within them would be read as this dot's.
+A closer name would look like the dot's own name.
 """
 _NARROW, _WIDE = frozenset("iIjlftr.,:;'|!()[]-/ "), frozenset("mwMW@%&—…")
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
-"""Nothing that is measured lies beyond; what is smaller is nothing."""
+"""The largest number on an axis, and the number below which a number counts as 0."""
 
 
 class Box(NamedTuple):
@@ -48,16 +48,16 @@ class Box(NamedTuple):
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Whether the two boxes share any area."""
+        """Return whether the two boxes share any area."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
     def grow(self, across: float, down: float) -> Box:
-        """Return the box with more room: *across* on both sides, *down* above and below."""
+        """Return the box, enlarged by *across* on the left and right and *down* above and below."""
         return Box(self.left - across, self.top - down, self.right + across, self.bottom + down)
 
     def holds(self, other: Box) -> bool:
-        """Whether *other* lies inside this box; its edges may touch."""
+        """Return whether *other* lies inside this box. Edges may touch."""
         is_across = self.left <= other.left and other.right <= self.right
         return is_across and self.top <= other.top and other.bottom <= self.bottom
 
@@ -65,9 +65,9 @@ class Box(NamedTuple):
 COSTS: Final = Box(0.0, 0.0, 380.0, 380.0)
 """The whole chart of quality against a cost, in pixels."""
 AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
-"""The part of that chart between its axes."""
+"""The part of the chart `COSTS` between its axes."""
 _LABELLED: Final = Box(AREA.left + 2.0, AREA.top - 4.0, COSTS.right, AREA.bottom - 1.0)
-"""The part of that chart where names may be: on no axis, and within the chart."""
+"""The part of the chart `COSTS` for names: inside the chart, but not on an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class Axis:
     """A linear axis.
 
     Attributes:
-        low: The number at *start*.
-        high: The number at *end*.
+        low: The number at the lower end.
+        high: The number at the upper end.
         start: The position of the lower end.
         end: The position of the upper end.
-        ticks: The numbers with a mark.
-        digits: How many decimals tell the ticks apart.
+        ticks: The numbers that have a tick.
+        digits: The number of decimals in the labels of the ticks.
     """
 
     low: float
@@ -93,13 +93,13 @@ class Axis:
     def place(self, number: float) -> float:
         """Return the position of *number*, to a tenth of a pixel.
 
-        A number beyond the axis is at its nearer end.
+        A number outside the axis gets the position of the nearer end.
         """
         share = (min(max(number, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def label(self, tick: float) -> str:
-        """Return the text beside the mark of *tick*."""
+        """Return the label of *tick*."""
         text = f"{tick:,.{self.digits}f}"
         return text.removeprefix("-") if tick == 0 else text
 
@@ -116,13 +116,13 @@ def make_axis(
     """Return an axis from *start* to *end* that holds all *numbers*, with round ticks.
 
     Args:
-        numbers: The numbers to hold; those that are not finite are left out. If all are equal,
-            there is room on both sides.
+        numbers: The numbers to hold; infinite numbers and NaN are left out. If all numbers are
+            equal, the axis extends beyond them.
         start: The position of the lower end.
         end: The position of the upper end.
-        count: About how many intervals between ticks there are.
-        zero: Whether the axis must hold 0.
-        most: A round number that the room for equal numbers does not exceed.
+        count: The approximate number of intervals between ticks.
+        zero: Whether the axis must include 0.
+        most: The largest number to which the axis extends if all numbers are equal.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
     limited = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
@@ -147,12 +147,16 @@ def make_axis(
 
 
 def rank_systems(comparison: Comparison) -> list[SystemScore]:
-    """Return all systems, best quality first; equal systems keep their order."""
+    """Return all systems, highest nDCG@10 first. Equal systems keep their order."""
     return sorted(comparison.systems, key=lambda score: -score.means[PRIMARY])
 
 
 def classify(comparison: Comparison, score: SystemScore) -> str:
-    """Return ``base``, ``better`` or ``worse`` by more than chance, or ``same``."""
+    """Return the class of a system compared with the baseline.
+
+    Returns ``base`` for the baseline, ``better`` or ``worse`` if the difference is significant, and
+    ``same`` otherwise.
+    """
     if score.name == comparison.baseline:
         return "base"
     if not score.difference.is_significant or not score.difference.gain:
@@ -161,9 +165,9 @@ def classify(comparison: Comparison, score: SystemScore) -> str:
 
 
 def make_quality_axis(comparison: Comparison) -> Axis:
-    """Return the axis of the quality bars, in hundredths of its length.
+    """Return the axis of the quality bars. Positions are percentages of its length.
 
-    It goes from 0 to the upper end of the best interval.
+    The axis goes from 0 to the upper end of the best interval.
     """
     base = comparison[comparison.baseline].means[PRIMARY]
     reached = [base + score.difference.high for score in comparison.systems]
@@ -172,14 +176,14 @@ def make_quality_axis(comparison: Comparison) -> Axis:
 
 
 def count_outcomes(score: SystemScore) -> tuple[int, int, int]:
-    """Return how many questions were helped, unchanged and hurt."""
+    """Return the numbers of questions that got better, stayed the same, and got worse."""
     helped = sum(gain > TOLERANCE for gain in score.gains.values())
     hurt = sum(gain < -TOLERANCE for gain in score.gains.values())
     return helped, len(score.gains) - helped - hurt, hurt
 
 
 def make_gains_axis(comparison: Comparison) -> Axis:
-    """Return the vertical axis for the gains of all systems' questions, in points."""
+    """Return the vertical axis for the gains of all systems' questions, in points (hundredths)."""
     return make_axis(
         (100 * gain for score in comparison.challengers for gain in score.gains.values()),
         GAINS_HEIGHT - 8.0,
@@ -188,19 +192,22 @@ def make_gains_axis(comparison: Comparison) -> Axis:
     )
 
 
-def draw_gains(score: SystemScore, up: Axis) -> tuple[str, str]:
-    """Return the paths of the helped and of the hurt questions, one step each, most helped first.
+def draw_gains(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
+    """Return two paths with one step per question: the gains and the losses, largest gain first.
 
-    A question is 1 wide, so the chart is as wide as there are questions.
+    Each step is 1 wide, so the width of the chart is the number of questions.
     """
-    heights = sorted(up.place(100 * gain) for gain in score.gains.values())
-    zero = up.place(0.0)
+    heights = sorted(gains_axis.place(100 * gain) for gain in score.gains.values())
+    zero = gains_axis.place(0.0)
     helped, hurt = [y for y in heights if y < zero], [y for y in heights if y > zero]
     return _draw_steps(helped, 0, zero), _draw_steps(hurt, len(heights) - len(hurt), zero)
 
 
 def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
-    """Return the path of steps of these *heights*, from the horizontal position *start*."""
+    """Return an SVG path with one step for each of *heights*.
+
+    The path begins at the horizontal position *start*; *zero* is the vertical position of 0.
+    """
     steps, end = "", start
     for height, questions in groupby(heights):
         end += len(list(questions))
@@ -213,12 +220,12 @@ class Point:
     """One system in a chart.
 
     Attributes:
-        number: Its rank by quality, from 1.
-        name: Its name.
-        kind: Its class, as `classify` returns it.
-        title: The text of its tooltip.
-        x: Its horizontal position.
-        y: Its vertical position.
+        number: The system's rank by quality, from 1.
+        name: The system's name.
+        kind: The system's class, as `classify` returns it.
+        title: The text of the tooltip.
+        x: The horizontal position.
+        y: The vertical position.
     """
 
     number: int
@@ -231,14 +238,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The name beside a mark.
+    """The text next to a mark: the names of its systems.
 
     Attributes:
-        text: The name.
-        anchor: The side of *x* that the text is on, as in SVG.
+        text: The names.
+        anchor: The value of SVG's ``text-anchor``: ``start``, ``middle`` or ``end``.
         x: The horizontal position.
-        y: The text's baseline.
-        box: The area it takes.
+        y: The vertical position of the text's baseline.
+        box: The area of the text.
     """
 
     text: str
@@ -250,18 +257,18 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The points at one position, in a round field.
+    """A rounded field in the chart that shows the points at one position.
 
     Attributes:
         points: The points.
-        kind: Their class, or ``mixed``.
+        kind: The class of the points; ``mixed`` if they differ.
         title: The text of the tooltip.
-        text: Their numbers, if there is no room for their names.
+        text: The numbers of the points, if there is no room for names; otherwise empty.
         x: The horizontal position of the centre.
         y: The vertical position of the centre.
         width: The width of the field.
         height: The height of the field.
-        label: Their names, if there is room.
+        label: The names of the points; ``None`` if there is no room.
     """
 
     points: tuple[Point, ...]
@@ -276,7 +283,7 @@ class Mark:
 
     @property
     def box(self) -> Box:
-        """The area it takes; as its corners are round, two boxes may touch."""
+        """The area of the mark. Its corners are round, so two boxes may touch."""
         across, down = self.width / 2 - 1.0, self.height / 2 - 1.0
         return Box(self.x - across, self.y - down, self.x + across, self.y + down)
 
@@ -307,7 +314,7 @@ class Scatter:
 
     @property
     def numbered(self) -> tuple[Point, ...]:
-        """The points listed below the chart, because their names have no room beside them."""
+        """The points that the list below the chart names, because their marks have no label."""
         points = (point for mark in self.marks if mark.label is None for point in mark.points)
         return tuple(sorted(points, key=lambda point: point.number))
 
@@ -315,7 +322,8 @@ class Scatter:
 def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
     """Return the charts of quality against money, time and searches.
 
-    If no price is known, model calls replace money. A chart that would show nothing is left out.
+    If no price is known, model calls replace money. The chart of searches is left out if all
+    systems make the same number of searches.
     """
     charts = []
     if any(figures.is_known(score.cost_usd) and score.cost_usd for score in comparison.systems):
@@ -374,8 +382,8 @@ def draw_scatter(
         comparison: The comparison.
         name: The cost's name.
         unit: The cost's unit.
-        cost: Returns a system's cost; ``None`` if it is not known.
-        format_cost: Writes a cost.
+        cost: Returns a system's cost; ``None`` if the cost is not known.
+        format_cost: Returns a cost as text.
     """
     ranked = [
         (number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)
@@ -413,7 +421,11 @@ def draw_scatter(
 
 
 def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[int]:
-    """Return the indices of the systems that nothing as cheap beats, cheapest first (Pareto)."""
+    """Return the indices of the systems on the Pareto frontier, cheapest first.
+
+    A system is on the frontier if every cheaper system has a lower quality, and no system of equal
+    cost has a higher quality.
+    """
     frontier: list[int] = []
     for place in sorted(range(len(costs)), key=lambda index: (costs[index], -qualities[index])):
         if not frontier or qualities[place] > qualities[frontier[-1]]:
@@ -427,7 +439,7 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
     Names are placed greedily, beginning with the best systems. A mark whose name does not fit gets
     a number instead. Points at the same position share a mark.
     """
-    dots = _join_marks([_make_mark([point], is_numbered=False) for point in points])
+    dots = _merge_overlapping_marks([_make_mark([point], is_numbered=False) for point in points])
     numbered: list[Mark] = []
     while True:
         labelled = _place_labels(dots, numbered)
@@ -437,7 +449,7 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
         crowded = [
             _make_mark(mark.points, is_numbered=True) for mark in labelled if mark.label is None
         ]
-        marks = _join_marks(
+        marks = _merge_overlapping_marks(
             [
                 *numbered,
                 *crowded,
@@ -450,10 +462,10 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
         )
 
 
-def _join_marks(separate: Iterable[Mark]) -> list[Mark]:
-    """Return the marks; marks that overlap become one mark in their middle."""
+def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
+    """Return the marks after merging marks that overlap; best system first."""
     marks: list[Mark] = []
-    for added in separate:
+    for added in separate_marks:
         mark = added
         while covered := [other for other in marks if other.box.overlaps(mark.box)]:
             marks = [other for other in marks if other not in covered]
@@ -464,7 +476,7 @@ def _join_marks(separate: Iterable[Mark]) -> list[Mark]:
 
 
 def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
-    """Return the mark of *points*, with their numbers if *is_numbered*."""
+    """Return one mark for *points*. If *is_numbered*, it shows the numbers of the points."""
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
     text = (
@@ -487,9 +499,9 @@ def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
 
 
 def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
-    """Return the *dots*, each with its name if that fits.
+    """Return the *dots*, each with a label if the label fits.
 
-    A name fits if it is inside the chart and covers no other mark and no other name.
+    A label fits if it is inside the chart and covers no other mark and no other label.
     """
     marks, names = (*dots, *numbered), list[Box]()
     labelled = []
@@ -507,9 +519,9 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
 
 
 def _list_labels(dot: Mark) -> Iterator[Label]:
-    """Yield the possible positions for the name of *dot*, best first.
+    """Yield a label of *dot* for each possible position, best position first.
 
-    They are right, left, above, below, and then the diagonals.
+    The positions are right, left, above, below, and then the diagonals.
     """
     text = ", ".join(clean(point.name) for point in dot.points)
     width, aside = _measure_label(text), dot.width / 2 + _GAP
@@ -539,7 +551,7 @@ def _list_labels(dot: Mark) -> Iterator[Label]:
 
 
 def _measure_label(text: str) -> float:
-    """Return the width of *text* in pixels, generously, because readers' fonts differ."""
+    """Return a generous estimate of the width of *text* in pixels; readers' fonts differ."""
     widths = (
         0.4
         if character in _NARROW
@@ -554,7 +566,10 @@ def _measure_label(text: str) -> float:
 
 
 def _join_numbers(numbers: Sequence[int]) -> str:
-    """Return ascending *numbers* with commas; three or more in a row become ``1–3``."""
+    """Return ascending *numbers* as text, such as ``1–3, 5``.
+
+    Three or more consecutive numbers become a range.
+    """
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

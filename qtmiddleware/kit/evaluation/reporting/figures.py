@@ -1,4 +1,4 @@
-"""Numbers, texts and tables as readers see them: one format each, and a dash for the unknown."""
+"""Format the numbers, texts and tables of reports. Unknown numbers become a dash."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.preprocessing.text import clean
 
 NAME_LENGTH: Final = 120
-"""The most characters shown of a system's name; a tuned system's name lists its changes."""
+"""The largest number of characters shown of a system's name, which may list changes."""
 UNKNOWN: Final = "–"
-"""Replaces a number that is not known."""
+"""The text for a number that is not known."""
 SIGNIFICANT: Final = "*"
-"""Marks a gain that is more than chance."""
+"""The mark of a significant gain."""
 _ELLIPSIS: Final = "…"
 _FIRST: Final = "MRR@10"
-"""The measure that is 1 if a question's first passage is relevant, and less otherwise."""
+"""The measure that is 1 only if a question's first passage is relevant."""
 
 
 def is_known(number: float | None) -> TypeGuard[float]:
-    """Whether *number* is not ``None`` and finite."""
+    """Return whether *number* is a finite number, and not ``None``."""
     return number is not None and isfinite(number)
 
 
@@ -63,7 +63,7 @@ def format_gain(difference: Difference) -> str:
 def format_share(part: float | None) -> str:
     """Return a share of the questions, such as ``5%``.
 
-    It is ``0%`` or ``100%`` only if that is exact; otherwise ``<1%`` or ``>99%``.
+    Shares that would round to ``0%`` or ``100%``, but are not exact, become ``<1%`` or ``>99%``.
     """
     if not is_known(part):
         return UNKNOWN
@@ -75,12 +75,15 @@ def format_share(part: float | None) -> str:
 
 
 def format_milliseconds(ms: float | None) -> str:
-    """Return a time in milliseconds without the unit: ``1,240``, or ``0.4`` below ten."""
+    """Return a time in milliseconds without its unit, such as ``1,240``.
+
+    Times below ten have one decimal, such as ``0.4``.
+    """
     return UNKNOWN if ms is None else _format_fixed(ms, 1 if abs(ms) < 9.95 else 0)
 
 
 def format_duration(ms: float | None) -> str:
-    """Return a time with its unit: ``0.4 ms``, ``310 ms``, ``1.2 s``."""
+    """Return a time with its unit, such as ``0.4 ms``, ``310 ms`` or ``1.2 s``."""
     if not is_known(ms):
         return UNKNOWN
     return (
@@ -94,9 +97,9 @@ def format_rate(number: float | None) -> str:
 
 
 def format_dollars(usd: float | None) -> str:
-    """Return US dollars: ``$0.0041``, ``$0.32``, ``$1,204.00``.
+    """Return an amount of US dollars, such as ``$0.0041``, ``$0.32`` or ``$1,204.00``.
 
-    There are two significant digits, and two decimals from ten cents on.
+    Amounts below ten cents have two significant digits; others have two decimals.
     """
     if not is_known(usd):
         return UNKNOWN
@@ -108,7 +111,7 @@ def format_dollars(usd: float | None) -> str:
 
 
 def _format_fixed(number: float | None, digits: int) -> str:
-    """Return *number* with *digits* decimals, and no minus before a zero."""
+    """Return *number* with *digits* decimals. A rounded zero has no minus sign."""
     if not is_known(number):
         return UNKNOWN
     text = f"{number:.3g}" if abs(number) >= 1e9 else f"{number:,.{digits}f}"
@@ -116,19 +119,22 @@ def _format_fixed(number: float | None, digits: int) -> str:
 
 
 def describe_missing_time(comparison: Comparison) -> str:
-    """Return the remark for added times that lack the model's own time; empty if none is needed."""
+    """Return a remark if the added times lack the model's own time; otherwise an empty string."""
     if comparison.counts_model_time or not any(score.llm_calls for score in comparison.systems):
         return ""
     return ", without the model’s own time"
 
 
 def count_first(score: SystemScore) -> int:
-    """Return for how many questions the system's first passage is relevant."""
+    """Return the number of questions for which the system's first passage is relevant."""
     return sum(rank > 1.0 - TOLERANCE for rank in score.per_query.values[_FIRST].values())
 
 
 def shorten_start(text: str, length: int) -> str:
-    """Return the end of *text*, cut to *length*: ids begin alike and end differently."""
+    """Return *text*. If it is longer than *length*, its start is cut off.
+
+    Use this for ids, which often differ only at their end.
+    """
     whole = clean(text)
     return whole if len(whole) <= length else _ELLIPSIS + whole[1 - length :].lstrip()
 
@@ -138,11 +144,11 @@ class Column:
     """One column of a table.
 
     Attributes:
-        heading: Its heading.
-        means: What its numbers mean.
-        number: Returns the number of a system.
-        format: Writes the number.
-        wide: Whether it is left out if there is little room.
+        heading: The column's heading.
+        means: The meaning of the column's numbers.
+        number: Returns a system's number.
+        format: Returns the number as text.
+        wide: Whether only wide tables have the column.
     """
 
     heading: str
@@ -156,7 +162,7 @@ class Column:
         return self.format(self.number(score))
 
 
-def _read_mean(measure: str) -> Callable[[SystemScore], float | None]:
+def _build_mean_reader(measure: str) -> Callable[[SystemScore], float | None]:
     return lambda score: score.means.get(measure)
 
 
@@ -178,40 +184,43 @@ FIRST: Final = Column(
 )
 _COLUMNS: Final = (
     Column(
-        PRIMARY, "quality of the first ten passages, 0 to 1", _read_mean(PRIMARY), format_measure
+        PRIMARY,
+        "quality of the first ten passages, 0 to 1",
+        _build_mean_reader(PRIMARY),
+        format_measure,
     ),
     GAIN,
     FIRST,
     Column(
         "R@10",
         "share of the relevant passages that are among the first ten",
-        _read_mean("R@10"),
+        _build_mean_reader("R@10"),
         format_measure,
     ),
     Column(
         _DEEP,
         "share of the relevant passages that are among the first hundred",
-        _read_mean(_DEEP),
+        _build_mean_reader(_DEEP),
         format_measure,
     ),
     Column(
         "MRR@10",
         "1 / rank of the first relevant passage",
-        _read_mean("MRR@10"),
+        _build_mean_reader("MRR@10"),
         format_measure,
         True,
     ),
     Column(
         "P@5",
         "share of relevant passages among the first five",
-        _read_mean("P@5"),
+        _build_mean_reader("P@5"),
         format_measure,
         True,
     ),
     Column(
         "MAP",
         "mean of the precision at each relevant passage",
-        _read_mean("AP"),
+        _build_mean_reader("AP"),
         format_measure,
         True,
     ),
@@ -277,8 +286,8 @@ _COLUMNS: Final = (
 def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column, ...]:
     """Return the columns after the system's name.
 
-    R@100 and the searches' cost are there only if they are known. Without *wide*, names and columns
-    fit into 120 characters.
+    R@100 and the searches' cost are included if they are known. Without *wide*, the table fits into
+    120 characters.
     """
     optional = {
         _DEEP: any(_DEEP in score.means for score in comparison.systems),
@@ -299,10 +308,10 @@ def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
 def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """Return one row per system, in the comparison's order: its name and its figures.
 
-    A number that is not known is a dash. A gain is in points of nDCG@10 with its 95% interval;
-    ``*`` marks a gain that is more than chance after Holm's correction. R@100 is there if it was
-    measured, and the searches' cost if ``store.readPrice`` is set. With *wide*, there are also
-    MRR@10, P@5, MAP, the share of helped questions and the price of +0.01.
+    An unknown number is a dash. A gain is in points (hundredths) of nDCG@10 with its 95% interval;
+    ``*`` marks a gain that is significant after Holm's correction. R@100 is included if it was
+    measured, and the searches' cost if ``store.readPrice`` is set. *wide* adds MRR@10, P@5, MAP,
+    the share of questions that got better and the price of +0.01.
     """
     columns = choose_columns(comparison, wide=wide)
     return [

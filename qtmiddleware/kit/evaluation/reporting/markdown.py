@@ -1,4 +1,4 @@
-"""A comparison as Markdown, for pull requests, notes and stored results."""
+"""Write a comparison as Markdown, for pull requests, notes and stored results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
 from qtmiddleware.preprocessing.text import shorten
 
 _WORST: Final = 5
-"""How many of the questions that the best system hurt are shown."""
+"""The number of questions shown that get worse most with the best system."""
 _NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = figures.NAME_LENGTH, 240, 400
 # Characters to escape. An underscore inside a word is no emphasis and needs no escape.
 _MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")
@@ -34,14 +34,14 @@ def markdown(
 ) -> str:
     """Return the comparison as GitHub's Markdown.
 
-    It has a headline, the verdict, notes, figures, the stages' times, and the questions that the
-    best system hurt most, with the queries it searched. All texts are escaped, so that none of them
-    is markup.
+    The text has a headline, the verdict, notes, figures and the stages' times. It also lists the
+    questions that got worse most with the best system, and their searched queries. All texts
+    are escaped, so that they contain no markup.
 
     Args:
         comparison: The comparison.
-        data: The data set, for the texts of questions that the systems did not report.
-        decision: Replaces the verdict.
+        data: The data set, for texts of questions that the systems did not report.
+        decision: A decision to state instead of the verdict.
     """
     count = comparison.questions
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
@@ -66,7 +66,7 @@ def markdown(
 
 
 def escape_text(text: str, length: int) -> str:
-    """Return *text* on one line, cut to *length*, so that Markdown shows it unchanged."""
+    """Return *text* on one line, cut to *length* and escaped for Markdown."""
     line = shorten(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = _MARKUP.sub(lambda match: "\\" + match[0], line)
     line = _ADDRESS.sub(lambda match: f"{match[1] or match[3]}&#{ord(match[2] or match[4])};", line)
@@ -76,16 +76,16 @@ def escape_text(text: str, length: int) -> str:
 
 
 def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table whose cells are already Markdown.
+    """Return a Markdown table of cells that are already Markdown.
 
-    The first column is aligned left, all others right.
+    The first column is aligned left; the other columns are aligned right.
     """
     ruled = [list(titles), ["---", *["---:"] * (len(titles) - 1)], *map(list, lines)]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
 def _write_figures(comparison: Comparison) -> str:
-    """Return the table of all figures, and what its columns mean."""
+    """Return the table of all figures, with an explanation of its columns."""
     # Only names need escaping; numbers contain no markup.
     lines = [
         [escape_text(name, _NAME_LENGTH), *map(str.strip, cells)]
@@ -126,7 +126,7 @@ def _write_times(stage: str, percentiles: Percentiles) -> str:
 def _write_details(details: str, decision: Decision | None) -> list[str]:
     """Return the paragraphs below the headline.
 
-    With a decision, they are a list of its sentences, and the config to write.
+    If there is a *decision*, they are a list of its sentences and its config.
     """
     if decision is None:
         return [escape_text(details, 10 * _NOTE_LENGTH)]
@@ -139,7 +139,7 @@ def _write_details(details: str, decision: Decision | None) -> list[str]:
 
 
 def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decision | None) -> str:
-    """Return the questions that the best system hurt most."""
+    """Return the questions that got worse most with the best system, or the decision's system."""
     best = find_foremost(comparison) if decision is None else comparison[decision.system]
     hurt = HurtFinder(comparison, data).find(best)[:_WORST]
     if not hurt:
@@ -154,7 +154,7 @@ def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decisio
 
 
 def _write_question(number: int, hurt: HurtQuestion) -> str:
-    """Return one question as an entry of a list, with the searched queries below it."""
+    """Return one question as a list item, with the searched queries as sub-items."""
     indent = " " * (len(str(number)) + 2)
     question = escape_text(hurt.question, _TEXT_LENGTH) or "its text is not known"
     loss = (
@@ -170,7 +170,7 @@ def _write_question(number: int, hurt: HurtQuestion) -> str:
 
 
 def _write_method(comparison: Comparison) -> str:
-    """Return how the figures were compared."""
+    """Return sentences on the method by which the figures were compared."""
     count = len(comparison.challengers)
     return (
         f"Compared with {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval"

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that loads nothing."""
+"""Write a comparison as one HTML page that loads no other files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One system's panel.
+    """The details of one system on the page.
 
     Attributes:
-        place: Its index among the challengers.
-        score: Its score.
-        outcomes: How many questions were helped, unchanged and hurt.
-        helped: The path of the gains.
-        hurt: The path of the losses.
-        longest_ms: The longest stage's time (p95), for `scale`.
-        worst: The questions it hurt most.
+        place: The system's index among the challengers.
+        score: The system's score.
+        outcomes: The numbers of questions that got better, stayed the same, and got worse.
+        helped: The SVG path of the gains.
+        hurt: The SVG path of the losses.
+        longest_ms: The time of the longest stage (p95), in milliseconds.
+        worst: The questions that got worse most.
     """
 
     place: int
@@ -39,7 +39,7 @@ class Detail:
     worst: tuple[verdicts.HurtQuestion, ...]
 
     def scale(self, ms: float) -> float:
-        """Return *ms* in hundredths of the longest time; 0 if it is not known."""
+        """Return *ms* as a percentage of `longest_ms`; 0 if *ms* is not known."""
         return (
             round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2)
             if figures.is_known(ms)
@@ -56,15 +56,15 @@ def page(
 ) -> str:
     """Return the whole comparison as one HTML page.
 
-    It has the verdict, charts, tables, worst questions and the method. It has no script, loads
-    nothing, and its policy forbids both. Without *data*, a question's text is known only if a
-    system reported what it searched.
+    The page has the verdict, charts, tables, worst questions and the method. It has no script and
+    loads nothing; its policy forbids both. Without *data*, a question's text is known only if a
+    system reported its searched queries.
 
     Args:
         comparison: The comparison.
         data: The data set, for the texts of questions and passages, and to mark relevant passages.
-        decision: Replaces the verdict.
-        judged: A judge's verdicts on answers, to show as well.
+        decision: A decision to state instead of the verdict.
+        judged: A judge's verdicts on answers, which the page also shows.
 
     Raises:
         MissingExtra: jinja2 is not installed.
@@ -72,7 +72,7 @@ def page(
     best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
     finder = verdicts.HurtFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
-    details = list(_describe_systems(comparison, finder, up))
+    details = list(_build_details(comparison, finder, up))
     # Without a script, a style rule shows the panel of the selected system.
     panel_rules = (
         f".detail:has(#system-{detail.place}:checked) #panel-{detail.place}{{display:block}}\n"
@@ -113,12 +113,12 @@ def page(
     )
 
 
-def _describe_systems(
-    comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis
+def _build_details(
+    comparison: Comparison, finder: verdicts.HurtFinder, gains_axis: charts.Axis
 ) -> Iterator[Detail]:
-    """Yield the panel of every challenger; all charts have the same scale."""
+    """Yield the details of every challenger, with charts on the scale of *gains_axis*."""
     for place, score in enumerate(comparison.challengers):
-        helped, hurt = charts.draw_gains(score, up)
+        helped, hurt = charts.draw_gains(score, gains_axis)
         yield Detail(
             place=place,
             score=score,

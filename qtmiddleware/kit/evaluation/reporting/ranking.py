@@ -1,4 +1,4 @@
-"""A judge's ranking of answers as one HTML page that loads nothing."""
+"""Write a judge's ranking of answers as one HTML page that loads no other files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANSWER_LENGTH: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The mean cost of one system per question, with its answer; ``None`` is not known.
+    """One system's mean cost of searching and answering; ``None`` means unknown.
 
     Attributes:
         searches: Searches per question.
@@ -39,12 +39,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswer:
-    """One answer with the rank of its systems.
+    """One answer with its rank.
 
     Attributes:
-        heading: The rank, the systems' names and the scores.
+        heading: The rank, the names of the systems that gave the answer, and the scores.
         text: The answer.
-        said: The judge's remarks: a sign, plus for right and minus for wrong, and the words.
+        said: The judge's remarks, each with its sign: plus for strengths, minus for weaknesses.
     """
 
     heading: str
@@ -61,7 +61,7 @@ class RankedQuestion:
         reference: The reference answer.
         order: The ranking on one line.
         answers: The answers, best first.
-        reasons: The judge's reasons, each with its legend of letters.
+        reasons: The judge's reasons, each with the systems of its letters.
     """
 
     question: str = field(repr=False)
@@ -74,8 +74,8 @@ class RankedQuestion:
 def ranking_page(found: SideBySide) -> str:
     """Return the judge's ranking as one HTML page with standings, figures and reasons.
 
-    It has no script, loads nothing, and its policy forbids both. Raises `ConfigError` if nothing
-    was ranked, and `MissingExtra` without jinja2.
+    The page has no script and loads nothing; its policy forbids both. Raises `ConfigError` if
+    nothing was ranked, and `MissingExtra` if jinja2 is not installed.
     """
     ranked = found.ranked
     if ranked is None:
@@ -104,7 +104,7 @@ def ranking_page(found: SideBySide) -> str:
 
 
 def write_ranking_verdict(ranked: RankedSystems) -> str:
-    """Return in one sentence which system answers best, and how often beside the baseline."""
+    """Return a sentence that names the best system and compares it with the baseline."""
     standings = ranked.standings
     if not standings:
         return "There is no ranking."
@@ -125,7 +125,11 @@ def write_ranking_verdict(ranked: RankedSystems) -> str:
 
 
 def _classify(standing: Standing) -> str:
-    """Return ``base``, ``better`` or ``worse`` by more than chance, or ``same``."""
+    """Return the class of a system compared with the baseline.
+
+    Returns ``base`` for the baseline, ``better`` or ``worse`` if chance does not explain the
+    difference, and ``same`` otherwise.
+    """
     if standing.system == BASELINE:
         return "base"
     is_behind = (
@@ -164,7 +168,7 @@ def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
             yield RankedQuestion(
                 question=shorten(row.question.text, _QUESTION_LENGTH),
                 reference=shorten(row.question.reference, _ANSWER_LENGTH),
-                order=_write_order(ranking),
+                order=_write_ranking_line(ranking),
                 answers=tuple(_describe_answers(row, ranking)),
                 reasons=tuple(
                     (
@@ -176,8 +180,8 @@ def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
             )
 
 
-def _write_order(ranking: RankedAnswers) -> str:
-    """Return the ranking on one line, or why there is none."""
+def _write_ranking_line(ranking: RankedAnswers) -> str:
+    """Return the ranking on one line, or the reason for a missing ranking."""
     if ranking.error:
         explanations = {
             "equal": "all answers are the same",
@@ -191,7 +195,7 @@ def _write_order(ranking: RankedAnswers) -> str:
 
 
 def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[RankedAnswer]:
-    """Yield each distinct answer once, with all systems that gave it, best first."""
+    """Yield each distinct answer with the names of its systems, best answer first."""
     standings = {standing.system: standing for standing in ranking.standings}
     systems_by_text: dict[str, list[str]] = {}
     for answer in row.systems:

@@ -1,4 +1,4 @@
-"""A measurement beside its baseline as sentences and as a pull request's comment."""
+"""Write a comparison with a baseline as sentences and as a pull request's comment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTH: Final = 2_000
 
 
 def write_headline(gate: Gate) -> str:
-    """Return the verdict in one sentence, and how large a loss could have gone unnoticed."""
+    """Return the verdict in a sentence and, if needed, the loss that cannot be ruled out."""
     if gate.verdict == "worse":
         names = [_quote_name(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
@@ -24,11 +24,11 @@ def write_headline(gate: Gate) -> str:
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
     if gate.rule.bound is not None:
         return f"No system lost more than the allowed {_format_size(gate.rule.bound)} points."
-    return f"Found no loss that is more than chance.{_describe_hidden(gate)}"
+    return f"Found no loss that is more than chance.{_describe_possible_loss(gate)}"
 
 
-def _describe_hidden(gate: Gate) -> str:
-    """Return how large a loss the intervals still allow; empty if they allow none."""
+def _describe_possible_loss(gate: Gate) -> str:
+    """Return a sentence on the largest loss inside the intervals; empty if there is no loss."""
     lowest = min(gate.changes, key=lambda change: change.difference.low)
     size = _format_size(lowest.difference.low)
     if lowest.difference.low >= 0 or size == "0.0":
@@ -37,7 +37,7 @@ def _describe_hidden(gate: Gate) -> str:
 
 
 def write_sentences(gate: Gate) -> tuple[str, ...]:
-    """Return the headline, a sentence per system, and the conditions that changed."""
+    """Return the headline, one text per system, and sentences on changed conditions."""
     return (
         f"{write_headline(gate)} The baseline is {gate.baseline}.",
         *(
@@ -51,11 +51,11 @@ def write_sentences(gate: Gate) -> tuple[str, ...]:
 def write_comment(gate: Gate) -> str:
     """Return a pull request's comment in GitHub's Markdown: verdict, figures, worst questions.
 
-    Questions are named by their ids, because their texts are not known here.
+    The comment names questions by their ids, because *gate* does not hold their texts.
     """
     worse = [change for change in gate.changes if change.verdict == "worse"]
     reasons = (f"{_quote_name(change.name)}: {_describe_change(gate, change)}" for change in worse)
-    worst = [_list_worst(change) for change in gate.changes if change.worse]
+    worst = [_write_worst_questions(change) for change in gate.changes if change.worse]
     remarks = (*_list_conditions(gate), _describe_method(gate))
     paragraphs = [
         f"**{escape_text(write_headline(gate), _LENGTH)}**",
@@ -68,7 +68,7 @@ def write_comment(gate: Gate) -> str:
 
 
 def _describe_change(gate: Gate, change: Change) -> str:
-    """Return the change of one system in at most three sentences."""
+    """Return at most three sentences on the change of one system."""
     total = _format_count(len(change.gains), "question", "questions")
     if not change.worse and not change.better:
         return f"no change in {total}."
@@ -107,7 +107,7 @@ def _describe_chance(gate: Gate, change: Change) -> str:
 
 
 def _list_conditions(gate: Gate) -> tuple[str, ...]:
-    """Return sentences on systems that are on one side only, and the gate's notes."""
+    """Return sentences on systems that are in only one measurement, and the gate's notes."""
     groups = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
     systems = (
         f"{label}: {join_names([*map(_quote_name, names)])}." for label, names in groups if names
@@ -133,8 +133,8 @@ def _write_figures(gate: Gate) -> str:
     return write_table(titles, lines)
 
 
-def _list_worst(change: Change) -> str:
-    """Return the questions that lost most with one system, as an entry of a list."""
+def _write_worst_questions(change: Change) -> str:
+    """Return a list item with the questions that lost most with one system."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
         for id_, gain in change.list_worst()
@@ -143,7 +143,7 @@ def _list_worst(change: Change) -> str:
 
 
 def _describe_method(gate: Gate) -> str:
-    """Return how the figures were compared."""
+    """Return sentences on the method by which the figures were compared."""
     if gate.rule.bound is None:
         rule = (
             "A system is worse if its mean fell, or more of its questions got worse than better, by"
@@ -160,7 +160,7 @@ def _describe_method(gate: Gate) -> str:
 
 
 def _format_size(gain: float) -> str:
-    """Return a gain or loss in points without its sign, because the sentence says the direction."""
+    """Return the size of a gain or loss in points, without its sign."""
     return figures.format_points(abs(gain)).removeprefix("+")
 
 

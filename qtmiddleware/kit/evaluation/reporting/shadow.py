@@ -1,4 +1,4 @@
-"""A shadow log's report as a sentence, as Markdown, and as an HTML page."""
+"""Write a shadow log's report as sentences, as Markdown, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SHARES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many questions would change in one way.
+    """The share of questions whose lists would change in one way.
 
     Attributes:
-        name: What would happen to them.
-        count: How many questions.
-        percent: Their percentage of all questions.
-        kind: The kind of the change.
+        name: The change in words, such as "another order".
+        count: The number of questions.
+        percent: The percentage of all questions.
+        kind: The kind of the change, as in `ShadowQuestion.change`.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Share:
 
 
 def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
-    """Return a headline on how many first passages would change, and the details.
+    """Return a headline on the first passages that would change, and the details.
 
     The details are the changes, times, searches, model calls and price.
     """
     questions = report.questions
     other_count, total_text = (
         sum(not question.is_first_same for question in questions),
-        _count_questions(len(questions)),
+        _format_question_count(len(questions)),
     )
     same_count = sum(question.change == "same" for question in questions)
-    same_lists = f"{_count_or_none(same_count)} would get the same list"
+    same_lists = f"{_format_count(same_count)} would get the same list"
     headline = (
         f"Another passage would come first for {other_count:,} of {total_text}; {same_lists}."
     )
@@ -63,7 +63,7 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
         headline = f"The same passage would come first for {subject}{rest}"
     record = report.to_dict()
     changes = " and ".join(
-        f"{_count_or_none(share.count)} would get {share.name}" for share in list_shares(report)[:2]
+        f"{_format_count(share.count)} would get {share.name}" for share in list_shares(report)[:2]
     )
     changes = f"{changes[:1].upper()}{changes[1:]}"
     after, before = (
@@ -81,7 +81,7 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
 
 
 def list_shares(report: ShadowReport) -> list[Share]:
-    """Return how many questions would get other passages, another order, and the same list."""
+    """Return the shares of questions with other passages, another order, and the same list."""
     total = len(report.questions)
     counts = {
         kind: sum(question.change == kind for question in report.questions) for kind in _SHARES
@@ -94,8 +94,8 @@ def list_shares(report: ShadowReport) -> list[Share]:
 def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
     """Return the whole *report* as one HTML page, with both lists of each of the *examples*.
 
-    It has no script, loads nothing, and its policy forbids both. Raises `ConfigError` if no
-    question was logged, and `MissingExtra` without jinja2.
+    The page has no script and loads nothing; its policy forbids both. Raises `ConfigError` if no
+    question was logged, and `MissingExtra` if jinja2 is not installed.
     """
     _require_questions(report)
     headline, lede = write_shadow_verdict(report)
@@ -109,13 +109,13 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         others=sum(not question.is_first_same for question in report.questions),
         shares=list_shares(report),
         costs=_list_costs(report),
-        votes=_list_votes(report),
+        votes=_list_preferences(report),
         examples=[
             (
                 shorten(question.query, _QUESTION_LENGTH),
                 _describe_change(question),
-                _cut_list(question.plain),
-                _cut_list(question.ours),
+                _shorten_passages(question.plain),
+                _shorten_passages(question.ours),
             )
             for question in examples
         ],
@@ -141,7 +141,7 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
         write_table(["per question", "plain", "ours"], _list_costs(report)),
         *(
             [write_table(["the judge prefers", "questions"], votes)]
-            if (votes := _list_votes(report))
+            if (votes := _list_preferences(report))
             else []
         ),
         *(_write_example(question) for question in examples),
@@ -157,11 +157,11 @@ def _require_questions(report: ShadowReport) -> None:
         )
 
 
-def _count_questions(questions: int) -> str:
+def _format_question_count(questions: int) -> str:
     return f"{questions:,} question{'' if questions == 1 else 's'}"
 
 
-def _count_or_none(count: int) -> str:
+def _format_count(count: int) -> str:
     return f"{count:,}" if count else "none"
 
 
@@ -186,7 +186,7 @@ def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
 
 
 def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return the costs per question: the name, without qtmiddleware and with it."""
+    """Return rows of costs per question: name, without qtmiddleware, with qtmiddleware."""
     plain = report.to_dict()
     cost = plain["costUsd"]
 
@@ -207,8 +207,8 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _list_votes(report: ShadowReport) -> list[list[str]]:
-    """Return how often the judge prefers which list; empty if nothing was judged."""
+def _list_preferences(report: ShadowReport) -> list[list[str]]:
+    """Return rows of the judge's verdicts with their counts; empty if nothing was judged."""
     votes = report.count_better()
     return [
         [name, f"{votes.get(name, 0):,}"]
@@ -218,7 +218,7 @@ def _list_votes(report: ShadowReport) -> list[list[str]]:
 
 
 def _describe_change(question: ShadowQuestion) -> str:
-    """Return how our list differs, and which list the judge prefers."""
+    """Return the difference of qtmiddleware's list, and the judge's preference, as text."""
     list_change = f"{question.entered} new" if question.entered else "another order"
     first_change = "" if question.is_first_same else ", another first"
     preference = {None: "", "failed": "; the judge failed"}.get(
@@ -227,8 +227,8 @@ def _describe_change(question: ShadowQuestion) -> str:
     return f"{list_change}{first_change}{preference}"
 
 
-def _cut_list(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
-    """Return the passages with their names and texts cut."""
+def _shorten_passages(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
+    """Return *passages* with shortened names and texts."""
     return tuple(
         Shown(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))
         for passage in passages

@@ -1,4 +1,4 @@
-"""The template of all pages: one head, one policy, one style, and nothing that a page must load."""
+"""Render HTML pages that share one head, policy and style, and load no other files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _POLICY: Final = (
 def render(name: str, *, style: str = "", **values: Any) -> str:
     """Return the page that the template called *name* makes of *values*.
 
-    The page can load and run nothing: its policy allows only its own style. Raises `MissingExtra`
-    without jinja2.
+    The page's policy forbids scripts and loading; it allows only the page's own style. Raises
+    `MissingExtra` if jinja2 is not installed.
 
     Args:
         name: The template's file name.
-        style: The style rules that only this page needs.
+        style: CSS rules for this page only.
         values: The template's variables.
     """
     template, raw = load_template(name)
@@ -54,7 +54,7 @@ def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
 
 
 def build_environment(read: Callable[[str], str], extra: str) -> jinja2.Environment:
-    """Return the environment that compiles templates; every value is escaped.
+    """Return a jinja2 environment that escapes every value.
 
     Args:
         read: Returns a template's text by its name.
@@ -81,5 +81,5 @@ def read_file(name: str) -> str:
 
 
 def _set_minus_signs(text: str) -> str:
-    """Return *text* with a real minus sign before each number; names keep their hyphens."""
+    """Return *text* with real minus signs instead of hyphens before numbers, but not in names."""
     return _MINUS.sub("\N{MINUS SIGN}", text)

@@ -1,4 +1,4 @@
-"""The verdict of a comparison: which system wins at what price, and the questions it hurt most."""
+"""Write the verdict of a comparison: the best system, its price, and its worst questions."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ ID_LENGTH: Final = 60
 _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
 _SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
 _WORST: Final = 10
-"""How many hurt questions of each system are shown."""
+"""The number of questions shown per system that get worse most."""
 _FOUND: Final = 10
-"""How many passages of each list are shown: as many as the measure looks at."""
+"""The number of passages shown per list: the first ten, as in nDCG@10."""
 _VARIANTS: Final = 16
 _TURNS: Final = 4
 
 
 def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
-    """Return which system beats the baseline by more than chance and at what price, in sentences.
+    """Return sentences on the system with the largest significant gain, and its price.
 
-    If none does, the text says so. The first sentence is for people: for how many questions the
-    right passage comes first. A *decision* replaces the price.
+    The first sentence gives the number of questions whose first passage is the right one. If no
+    system has a significant gain, the sentences say so. A *decision* replaces the verdict.
     """
     return " ".join(filter(None, write_verdict(comparison, decision)))
 
 
 def write_verdict(comparison: Comparison, decision: Decision | None = None) -> tuple[str, str]:
-    """Return the verdict as a headline for people, and the details: points, interval and price."""
+    """Return the verdict as a headline, and its details: points, interval and price."""
     if decision is not None:
         return _write_decision(comparison, decision)
     best = find_winner(comparison)
@@ -50,13 +50,13 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
     if best is not None:
         interval = figures.describe_interval(best.difference)
         gains = f"{_format_size(best.difference.gain)} points of {PRIMARY} over {base} ({interval})"
-        remark = f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
-        return _describe_first(
+        remark = f"{_describe_price(comparison, best)}{_describe_alternative(comparison, best)}"
+        return _describe_first_passages(
             comparison, best
         ), f"{_quote_name(best.name)} gains {gains}. {remark}"
     first_count = (
         "the right passage first for"
-        f" {_count_questions(comparison, comparison[comparison.baseline])}"
+        f" {_format_first_count(comparison, comparison[comparison.baseline])}"
     )
     if not comparison.challengers:
         return (
@@ -71,7 +71,7 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
     count = comparison.questions
     questions = "one question" if count == 1 else f"these {count:,} questions"
     headline = f"No system is clearly better than {base}, which has {first_count}."
-    return headline, f"On {questions} {_describe_losers(comparison)}.{caution}"
+    return headline, f"On {questions} {_describe_gains_and_losses(comparison)}.{caution}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Decision:
     """A decision based on the figures, which a report states instead of the verdict.
 
     Attributes:
-        system: The recommended system, or the refused one.
+        system: The name of the recommended or refused system.
         is_recommended: Whether the system is recommended.
         headline: The decision in one sentence.
-        sentences: Why it was decided so.
+        sentences: The reasons for the decision.
         beyond: The names of the systems that break the budget.
         config: The config to write, as JSON.
     """
@@ -96,12 +96,12 @@ class Decision:
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
-    """Return the system with the largest gain that is more than chance, or ``None``."""
+    """Return the system with the largest significant gain; ``None`` if there is no such system."""
     return _find_best([score for score in comparison.challengers if _is_better(score)])
 
 
 def find_foremost(comparison: Comparison) -> SystemScore:
-    """Return the system to look at first: the winner, else the largest gain, else the baseline."""
+    """Return the winner, else the system with the largest gain, else the baseline."""
     return (
         find_winner(comparison)
         or _find_best(comparison.challengers)
@@ -112,7 +112,7 @@ def find_foremost(comparison: Comparison) -> SystemScore:
 def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
     """Return the comparison's notes.
 
-    If *data* says that the questions are synthetic, a note on that is among them.
+    If *data* has synthetic questions, the notes include this fact.
     """
     if (
         data is None
@@ -128,18 +128,18 @@ def _quote_name(name: str) -> str:
 
 
 def _format_size(gain: float) -> str:
-    """Return a gain in points without its sign, because the sentence says the direction."""
+    """Return a gain in points, without a plus sign."""
     return figures.format_points(gain).removeprefix("+")
 
 
 def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, str]:
     """Return the headline and the details of *decision*.
 
-    The headline says what the recommended system does for people, or that nothing is recommended.
+    The headline states the effect of the recommended system, or that no system is recommended.
     """
     if decision.system == comparison.baseline:
         return decision.headline, ""
-    effect = _describe_first(comparison, comparison[decision.system])
+    effect = _describe_first_passages(comparison, comparison[decision.system])
     if decision.is_recommended:
         return effect, decision.headline
     return (
@@ -148,19 +148,19 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
     )
 
 
-def _count_questions(comparison: Comparison, score: SystemScore) -> str:
-    """Return in words for how many questions the first passage is relevant."""
+def _format_first_count(comparison: Comparison, score: SystemScore) -> str:
+    """Return the number of questions with a relevant first passage, as ``60 of 100 questions``."""
     return (
         f"{figures.count_first(score):,} of {comparison.questions:,}"
         f" question{'' if comparison.questions == 1 else 's'}"
     )
 
 
-def _describe_first(comparison: Comparison, score: SystemScore) -> str:
-    """Return for how many questions the right passage comes first, and how many get worse.
+def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
+    """Return a sentence on the questions whose first passage is right, and those that get worse.
 
-    If it comes first for no more questions than before, the gain is further down the lists; then
-    the text begins with how many questions get better.
+    If no more questions have a right first passage than before, the sentence begins with the
+    number of questions that get better.
     """
     before, after = figures.count_first(comparison[comparison.baseline]), figures.count_first(score)
     helped, _, hurt = count_outcomes(score)
@@ -168,7 +168,7 @@ def _describe_first(comparison: Comparison, score: SystemScore) -> str:
     if after > before:
         worse = f"{hurt:,} of {total} {_conjugate_get(hurt)} worse" if hurt else "none gets worse"
         return (
-            f"The right passage comes first for {_count_questions(comparison, score)} instead of"
+            f"The right passage comes first for {_format_first_count(comparison, score)} instead of"
             f" {before:,}; {worse}."
         )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
@@ -186,7 +186,7 @@ def _conjugate_get(count: int) -> str:
 
 
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
-    """Return the best system's time and cost, and the best gain without a model."""
+    """Return sentences on the time and cost of *best*, and on the best gain without a model."""
     adds = figures.format_duration(best.added_ms.p50)
     remark = figures.describe_missing_time(comparison) if best.llm_calls else ""
     searches = best.searches_per_question
@@ -216,20 +216,20 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     return f"{text} No system gains without a model."
 
 
-def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
-    """Return a sentence on the best system that may be as good and costs less; or empty.
+def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
+    """Return a sentence on a system that may be as good as *best*.
 
-    It is a system at half the cost if there is one, because that is worth a change; else any
-    cheaper system, else the second best.
+    Systems at half the cost or less are tried first, then cheaper systems, then the second best.
+    The result is empty if all of these systems are significantly worse than *best*.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
-    others.sort(key=lambda score: (-score.difference.gain, _rank_cost(score)))
+    others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
     half = [
         score
         for score in others
-        if _rank_cost(score) <= tuple(part / 2 for part in _rank_cost(best))
+        if _get_cost_key(score) <= tuple(part / 2 for part in _get_cost_key(best))
     ]
-    cheaper = [score for score in others if _rank_cost(score) < _rank_cost(best)]
+    cheaper = [score for score in others if _get_cost_key(score) < _get_cost_key(best)]
     for score in (*half, *cheaper, *others[:1]):
         lead = difference(
             [best.gains[question_id] - score.gains[question_id] for question_id in best.gains],
@@ -246,8 +246,8 @@ def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
     return ""
 
 
-def _rank_cost(score: SystemScore) -> tuple[float, float, float]:
-    """Return the key that orders systems by cost: the model's price, then calls, then searches.
+def _get_cost_key(score: SystemScore) -> tuple[float, float, float]:
+    """Return the key for sorting systems by cost: the model's price, then calls, then searches.
 
     An unknown price or number of searches counts as infinite.
     """
@@ -265,9 +265,9 @@ def _format_calls(score: SystemScore) -> str:
 
 
 def _format_cost(score: SystemScore, best: SystemScore) -> str:
-    """Return the cost of *score* in the unit that makes it cheaper than *best*."""
-    *price, searches = _rank_cost(score)
-    *best_price, best_searches = _rank_cost(best)
+    """Return the cost of *score* in brackets, in the unit in which it differs from *best*."""
+    *price, searches = _get_cost_key(score)
+    *best_price, best_searches = _get_cost_key(best)
     if price == best_price and searches != best_searches:
         return f" ({figures.format_rate(searches)} searches per question)"
     if not score.llm_calls:
@@ -279,8 +279,8 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
     return f" ({cost})"
 
 
-def _describe_losers(comparison: Comparison) -> str:
-    """Return what the systems did if none of them won."""
+def _describe_gains_and_losses(comparison: Comparison) -> str:
+    """Return the largest gain and the significant losses in words, if there is no winner."""
     best = _find_best(comparison.challengers)
     worse = [
         score
@@ -300,7 +300,7 @@ def _describe_losers(comparison: Comparison) -> str:
 
 
 def _is_better(score: SystemScore) -> bool:
-    """Whether a system gained more than chance explains, and not all its answers were degraded."""
+    """Return whether a system has a significant gain, and not only degraded answers."""
     return (
         score.degraded < len(score.runs)
         and score.difference.is_significant
@@ -317,10 +317,10 @@ class FoundPassage:
     """A passage in a system's list.
 
     Attributes:
-        rank: Its rank, from 1.
-        id: Its id.
-        text: Its first words.
-        grade: Its grade; ``None`` if that is not known.
+        rank: The passage's rank, from 1.
+        id: The passage's id.
+        text: The first words of the passage.
+        grade: The passage's grade; ``None`` if there is no judgement.
     """
 
     rank: int
@@ -330,27 +330,27 @@ class FoundPassage:
 
     @property
     def is_relevant(self) -> bool:
-        """Whether it is judged to answer the question."""
+        """``True`` if a judgement says that the passage answers the question."""
         return self.grade is not None and self.grade > 0
 
 
 @dataclass(frozen=True, slots=True)
 class HurtQuestion:
-    """A question that lost against the baseline, and why that may be.
+    """A question that lost against the baseline, with both lists to explain the loss.
 
     All texts are cleaned and cut to a readable length.
 
     Attributes:
         id: The question's id.
-        question: Its text.
-        history: Role and text of the last messages before it.
-        gain: The difference, below 0.
-        before: The measure with the baseline.
-        after: The measure with the system.
+        question: The question's text.
+        history: The role and text of the last messages before the question.
+        gain: *after* minus *before*, which is negative.
+        before: The baseline's nDCG@10.
+        after: The system's nDCG@10.
         variants: The queries that the system searched.
         raw: The baseline's first passages.
         found: The system's first passages.
-        missed: The relevant passages that are not among the system's first ten.
+        missed: The relevant passages that are not among the system's first ten passages.
     """
 
     id: str
@@ -366,23 +366,23 @@ class HurtQuestion:
 
 
 class HurtFinder:
-    """Finds the questions that systems hurt most."""
+    """Finds the questions that got worse most with a system."""
 
     def __init__(self, comparison: Comparison, data: Dataset | None = None) -> None:
-        """Prepare the search in *comparison*, with the texts of *data* if it is given."""
+        """Set up the finder for *comparison*. *data* has the texts of questions and passages."""
         self._base = comparison[comparison.baseline]
         self._questions = {question.id: question for question in data.questions} if data else {}
         self._qrels = data.qrels if data else {}
         self._passages = {passage.id: passage for passage in data.passages} if data else {}
 
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
-        """Return the ten questions that *score*'s system hurt most, worst first."""
+        """Return the ten questions that got worse most with the system of *score*, worst first."""
         return tuple(
             self._describe_question(score, question, gain) for question, gain in score.worst(_WORST)
         )
 
     def _describe_question(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
-        """Return the hurt question with the id *id_*."""
+        """Return the `HurtQuestion` for the question with the id *id_*."""
         run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
         after = score.per_query.values[PRIMARY][id_]
         grades = self._qrels.get(id_)
@@ -411,12 +411,12 @@ class HurtFinder:
                 replace(variant, text=shorten(variant.text, _VARIANT_LENGTH))
                 for variant in run.variants[:_VARIANTS]
             ),
-            raw=self._list_found(base.ids, grades),
-            found=self._list_found(run.ids, grades),
-            missed=self._list_found(missed, grades),
+            raw=self._list_found_passages(base.ids, grades),
+            found=self._list_found_passages(run.ids, grades),
+            missed=self._list_found_passages(missed, grades),
         )
 
-    def _list_found(
+    def _list_found_passages(
         self, ids: Sequence[str], grades: Mapping[str, int] | None
     ) -> tuple[FoundPassage, ...]:
         """Return the passages with these *ids* and their *grades*, best first."""
@@ -425,7 +425,7 @@ class HurtFinder:
                 rank,
                 figures.shorten_start(id_, ID_LENGTH),
                 (
-                    shorten(_join_title(self._passages[id_]), _PASSAGE_LENGTH)
+                    shorten(_format_passage(self._passages[id_]), _PASSAGE_LENGTH)
                     if id_ in self._passages
                     else ""
                 ),
@@ -435,8 +435,8 @@ class HurtFinder:
         )
 
 
-def _join_title(passage: Passage) -> str:
-    """Return the passage's text, with a colon after its title if it has one."""
+def _format_passage(passage: Passage) -> str:
+    """Return the passage's text. If it begins with the title, a colon follows the title."""
     title = passage.metadata.get("title")
     if not isinstance(title, str) or not passage.text.startswith(f"{title}\n"):
         return passage.text

@@ -1,7 +1,8 @@
-"""Test sets that a language model writes: filtered questions about your passages, as a data set.
+"""Let a language model write a test set: a data set of filtered questions about your passages.
 
-Such questions tell roughly which of two systems is better on these documents; they are not what
-users ask. Every question, and the README beside them, therefore says that the set is synthetic.
+The questions show roughly which of two systems is better on these documents, but they are not
+users' questions. Each question and the README of the data set therefore say that the set is
+synthetic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find faults in a model's question about a passage, by comparing their words."""
+"""Find faults in a model's question about a passage, by comparing the words of both."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from qtmiddleware.transforms.guard import is_other_script
 MOST_QUESTION_CHARS: Final = 300
 MOST_ANSWER_CHARS: Final = 2_000
 MOST_RUN: Final = 5
-"""How many content words in a row a question may share with its passage.
+"""The largest number of content words in a row that a question may share with its passage.
 
-A long name can have five content words, a copied sentence has more.
+A long name can have five content words; a copied sentence has more.
 """
 MOST_SHARED: Final = 0.6
-"""The share of a question's word 4-grams that may be in its passage.
+"""The largest share of a question's word 4-grams that may occur in its passage.
 
-A long name alone can make up half of them.
+A long name alone can make up half of the 4-grams.
 """
 GRAM: Final = 4
-"""How many words make one n-gram."""
+"""The number of words in an n-gram."""
 LEAST_QUOTED: Final = 3
-"""The fewest words of a quote; fewer prove nothing, because they can be in any passage."""
+"""The fewest words of a quote; fewer words could occur in any passage."""
 
 # How a question refers to the text it was written from. "The author of Emma" and "article 5" do
 # not count, because they are things in the world.
@@ -64,7 +64,7 @@ _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
 def find_fault(question: str, answer: str, text: str) -> str:
-    """Return in one word why *question* is useless for a passage of *text*, or an empty string."""
+    """Return the fault of a question about *text* in one word; an empty string without a fault."""
     if is_refusal(question, text) or is_refusal(answer, text):
         return "refused"
     if is_blank(question) or is_blank(answer):
@@ -82,9 +82,9 @@ def find_fault(question: str, answer: str, text: str) -> str:
 
 
 def find_check_fault(reply: dict[str, Any], text: str) -> str:
-    """Return in one word why a check does not prove that *text* answers the question.
+    """Return the reason, in one word, why the check *reply* does not prove an answer in *text*.
 
-    It is empty if the check proves that. *reply* holds the fields of the check.
+    Returns an empty string if the check proves that *text* answers the question.
     """
     verdict, quote = reply.get("answers"), reply.get("quote")
     if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
@@ -93,9 +93,9 @@ def find_check_fault(reply: dict[str, Any], text: str) -> str:
 
 
 def refers_to_text(question: str) -> bool:
-    """Whether *question* refers to the text it was written from.
+    """Return whether *question* refers to its source, as in "according to the text".
 
-    That is recognised in the languages that have a word list.
+    References are found only in languages with a word list.
     """
     first_word, *rest = _WORDS.findall(question) or [""]
     # A capital letter marks a name, as in "the Text API". In German every noun has one.
@@ -105,7 +105,10 @@ def refers_to_text(question: str) -> bool:
 
 
 def is_other_language(question: str, text: str) -> bool:
-    """Whether *question* is in another language or script than *text*, if both are known."""
+    """Return whether *question* is in another language or script than *text*.
+
+    Unknown languages are not compared.
+    """
     text_language = detect_language(text)
     # The first word can mislead: "Was Amy Winehouse a fan of it?" begins like a German question.
     question_languages = {
@@ -118,10 +121,9 @@ def is_other_language(question: str, text: str) -> bool:
 
 
 def is_copied(question: str, text: str) -> bool:
-    """Whether *question* repeats the words of *text* although it could use others.
+    """Return whether *question* repeats too many words of *text*.
 
-    A search would find the passage by these words alone. Users who have not read it do not know
-    them.
+    Such a question is too easy: users have not read the passage and do not know its words.
     """
     words, normalized = split_tokens(question), normalize(text)
     # In scripts without spaces, tokens are pairs of characters: two tokens are about one word,
@@ -136,12 +138,12 @@ def is_copied(question: str, text: str) -> bool:
     return _measure_longest_run(words, flag_content_words(words, question), normalized) > run
 
 
-def _measure_longest_run(words: Sequence[str], counts: Sequence[bool], normalized: str) -> int:
-    """Return the most content words in any stretch of *words* that occurs in a text.
+def _measure_longest_run(words: Sequence[str], is_content: Sequence[bool], normalized: str) -> int:
+    """Return the largest number of content words in a run of *words* that occurs in a text.
 
     Args:
         words: The words of the question.
-        counts: Per word, whether it is a content word.
+        is_content: One flag per word: ``True`` for a content word.
         normalized: The normalized text.
     """
     longest = end = 0
@@ -149,14 +151,14 @@ def _measure_longest_run(words: Sequence[str], counts: Sequence[bool], normalize
         end = max(end, begin)
         while end < len(words) and f" {' '.join(words[begin : end + 1])} " in normalized:
             end += 1
-        longest = max(longest, sum(counts[begin:end]))
+        longest = max(longest, sum(is_content[begin:end]))
     return longest
 
 
 def is_quoted(quote: str, normalized: str) -> bool:
-    """Whether *quote* occurs in the text *normalized*.
+    """Return whether *quote* is long enough and occurs in the text *normalized*.
 
-    Dots must mark what the quote leaves out.
+    Dots in the quote stand for omitted words.
     """
     parts = split_quote(quote)
     return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(
@@ -170,9 +172,9 @@ def split_quote(quote: str) -> list[str]:
 
 
 def extract_key(question: str) -> frozenset[str]:
-    """Return the words that two wordings of one question share: its content words.
+    """Return the content words of *question*, to find other wordings of the same question.
 
-    If it has none, all its words.
+    If there are no content words, return all words.
     """
     words = split_tokens(question)
     counts = flag_content_words(words, question)
@@ -184,33 +186,36 @@ def extract_key(question: str) -> frozenset[str]:
 def normalize(text: str) -> str:
     """Return the folded words of *text*, with one space before, between and after them.
 
-    Case, accents, punctuation and line breaks are gone. A text occurs in another one, word by word,
-    if its normalized form is a part of the other's.
+    Case, accents, punctuation and line breaks are removed. A text contains a phrase, word by word,
+    if the normalized text contains the normalized phrase.
     """
     return f" {' '.join(split_tokens(text))} "
 
 
 def is_unspaced(words: list[str]) -> bool:
-    """Whether most of *words* are of a script without spaces; they are pairs of characters then."""
+    """Return whether most of *words* are of a script without spaces.
+
+    Words of these scripts are pairs of characters.
+    """
     return 2 * sum(bool(_UNSPACED.match(word)) for word in words) > len(words)
 
 
 def flag_content_words(words: list[str], text: str) -> list[bool]:
-    """Return for each of *words* whether it is a content word.
+    """Return one flag per word: ``True`` for a content word.
 
-    A content word is in no word list of the text's language, and has at least three letters if it
-    is in ASCII. If there is no word list for the language, only the letters count.
+    Content words are all words except two kinds: the words in the word lists of the text's
+    language, and words of one or two ASCII letters.
     """
-    small = _load_small_words(detect_language(text))
+    weak_words = _load_weak_words(detect_language(text))
     return [
-        not (word in small or (len(word) < 3 and word.isascii() and word.isalpha()))
+        not (word in weak_words or (len(word) < 3 and word.isascii() and word.isalpha()))
         for word in words
     ]
 
 
 @lru_cache(len(LANGUAGES) + 1)
-def _load_small_words(language: str) -> frozenset[str]:
-    """Return the words of *language* that carry little meaning; empty for an unknown language."""
+def _load_weak_words(language: str) -> frozenset[str]:
+    """Return the stop words and other weak words of *language*; empty if it is unknown."""
     if not language:
         return frozenset()
     lexicon = load(language)

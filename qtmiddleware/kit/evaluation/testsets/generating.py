@@ -26,22 +26,22 @@ from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
 
 ATTEMPTS: Final = 4
-"""How many passages may be tried per question wanted."""
+"""The largest number of passages to try per question wanted."""
 MOST_FAILURES: Final = 16
-"""After this many passages in a row without any reply, the model is not asked again."""
+"""The number of passages in a row without a reply after which the model is not asked again."""
 
 logger: Final = get_logger("qtmiddleware.testsets")
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A synthetic data set and how it was made.
+    """A synthetic data set, with figures on its generation.
 
     Attributes:
         dataset: The data set.
-        asked: How many passages were tried.
-        dropped: How many passages gave no question, by reason: the reason of a `ModelError`, or
-            ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``, ``too_long``,
+        asked: The number of passages that were tried.
+        dropped: The number of passages without a question, by reason: the reason of a `ModelError`,
+            or ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``, ``too_long``,
             ``no_question``, ``refers_to_text``, ``other_language``, ``copied``, ``unchecked`` (no
             verdict), ``unanswerable``, ``unquoted``, ``duplicate``.
         cost_usd: The cost of all replies in US dollars; ``None`` if the model's price is not known.
@@ -66,33 +66,37 @@ def generate(
 ) -> Generated:
     """Build a data set of *passages* and questions that *model* writes about some of them.
 
-    The passages to ask about are spread over the documents; a passage without whole phrases is left
-    out. A question is kept if a second prompt finds it answered by words that really occur in the
-    passage, and if it is a question in the passage's language that does not copy the passage's
-    words, does not refer to it as a text, and has other content words than the questions before.
-    For every other question another passage is tried, at most `ATTEMPTS` per question wanted, so
-    there may be fewer than *count*.
+    The passages to ask about are spread over the documents; passages without whole phrases are left
+    out. A question is kept if all of these are true:
+
+    - In a second prompt, the model quotes words of the passage that answer the question.
+    - The question is in the passage's language.
+    - The question does not copy the passage's words or refer to the passage as a text.
+    - No earlier question has the same content words.
+
+    If a question is dropped, another passage is tried. At most `ATTEMPTS` passages are tried per
+    wanted question, so there may be fewer than *count* questions.
 
     A question's metadata has ``synthetic``, the ``answer``, the id of its ``passage`` and the
-    ``model``. Relevant, with grade 1, are that passage and all passages with the exact words of the
-    answer. If the model always gives the same reply to the same prompt, the result depends on the
-    passages, *count* and *seed* alone.
+    ``model``. This passage and all passages that contain the quoted words get grade 1. If the model
+    always gives the same reply to the same prompt, the result depends only on the passages, *count*
+    and *seed*.
 
     Args:
         passages: The passages.
         model: The model that writes and checks the questions.
-        count: How many questions are wanted.
+        count: The number of questions wanted.
         seed: The seed that draws the passages to ask about.
         name: The data set's name.
-        concurrency: How many prompts run at a time.
+        concurrency: The number of prompts that run at a time.
         timeout: Seconds to wait for each reply.
-        progress: Receives how many questions there are and how many are wanted.
+        progress: Receives the number of questions so far, and of questions wanted.
 
     Raises:
-        ModelError: Before the first question, the model gave no reply for `MOST_FAILURES` passages
-            in a row or for all of them, or the service refused the key. If that happens later, the
-            questions so far are returned and a warning is logged.
-        ConfigError: A number is below 1, passages share an id, or none of them can be asked about.
+        ModelError: Before the first question was kept, the service refused the key, or the model
+            gave no reply for all passages or for `MOST_FAILURES` passages in a row. After the first
+            question, the questions so far are returned instead, and a warning is logged.
+        ConfigError: A number is below 1, passages share an id, or no passage can be asked about.
     """
     if count < 1:
         raise ConfigError(
@@ -116,7 +120,7 @@ def generate(
             builder.add_draft(draft)
         if progress is not None:
             progress(len(builder.questions), count)
-        if builder.is_in_vain:
+        if builder.should_stop:
             break
     builder.report_failure()
     dataset = Dataset(name, tuple(passages), tuple(builder.questions), builder.qrels)
@@ -125,15 +129,15 @@ def generate(
 
 @dataclass(slots=True)
 class _Draft:
-    """One passage with the question about it, until it is kept or dropped.
+    """A passage with a question that may be kept or dropped.
 
     Attributes:
         passage: The passage.
-        question: The question about it.
+        question: The question about the passage.
         answer: The answer to the question.
-        quote: The words of the passage that answer it, according to the check.
-        fault: Why it is dropped, in one word.
-        error: The model's error, if it gave no reply.
+        quote: The words of the passage that answer the question, according to the check.
+        fault: The reason for dropping the question, in one word; empty if there is no fault.
+        error: The model's error, if the model gave no reply.
     """
 
     passage: Passage
@@ -144,7 +148,7 @@ class _Draft:
     error: ModelError | None = None
 
     def read_question(self, reply: Reply | ModelError) -> None:
-        """Take the question and its answer from *reply*, or note the fault."""
+        """Set the question and its answer from *reply*, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_object(reply, [field.name for field in QUESTION.fields]):
@@ -159,7 +163,7 @@ class _Draft:
             self.fault = "truncated" if reply.truncated else "unparsable"
 
     def read_check(self, reply: Reply | ModelError) -> None:
-        """Take the check's quote from *reply*, or note the fault."""
+        """Set the quote from *reply*, the reply to the check, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_object(reply, [field.name for field in CHECK.fields]):
@@ -174,7 +178,7 @@ def _read_line(value: object) -> str:
 
 
 def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
-    """Ask for a question about each of *passages*, and have the usable ones checked."""
+    """Let the model write a question about each of *passages*, and check the usable questions."""
     drafts = [_Draft(passage) for passage in passages]
     for draft, reply in zip(
         drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True
@@ -189,16 +193,16 @@ def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Dr
 
 @dataclass(slots=True)
 class _TestSetBuilder:
-    """Collects the questions that are kept and their judgements, and counts the others.
+    """Collects the kept questions with their judgements, and counts the dropped drafts.
 
     Attributes:
         model: The model's name.
         relevance: Finds the passages that answer a question.
         questions: The questions kept so far.
-        qrels: Their judgements.
-        dropped: How many drafts were dropped, by reason.
-        asked: How many passages were tried.
-        failures: For how many passages in a row the model gave no reply.
+        qrels: The judgements of the kept questions.
+        dropped: The number of dropped drafts, by reason.
+        asked: The number of passages that were tried.
+        failures: The number of passages in a row for which the model gave no reply.
         error: The model's error for the last passage, if any.
     """
 
@@ -213,14 +217,14 @@ class _TestSetBuilder:
     _keys: set[frozenset[str]] = field(default_factory=set)
 
     @property
-    def is_in_vain(self) -> bool:
-        """Whether asking again is useless: the key is refused or the model keeps failing."""
+    def should_stop(self) -> bool:
+        """``True`` if the key is refused or the model keeps failing, so that asking is useless."""
         return self.error is not None and (
             self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES
         )
 
     def add_draft(self, draft: _Draft) -> None:
-        """Keep the question of *draft*, or count why it is dropped."""
+        """Keep the question of *draft*, or count the reason for dropping the draft."""
         self.asked += 1
         self.error = draft.error
         # If only the check failed, the model did reply once: that is not a failure in a row.
@@ -242,12 +246,12 @@ class _TestSetBuilder:
         self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(draft.passage, draft.quote), 1)
 
     def report_failure(self) -> None:
-        """Raise the model's error if there is nothing else to return; otherwise log it."""
+        """Raise the model's error if no question was kept; log it if asking stopped early."""
         if self.error is None:
             return
-        if not self.questions and (self.is_in_vain or self.failures == self.asked):
+        if not self.questions and (self.should_stop or self.failures == self.asked):
             raise self.error
-        if self.is_in_vain:
+        if self.should_stop:
             logger.warning(
                 "writing questions stopped after %d (%s: %s)",
                 len(self.questions),

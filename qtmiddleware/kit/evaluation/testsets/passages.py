@@ -1,4 +1,4 @@
-"""The passages of documents: how to read them, which to ask about, and which answer a question."""
+"""Read the passages of documents, choose passages to ask about, and find relevant passages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.logs import get_logger
 
 LEAST_WORDS: Final = 8
-"""A quote with fewer words may occur in a passage about something else."""
+"""The fewest words of a quote that identifies other passages with the same content."""
 MIN_WORDS: Final = 20
-"""A passage with fewer words in whole phrases has hardly anything to ask about."""
+"""The fewest words in whole phrases of a passage to ask about."""
 PHRASE_WORDS: Final = 6
-"""Fewer words in a row than this are a heading, a label or a list item."""
+"""The fewest words of a phrase; a heading, label or list item has fewer."""
 
 # The end of a line in a table of contents or an index: dots or a gap, and a page number.
 _ENTRY: Final = re.compile(r"(?:\.{2,}|(?:\. ){2,}|…|·{2,}|\s)\s*(?:\d{1,4}|[ivxlc]{1,7})$")
@@ -46,19 +46,19 @@ logger: Final = get_logger("qtmiddleware.testsets")
 
 
 def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
-    """Read the documents at *paths* and cut them into passages, as an ingest does.
+    """Read the documents at *paths*, and split them into passages as an ingest does.
 
-    Ids and metadata are those that ingesting the same paths in the same order into a new index
-    gives. A document that cannot be read is left out and logged. A document in two of the paths is
-    read once.
+    Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. A
+    document that cannot be read is left out and logged. A document in two of the paths is read
+    once.
 
     Args:
         paths: Files, folders or globs.
-        settings: The settings, which say how documents are cut.
+        settings: The settings for splitting documents.
 
     Raises:
-        ConfigError: A path has no documents, or none of them can be read.
-        MissingExtra: A package for a file that *paths* name is not installed.
+        ConfigError: A path has no documents, or no document can be read.
+        MissingExtra: The package for reading a file named in *paths* is not installed.
     """
     with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
         errors: list[Exception] = []
@@ -82,11 +82,11 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
 
 
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
-    """Return the passages that a question can be asked about, in an order drawn by *seed*.
+    """Return the passages that the model can be asked about, in an order drawn by *seed*.
 
-    The order takes one passage of each document in turn, so that every part of it is spread over
-    all documents. A document is the ``source`` in the metadata; without one, each passage is its
-    own document. Passages with the same words count once.
+    The order takes one passage from each document in turn, so that the first passages come from
+    many documents. The ``source`` in the metadata is a passage's document; a passage without it is
+    its own document. Only one of several passages with the same words is returned.
     """
     chance = Random(seed)
     seen: set[str] = set()
@@ -107,17 +107,17 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
 
 
 def can_be_judged(id_: str) -> bool:
-    """Whether *id_* fits into a file of judgements.
+    """Return whether the passage id *id_* can be stored in a file of judgements.
 
-    Its columns are separated by tabs and stripped of white space.
+    The file's columns are separated by tabs and stripped of white space.
     """
     return bool(id_) and id_ == id_.strip() and not set("\t\r\n") & set(id_) and "\ufeff" not in id_
 
 
 def is_prose(text: str) -> bool:
-    """Whether *text* has enough whole phrases.
+    """Return whether *text* has enough whole phrases.
 
-    Headings alone, a table of contents, or a few words are not prose.
+    A table of contents, a list of headings or a few words are not prose.
     """
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     entries = sum(bool(_ENTRY.search(line[-_ENTRY_CHARS:])) for line in lines)
@@ -128,7 +128,7 @@ def is_prose(text: str) -> bool:
 
 
 class Relevance:
-    """Finds passages with the same content, such as overlapping chunks or copies of a document."""
+    """Finds all passages that answer a question, such as overlapping chunks and copies."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._words = {
@@ -138,8 +138,8 @@ class Relevance:
     def find_relevant(self, passage: Passage, quote: str) -> list[str]:
         """Return the ids of the passages that answer a question about *passage*.
 
-        They are *passage*, passages with the same words, and, if *quote* is long enough, passages
-        that contain all of it.
+        These are *passage*, passages with the same words and, if *quote* is long enough, passages
+        that contain the whole quote.
         """
         parts = split_quote(quote)
         is_telling = sum(len(part.split()) for part in parts) >= LEAST_WORDS

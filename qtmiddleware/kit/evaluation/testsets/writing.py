@@ -1,4 +1,4 @@
-"""Write a data set as a folder in BEIR's layout, with a README that says what it is worth."""
+"""Write a data set as a folder in BEIR's layout, with a README that states its limits."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ is the one it was made of and `answer` what it says there.
 
 
 def write(dataset: Dataset, folder: Path) -> None:
-    """Write *dataset* to the new folder, completely or not at all; `Dataset.load` reads it back.
+    """Write *dataset* to the new *folder*, from which `Dataset.load` can read it.
 
-    Only the owner can read folder and files, because they contain the documents. To share them,
-    change their permissions.
+    If writing fails, no part of the data set remains. Only the owner can read the folder and its
+    files, because they contain the documents. To share them, change their permissions.
 
-    Raises `ConfigError` if the folder exists and is not empty, if it cannot be written, or if an id
-    or metadata does not fit into the files.
+    Raises `ConfigError` if the folder is not empty or cannot be written, or if an id or metadata
+    cannot be stored in the files.
     """
     target = Path(os.path.realpath(folder.expanduser()))
     _check_ids(dataset)
@@ -74,7 +74,7 @@ def write(dataset: Dataset, folder: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Raise `ConfigError` if something is at *folder* that `write` would not overwrite."""
+    """Raise `ConfigError` if *folder* exists and is not an empty folder."""
     target = folder.expanduser()
     if target.is_symlink() and not target.exists():
         message = f"{target} is a broken link; name {os.path.realpath(target)} itself"
@@ -87,7 +87,7 @@ def check_free(folder: Path) -> None:
 
 
 def _check_ids(dataset: Dataset) -> None:
-    """Raise `ConfigError` if an id is missing, occurs twice, or does not fit into the files."""
+    """Raise `ConfigError` if an id is missing, occurs twice, or cannot be stored in the files."""
     for kind, ids in (
         ("passages", [passage.id for passage in dataset.passages]),
         ("questions", [question.id for question in dataset.questions]),

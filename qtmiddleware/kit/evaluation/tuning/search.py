@@ -1,4 +1,4 @@
-"""A greedy search for settings: first the best tier, then one setting after the other."""
+"""Search greedily for settings: first choose the best tier, then change one setting at a time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
 FREE_TIERS: Final = ("rules",)
 """The tiers that need no model."""
 TIERS: Final = ("combined", "combined, no hyde", "decompose", "hyde", "rewrite", *FREE_TIERS)
-"""The tiers that are tried by default; names of `evaluation.SYSTEMS`."""
+"""The tiers that are tried by default, as names from `evaluation.SYSTEMS`."""
 
 RATES: Final = (0.2, 0.35, 0.5)
-"""The target call rates to try, as far as the budget allows; its own limit is tried too."""
+"""The target call rates to try within the budget. The budget's limit is tried too."""
 
 # The values to try per setting; the library's default is always tried too.
 _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -41,9 +41,9 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 PASSES: Final = 2
-"""How often each setting is tried; the second time beside the new values of the others."""
+"""The number of passes over all settings; the second pass starts with the first pass's values."""
 DEFAULTS: Final = ("combined", "rules")
-"""The library's own choices, with a model and without one."""
+"""The library's defaults, with a model and without a model."""
 # A gate's target is the library's rate or the budget's, whichever is lower. If the gate still
 # asks too often, smaller shares of that target are tried.
 _RATE: Final = Settings().escalation.target_call_rate
@@ -53,7 +53,7 @@ _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 def list_axes(
     settings: Flat, *, max_call_rate: float | None, has_words: bool
 ) -> dict[str, list[Flat]]:
-    """Return the settings that matter under *settings*, each with the values to try.
+    """Return the settings that have an effect together with *settings*, and the values to try.
 
     Args:
         settings: The current settings, by dotted key.
@@ -99,12 +99,12 @@ def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
 
 
 def build_gate_settings(rate: float) -> Flat:
-    """Return the settings that call the model for the share *rate* of the questions."""
+    """Return the gate's settings for calling the model for the share *rate* of the questions."""
     return {"escalation.mode": "auto", "escalation.targetCallRate": rate}
 
 
 def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
-    """Return roughly the most candidates that a search tries, for its progress."""
+    """Return about the largest number of candidates that a search tries, for its progress."""
     axes = (list_axes(tier, max_call_rate=None, has_words=True) for tier in tiers)
     longest = max(sum(len(options) - 1 for options in of_tier.values()) for of_tier in axes)
     return 1 + 2 * len(tiers) + passes * longest
@@ -112,11 +112,11 @@ def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A greedy search; every candidate is really run.
+    """A greedy search for settings that measures every candidate.
 
     Attributes:
         trials: Runs the candidates.
-        budget: The limits that candidates must keep.
+        budget: The limits for candidates.
         tiers: The tiers to try.
         has_words: Whether the store can be searched by words.
     """
@@ -127,9 +127,9 @@ class Search:
     has_words: bool
 
     def find_default(self) -> Trial:
-        """Return the library's own choice, behind a gate if it would call the model too often.
+        """Return the library's default, with a gate if it would call the model too often.
 
-        If nothing keeps the budget, it is the raw query.
+        If every default breaks the budget, return the raw query.
         """
         candidates = (
             trial for tier in DEFAULTS if tier in self.tiers for trial in self._try_tier(tier)
@@ -137,16 +137,18 @@ class Search:
         return next((trial for trial in candidates if not trial.broken), self.trials.raw)
 
     def find_best(self) -> Trial:
-        """Return the best candidate if it beats the default by more than the luck of many tries.
+        """Return the best candidate, or the default if the candidate is not surely better.
 
-        Otherwise return the default.
+        The required gain is larger than `choose_better` requires, because the best of many
+        candidates looks better than it is. A candidate with fewer model calls may replace the
+        default without a gain.
         """
         default, best = self.find_default(), self._search_greedily()
         is_sure = best.is_clearly_better(default, OVERALL_ERRORS) or best.can_replace(default)
         return best if is_sure or default is self.trials.raw else default
 
     def _search_greedily(self) -> Trial:
-        """Return the candidate that trying one setting after the other ends with."""
+        """Return the best candidate found by changing one setting at a time."""
         tiers = [trial for tier in self.tiers for trial in self._try_tier(tier)]
         best = choose_better(self.find_default(), [self.trials.raw, *tiers])
         if best is self.trials.raw:
@@ -166,17 +168,17 @@ class Search:
         return best
 
     def _try_tier(self, tier: str) -> list[Trial]:
-        """Run a tier as it is and, if that breaks the budget, with gates at lower rates.
+        """Run *tier* as it is and, if it breaks the budget, with gates at lower call rates.
 
-        If the budget limits searches, the tier gets that limit too. A gate keeps its target rate
-        over time, not for each sample of questions; if it asks too often here, a lower target is
-        tried.
+        If the budget limits searches, the tier's settings get the limit too. A gate keeps its
+        target rate over time, but may exceed it on a sample of questions. If a gate breaks the
+        budget, a lower target is tried.
         """
         settings = flat(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):
             settings["limits.maxSearches"] = int(self.budget.max_searches)
         results = [self.trials.run(tier, settings)]
-        rate = self._limit_rate(results[0])
+        rate = self._choose_highest_rate(results[0])
         if asks_a_model(tier) and results[0].broken and 0.0 < rate < 1.0:
             for share in _SHARES:
                 results.append(
@@ -188,19 +190,20 @@ class Search:
                     break
         return results
 
-    def _limit_rate(self, plain: Trial) -> float:
-        """Return the highest call rate within the budget, and at most the library's own."""
+    def _choose_highest_rate(self, ungated: Trial) -> float:
+        """Return the highest call rate within the budget, but at most the library's default."""
         rates = [_RATE, 1.0 if self.budget.max_call_rate is None else self.budget.max_call_rate]
-        limit, usd_per_thousand = self.budget.max_usd_per_thousand, plain.score.usd_per_thousand
+        limit, usd_per_thousand = self.budget.max_usd_per_thousand, ungated.score.usd_per_thousand
         if limit is not None and usd_per_thousand:
             rates.append(limit / usd_per_thousand)
         return min(rates)
 
 
 def choose_better(current: Trial, candidates: Iterable[Trial]) -> Trial:
-    """Return *current*, or the best candidate within the budget that is clearly better.
+    """Return the best candidate within the budget if it is clearly better than *current*.
 
-    If several are equally good, the one with the fewest model calls wins.
+    Otherwise return *current*. If a candidate with fewer model calls can replace the result,
+    return that candidate instead.
     """
     allowed = [trial for trial in candidates if not trial.broken]
     better = [trial for trial in allowed if trial.is_clearly_better(current)]

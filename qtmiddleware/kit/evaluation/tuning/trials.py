@@ -1,6 +1,6 @@
-"""The budget of a search, and candidates within it, each really run on the training questions.
+"""The budget of a search, and its candidates, which are run on the training questions.
 
-Settings are flat here: values by dotted camelCase key.
+Settings are flat in this module: values by dotted camelCase key.
 """
 
 from __future__ import annotations
@@ -36,34 +36,35 @@ Flat = Mapping[str, Any]
 """Settings by dotted camelCase key."""
 
 MIN_GAIN: Final = 0.003
-"""The least nDCG@10 that a setting must gain over a simpler one; below it, the cheaper one wins."""
+"""The smallest gain in nDCG@10 for which a more expensive candidate is chosen."""
 MIN_ERRORS: Final = 1.5
-"""How many standard errors the mean gain must exceed: the best of many tries is partly luck."""
+"""The number of standard errors that a mean gain must reach to count as more than luck."""
 OVERALL_ERRORS: Final = 2.5
-"""How many standard errors the search's result must gain over the default.
+"""The number of standard errors that the search's result must gain over the default.
 
-It is the one-sided 5 % level, shared by the eight settings that are tried.
+This is the one-sided 5 % level, divided among the eight settings that are tried.
 """
 MOST_LOST: Final = 0.01
-"""How much nDCG@10 a candidate with fewer model calls may lose and still count as good."""
+"""The largest loss in nDCG@10 at which a candidate with fewer model calls is preferred."""
 _CHANCE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The limits of a search; ``None`` is no limit.
+    """The limits of a search; ``None`` means no limit.
 
-    Raises `ConfigError` for an impossible limit.
+    Raises `ConfigError` for a limit that is not valid.
 
     Attributes:
         max_call_rate: The share of questions for which the model may be called.
         max_added_ms: Milliseconds beyond a plain search that 95 of 100 questions may take (p95),
-            with the time of replayed replies. A median would say nothing about the questions that
-            wait for the model if only some do.
+            with the time of replayed replies. A median would hide the model's time if only some
+            questions wait for the model.
         max_usd_per_thousand: US dollars per 1,000 questions. A config whose cost is not known
             breaks any limit.
-        max_searches: How many searches a question may make on average, at least 1. Candidates with
-            a model make no more (``limits.maxSearches``), except one more in a conversation.
+        max_searches: The mean number of searches per question, at least 1. If a model is called,
+            the number also limits each question (``limits.maxSearches``); a question in a
+            conversation may make one more search.
         max_hurt_rate: The share of questions that may get worse than with the raw query.
     """
 
@@ -74,7 +75,7 @@ class Budget:
     max_hurt_rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an impossible limit."""
+        """Raise `ConfigError` for a limit that is not valid."""
         for name in (limit.name for limit in fields(self)):
             limit, highest = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
             lowest = 1.0 if name == "max_searches" else 0.0
@@ -92,14 +93,15 @@ class Budget:
                 )
 
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
-        """Return every limit that *score* breaks, each as a part of a sentence.
+        """Return one phrase for each limit that *score* breaks.
 
-        *kept_rate* is the call rate that a gate keeps over time. If it is within the limit, a
-        sample of questions may exceed the limit by what chance explains (exact binomial test, 5 %).
+        *kept_rate* is the call rate that a gate keeps over time. If this rate is within the limit,
+        *score* breaks the limit only if chance does not explain its calls (exact binomial test,
+        5 %).
         """
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
         excesses = (
-            self._check_calls(score, kept_rate),
+            self._describe_excess_calls(score, kept_rate),
             _describe_excess(
                 added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"
             ),
@@ -121,8 +123,8 @@ class Budget:
         )
         return tuple(filter(None, excesses))
 
-    def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
-        """Return how *score* breaks the limit on model calls; empty if it keeps the limit."""
+    def _describe_excess_calls(self, score: SystemScore, kept_rate: float | None) -> str:
+        """Return a phrase if *score* breaks the limit on model calls; otherwise an empty string."""
         limit = self.max_call_rate
         text = _describe_excess(
             score.call_rate,
@@ -137,7 +139,7 @@ class Budget:
         return text if binom.sf(calls - 1, len(score.runs), kept_rate) < _CHANCE else ""
 
     def describe(self) -> str:
-        """Return the limits in words; empty if there are none."""
+        """Return the limits in words; an empty string without limits."""
         limits = (
             (self.max_call_rate, "the model called for at most {:.1%} of the questions"),
             (self.max_added_ms, "at most {:,.0f} ms added (p95)"),
@@ -153,14 +155,17 @@ class Budget:
 
 
 def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
-    """Return *text* with value and limit if the value is above the limit; otherwise empty."""
+    """Return *text* filled with *value* and *limit* if *value* is above *limit*, or unknown.
+
+    Otherwise return an empty string.
+    """
     if limit is None or (value is not None and value <= limit):
         return ""
     return "its cost is not known" if value is None else text.format(value, limit)
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return nested *settings* by dotted key."""
+    """Return the values of nested *settings* by dotted key."""
     by_key: dict[str, Any] = {}
     for key, value in settings.items():
         by_key.update(
@@ -172,7 +177,7 @@ def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def nested(settings: Flat) -> dict[str, Any]:
-    """Return flat *settings* as a config file has them."""
+    """Return flat *settings* in nested form, as in a config file."""
     config: dict[str, Any] = {}
     for key, value in settings.items():
         *groups, last = key.split(".")
@@ -184,7 +189,7 @@ def nested(settings: Flat) -> dict[str, Any]:
 
 
 def drop_defaults(settings: Flat) -> dict[str, Any]:
-    """Return the settings that differ from the library's defaults, in the reference's order."""
+    """Return the settings that differ from the library's defaults, in the order of the defaults."""
     effective = dict(settings)
     if effective.get("escalation.mode", "always") != "auto":
         effective.pop("escalation.targetCallRate", None)
@@ -197,7 +202,7 @@ def drop_defaults(settings: Flat) -> dict[str, Any]:
 
 @cache
 def load_defaults() -> Mapping[str, Any]:
-    """Return the library's defaults by dotted key, in the reference's order."""
+    """Return the library's default settings by dotted key."""
     return {key: value for key, value, _ in Config.load(Settings()).rows()}
 
 
@@ -206,10 +211,10 @@ class Trial:
     """One candidate's result on the training questions.
 
     Attributes:
-        tier: The system it started as.
-        settings: All settings it was run with, by dotted key.
-        score: Its score.
-        broken: The limits of the budget that it breaks.
+        tier: The system from which the candidate was made.
+        settings: All settings of the candidate, by dotted key.
+        score: The candidate's score.
+        broken: One phrase for each limit of the budget that the candidate breaks.
     """
 
     tier: str
@@ -219,7 +224,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its tier and how it differs from that: ``combined; keywordEvidence.weight 0.5``."""
+        """The tier and the changed settings, as in ``combined; keywordEvidence.weight 0.5``."""
         tier_settings, settings = (
             drop_defaults(flat(SYSTEMS[self.tier])),
             drop_defaults(self.settings),
@@ -232,29 +237,29 @@ class Trial:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its settings as a config file has them, without those at their default."""
+        """The settings that differ from their defaults, in nested form, as in a config file."""
         return nested(drop_defaults(self.settings))
 
     @property
     def mean(self) -> float:
-        """Its nDCG@10."""
+        """The mean nDCG@10."""
         return self.score.means[PRIMARY]
 
     @property
     def calls(self) -> float:
-        """How many model calls it makes per question."""
+        """The number of model calls per question."""
         return self.score.llm_calls / len(self.score.runs)
 
     def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
-        """Whether it gains at least `MIN_GAIN`, and *errors* standard errors, over *than*."""
+        """Return whether the gain over *than* reaches `MIN_GAIN` and *errors* standard errors."""
         gain, error = self._compare_with(than)
         return gain >= max(MIN_GAIN, errors * error)
 
     def can_replace(self, dearer: Trial) -> bool:
-        """Whether it calls the model less often than *dearer* and loses next to nothing.
+        """Return whether the trial needs fewer model calls than *dearer*, with almost no loss.
 
-        A trial that calls no model may lose `MIN_GAIN`. Any other may lose at most `MOST_LOST`,
-        even if the true loss is `MIN_ERRORS` standard errors larger than the measured one.
+        A trial without model calls may lose `MIN_GAIN`. Any other trial may lose `MOST_LOST`: the
+        measured loss plus `MIN_ERRORS` standard errors.
         """
         if self.calls >= dearer.calls:
             return False
@@ -264,9 +269,9 @@ class Trial:
         return MIN_ERRORS * error - gain <= MOST_LOST
 
     def _compare_with(self, other: Trial) -> tuple[float, float]:
-        """Return the mean gain over *other* and its standard error.
+        """Return the mean gain over *other* and the gain's standard error.
 
-        Questions that either of the two failed on are left out.
+        Questions on which either trial failed are left out.
         """
         other_gains = other.score.gains
         gains = [
@@ -296,7 +301,7 @@ class Trial:
 
 
 class Trials:
-    """Runs candidates on the training questions, each of them once.
+    """Runs each candidate once on the training questions.
 
     Attributes:
         raw: The trial of the raw query.
@@ -311,12 +316,12 @@ class Trials:
         seed: int,
         report: Callable[[int], None] | None = None,
     ) -> None:
-        """Run the raw query, and keep its result to compare with.
+        """Run the raw query, with which all candidates are compared.
 
         Args:
             bench: Makes a system from settings.
             data: The training questions.
-            budget: The limits that candidates should keep.
+            budget: The limits for candidates.
             seed: The seed of every resampling.
             report: Receives the number of candidates tried so far.
         """
@@ -332,11 +337,11 @@ class Trials:
 
     @property
     def all(self) -> tuple[Trial, ...]:
-        """Every candidate, in the order they were tried."""
+        """All candidates, in the order of their runs."""
         return tuple(self._known.values())
 
     def run(self, tier: str, settings: Flat) -> Trial:
-        """Return the candidate with *settings*, which belongs to *tier*; it is run only once."""
+        """Return the trial of *settings*, a variant of *tier*. Equal settings are run only once."""
         key = tuple(drop_defaults(settings).items())
         if key not in self._known:
             score = self._measure_candidate(settings)
@@ -346,7 +351,7 @@ class Trials:
         return self._known[key]
 
     def _measure_candidate(self, settings: Flat) -> SystemScore:
-        """Return the score of *settings*; the first call measures the raw query."""
+        """Return the score of *settings*. The first call must measure the raw query."""
         systems = {BASELINE: self._baseline}
         name = BASELINE
         if self._known:
@@ -358,7 +363,7 @@ class Trials:
 def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:
     """Return the system with *settings*.
 
-    If it has a gate, the gate has seen the questions of *data* first, as it has in use.
+    If the system has a gate, the gate has already adapted to the questions of *data*, as in use.
     """
     system = bench.system(nested(settings))
     if settings.get("escalation.mode") == "auto":
@@ -369,10 +374,10 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 
 @contextmanager
 def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
-    """Yield *bench* with a cache of vectors and replies, in a temporary folder if it has none.
+    """Yield *bench* with a cache for vectors and replies.
 
-    A cached reply counts with the time and cost it had at first. Your own function is yielded as it
-    is, because it is opened with a model that keeps its replies.
+    A missing cache is made in a temporary folder. A cached reply counts with its original time and
+    cost. Your own function is yielded unchanged, because its model already has a cache.
     """
     if isinstance(bench, OwnFunction):
         yield bench

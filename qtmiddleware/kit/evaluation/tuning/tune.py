@@ -44,13 +44,13 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
-"""The fewest questions allowed on either side; fewer say nothing."""
+"""The fewest questions to train on, and the fewest to hold out."""
 TUNED: Final = "tuned"
-"""The name of the tuned config in the comparison, unless it is a default and has its name."""
+"""The name of the tuned config in the comparison, unless the config is a default."""
 TRYING: Final = "trying candidates"
-"""The name that progress receives while the search runs."""
+"""The name of the search's stage, for progress."""
 _POWER: Final = 2.8
-"""A gain of so many standard errors is significant (5 %, two-sided) four times out of five."""
+"""The number of standard errors at which 80 % of gains are significant (5 %, two-sided)."""
 
 
 def tune(
@@ -65,29 +65,32 @@ def tune(
 ) -> Tuned:
     """Find the best settings for *data* within *budget*, and verify them on held-out questions.
 
-    The search sees only the training questions (see `split`). It starts from the library's default
-    and accepts another tier, then another value of one setting after the other, only if that is
-    clearly better (`Trial.is_clearly_better`). Candidates that break the budget are out, and of two
-    equal ones the cheaper wins. The result must beat the default by more than the luck of many
-    tries; otherwise the default is the result. Every candidate is really run. A gate, which learns
-    from the questions it sees, is measured after it has seen the training questions.
+    The search sees only the training questions (see `split`). It measures every candidate:
 
-    The result is then measured once on the held-out questions, beside the raw query and the
-    defaults. It is recommended if it beats the raw query significantly, keeps the budget and is no
-    worse than the default there. If it does not but the default does, the default is recommended.
+    - It starts from the library's default. It tries other tiers, then other values of one setting
+      at a time, and accepts a change that is clearly better (`Trial.is_clearly_better`).
+    - It rejects candidates that break the budget. Of two equal candidates, the cheaper one wins.
+    - It returns the default, unless a candidate's gain is too large for the luck of many tries.
+    - A gate learns from the questions, so it is measured after it has seen the training questions.
+
+    The result, the raw query and the defaults are then measured once on the held-out questions. The
+    result is recommended if, on these questions, it beats the raw query significantly, keeps the
+    budget and is no worse than the default. If the result fails and the default passes, the default
+    is recommended.
 
     Args:
         bench: Makes a system from settings: an index, or your own function.
         data: The judged questions.
         budget: The limits of the search.
-        tiers: The tiers to try; names of `evaluation.SYSTEMS`.
+        tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
         seed: The seed of the split and of every resampling, at least 0.
         holdout: The share of questions to hold out.
-        progress: Receives the stage's name, the steps done, and how many there are at most.
+        progress: Receives the stage's name, the steps done and the largest possible number of
+            steps.
 
     Raises:
         ConfigError: A tier is unknown, *seed* is negative or there are too few questions.
-        Exception: Whatever a search raises.
+        Exception: Any exception that a search raises.
     """
     if seed < 0:
         raise ConfigError(
@@ -107,7 +110,7 @@ def tune(
         has_words = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
         search = Search(trials, budget, tuple(settings), has_words)
         default, best = search.find_default(), search.find_best()
-        compared = _list_compared(trials, tuple(settings), default, best)
+        compared = _list_compared_trials(trials, tuple(settings), default, best)
         report(most_trials)
         comparison = measure(
             {
@@ -125,7 +128,8 @@ def tune(
         for trial in (default, best)
     )
     refusals = {
-        name: _find_refusals(name, comparison, compared, budget) for name in (default_name, tuned)
+        name: _list_refusal_reasons(name, comparison, compared, budget)
+        for name in (default_name, tuned)
     }
     has_failed = (
         refusals[tuned]
@@ -150,13 +154,13 @@ def tune(
 def forecast_tuning(
     own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
-    """Return the most searches that tuning your own function takes.
+    """Return the largest number of searches for tuning your own function, and their cost.
 
     Args:
-        own: The function.
+        own: Your own function.
         data: The judged questions.
         tiers: The tiers to try.
-        has_model: Whether a model is called.
+        has_model: Whether a model can be called.
         seed: The seed of the split.
     """
     train, held_out = split(data, seed=seed)
@@ -174,10 +178,10 @@ def forecast_tuning(
     return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), own)
 
 
-def _list_compared(
+def _list_compared_trials(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
-    """Return the configs to measure on the held-out questions, by name, each of them once."""
+    """Return the distinct configs to measure on the held-out questions, by name."""
     compared = {BASELINE: trials.raw}
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
         compared[tier] = trials.run(tier, flat(chosen([tier])[tier]))
@@ -188,10 +192,10 @@ def _list_compared(
     return compared
 
 
-def _find_refusals(
+def _list_refusal_reasons(
     name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
 ) -> tuple[str, ...]:
-    """Return why the config called *name* should not be used, and what to do."""
+    """Return the reasons not to use the config called *name*, each with advice."""
     if name == BASELINE:
         explanation = (
             "no candidate within the budget did better than the raw query on the questions it was"
@@ -211,7 +215,7 @@ def _find_refusals(
             "on the held-out questions it is no better than the raw query. Keep the raw query."
         )
     elif not difference.is_significant:
-        amount = f"{_estimate_needed(score, len(trial.score.gains)):,} judged questions"
+        amount = f"{_estimate_needed_questions(score, len(trial.score.gains)):,} judged questions"
         chance = (
             f"chance explains what it gains on the held-out questions (p {difference.p_holm:.3f})"
         )
@@ -221,10 +225,10 @@ def _find_refusals(
     return tuple(reasons)
 
 
-def _estimate_needed(score: SystemScore, trained_on: int) -> int:
-    """Return how many questions would make a gain like that of *score* significant.
+def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
+    """Return the number of questions at which the gain of *score* would be significant.
 
-    The training questions are included. The number is rounded up to two digits.
+    The number includes the training questions and is rounded up to two digits.
     """
     gains = list(score.gains.values())
     held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
@@ -234,20 +238,20 @@ def _estimate_needed(score: SystemScore, trained_on: int) -> int:
 
 
 def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
-    """Return the questions of *data* to train on, and those to hold out.
+    """Split *data* into questions to train on and questions to hold out.
 
-    Questions of one conversation (with the same first message) stay on one side, and so do single
-    questions with the same text apart from white space and case. These groups are ordered by the
-    SHA-256 of *seed* and their text, and held out until the share is reached. The same questions
-    are therefore split alike in any order and on any machine.
+    Questions of one conversation (with the same first message) stay together, and so do single
+    questions whose texts differ only in white space or case. These groups are ordered by the
+    SHA-256 of *seed* and their text, and are held out until the share is reached. The split
+    therefore does not depend on the order of the questions or on the machine.
 
     Args:
         data: The judged questions.
-        seed: Decides the order of the groups.
+        seed: The seed for the order of the groups.
         holdout: The share of questions to hold out, above 0 and below 1.
 
     Raises:
-        ConfigError: *holdout* is impossible, or a side would have fewer than `LEAST` questions.
+        ConfigError: *holdout* is not valid, or a part would have fewer than `LEAST` questions.
     """
     if not 0.0 < holdout < 1.0:
         raise ConfigError(
@@ -255,7 +259,7 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
         )
     groups: dict[str, list[Question]] = defaultdict(list)
     for question in data.questions:
-        groups[_get_conversation(question)].append(question)
+        groups[_get_group_text(question)].append(question)
     held_out_count = round(holdout * len(data.questions))
     held_out: set[str] = set()
     for group in sorted(groups, key=lambda text: sha256(f"{seed}\n{text}".encode()).digest()):
@@ -267,8 +271,8 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
     return sides
 
 
-def _get_conversation(question: Question) -> str:
-    """Return the text that groups questions: the first message of their conversation."""
+def _get_group_text(question: Question) -> str:
+    """Return the first message of the question's conversation, which identifies its group."""
     text = question.history[0].content if question.history else question.text
     return " ".join(text.split()).casefold()
 
@@ -276,7 +280,7 @@ def _get_conversation(question: Question) -> str:
 def _check_sizes(
     data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: float
 ) -> None:
-    """Raise `ConfigError` if a side has fewer than `LEAST` questions."""
+    """Raise `ConfigError` if one of *sides* has fewer than `LEAST` questions."""
     train, held_out = (len(side.questions) for side in sides)
     if min(train, held_out) >= LEAST:
         return
@@ -302,21 +306,20 @@ class Tuned:
     """The outcome of tuning.
 
     Attributes:
-        config: The recommended config, without the keys that have their default.
-        chosen: The name of the recommended config: the tuned one or, if the held-out questions did
-            not confirm it, the default.
-        tuned: The name of the config that the training questions decided for; it may be the
-            default.
-        default: The name of the library's default.
+        config: The recommended config, without default values.
+        chosen: The name of the recommended config: the tuned config or, if the held-out questions
+            did not confirm the gain, the default.
+        tuned: The name of the best config on the training questions; it may be the default.
+        default: The name of the library's default config.
         comparison: The raw query, the library's defaults and the tuned config on the held-out
-            questions. Their probabilities are corrected for one another (Holm).
-        trained: The compared systems' results on the training questions, by their names in
-            *comparison*.
-        trials: Every candidate that was tried.
-        trained_on: How many training questions there were.
+            questions. The probabilities are corrected for the number of systems (Holm).
+        trained: The results of the compared systems on the training questions, by the system's
+            name in *comparison*.
+        trials: All candidates that were tried.
+        trained_on: The number of training questions.
         budget: The limits of the search.
-        refusals: Why nothing can be recommended; empty if `is_better`.
-        seconds: How long tuning took.
+        refusals: The reasons for not recommending a config; empty if `is_better`.
+        seconds: The duration of tuning, in seconds.
     """
 
     config: Mapping[str, Any]
@@ -333,9 +336,9 @@ class Tuned:
 
     @property
     def is_better(self) -> bool:
-        """Whether the config beats the raw query significantly on the held-out questions.
+        """``True`` if, on the held-out questions, the config beats the raw query significantly.
 
-        It must keep the budget there, too.
+        The config must also keep the budget on these questions.
         """
         return not self.refusals
 
@@ -346,7 +349,10 @@ class Tuned:
 
     @property
     def overfit(self) -> float:
-        """How much more nDCG@10 the tuned config gained in training than on held-out questions."""
+        """The tuned config's gain on the training questions, minus its gain on the held-out ones.
+
+        Both gains are in nDCG@10.
+        """
         return (
             self.trained[self.tuned].score.difference.gain
             - self.comparison[self.tuned].difference.gain
@@ -435,7 +441,7 @@ class Tuned:
         return "\n".join([*lines, *self._advise()])
 
     def _advise(self) -> Iterator[str]:
-        """Yield the recommendation, or why there is none."""
+        """Yield the sentences of the recommendation, or the reasons against one."""
         if not self.is_better:
             yield from (f"Refused: {why}" for why in self.refusals)
         elif self.chosen != self.tuned:
