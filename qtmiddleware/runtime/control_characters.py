@@ -1,4 +1,4 @@
-"""Characters that a terminal or a reader obeys or does not see, and JSON that shows them."""
+"""Escape characters that control a terminal or that a reader cannot see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ESCAPED: Final = re.compile(f"[{OBEYED}\ud800-\udfff]")
 
 
 def escape_json(document: str) -> str:
-    """Return the JSON *document* with control characters as escapes. Its meaning stays the same."""
+    """Return the JSON *document* with control characters escaped; the data stays the same."""
     return _ESCAPED.sub(_escape_unit, document)
 
 

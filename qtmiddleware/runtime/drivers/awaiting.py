@@ -1,7 +1,8 @@
 """The driver that awaits.
 
 Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads.
-All steps except the original search share the threads of the middleware's bulkhead.
+The original search always gets a thread. All other steps share the threads of the middleware's
+bulkhead.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ DRAIN_SECONDS: Final = 0.02
 
 
 def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
-    """Start one step and return the awaitable of its result."""
+    """Start *step* and return an awaitable of its result."""
     if isinstance(step, Search):
         return (
             performer.asearch(step)
@@ -70,7 +71,7 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
 
 
 async def _perform(step: Leaf, performer: Performer) -> Any:
-    """Perform one step, observed, and return its result."""
+    """Perform *step*, tell the observers, and return the step's result."""
     with step.observation as observation:
         return observation.keep(await _start(step, performer))
 
@@ -89,17 +90,17 @@ async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
 
 
 def _is_cancelled() -> bool:
-    """Return whether somebody cancelled the running task."""
+    """Return whether the running task was cancelled from outside."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 class _Batch:
-    """Steps that are performed by one task each; *tell* is called once with all outcomes.
+    """Performs each step in a task of its own, and calls *tell* once with all outcomes.
 
-    The task with the last outcome calls *tell* itself, so that no other task must wake up for it.
-    At the deadline all tasks under way are cancelled. Their outcomes are late, and *tell* is called
-    once they have cleaned up or after `DRAIN_SECONDS`.
+    The task that ends last calls *tell* itself, so that no other task must wake up. At the deadline
+    all running tasks are cancelled and their outcomes are late. *tell* is then called when the
+    tasks have cleaned up, after `DRAIN_SECONDS` at the latest.
     """
 
     __slots__ = (
@@ -129,7 +130,7 @@ class _Batch:
         self._timer = None if seconds == NEVER else self._loop.call_later(seconds, self._end_late)
 
     def launch(self, count: int) -> None:
-        """Begin up to *count* more steps, if there are any; none if the deadline has passed."""
+        """Begin up to *count* of the waiting steps; begin none if the deadline has passed."""
         if self._deadline.passed:
             self._end_late()
         elif not self._open:
@@ -162,7 +163,7 @@ class _Batch:
         del outcome
 
     def _read_task(self, task: asyncio.Task[None]) -> None:
-        """Record the outcome of a *task* that was cancelled or ended by an interrupt."""
+        """Record the outcome of a *task* that was cancelled or that ended with an interrupt."""
         position = next(key for key, other in self._tasks.items() if other is task)
         del self._tasks[position]
         error = None if task.cancelled() else task.exception()
@@ -180,7 +181,7 @@ class _Batch:
             self.launch(1)
 
     def _end_late(self) -> None:
-        """Cancel the steps under way, and end once they have cleaned up."""
+        """Cancel the running steps at the deadline, and report the outcomes after the cleanup."""
         self._next = len(self._steps)
         if self._cancel("late"):
             self._timer = self._loop.call_later(DRAIN_SECONDS, self._end)
@@ -188,7 +189,7 @@ class _Batch:
             self._end()
 
     def _end(self) -> None:
-        """Report the outcomes; steps without an outcome are late."""
+        """Report the outcomes; a step without an outcome is late."""
         tell, self._tell = self._tell, None
         if self._timer is not None:
             self._timer.cancel()
@@ -209,7 +210,7 @@ class _Batch:
         return Outcome(late=True, seconds=now - began, began=began)
 
     def _cancel(self, ending: Ending) -> list[asyncio.Task[None]]:
-        """Cancel the tasks under way and return them; their operations end as *ending*."""
+        """Cancel the running tasks and return them; observers are told *ending* as the outcome."""
         tasks = list(self._tasks.values())
         for step, outcome in zip(self._steps, self._outcomes, strict=True):
             if outcome is None:
@@ -221,9 +222,9 @@ class _Batch:
         return tasks
 
     async def close(self) -> None:
-        """Give up the steps under way without calling *tell*.
+        """Cancel the running steps without calling *tell*.
 
-        The tasks may clean up for `DRAIN_SECONDS` at most.
+        Waits up to `DRAIN_SECONDS` until the tasks have cleaned up.
         """
         if self._tell is None or self._loop.is_closed():
             return
@@ -255,9 +256,9 @@ async def _perform_together(
 
 
 class _Branch:
-    """A flow that goes on beside the caller's own search.
+    """A flow that runs at the same time as the caller's own search.
 
-    The task with the last outcome of a batch takes the flow to its next batch.
+    The task that completes a batch also starts the flow's next batch.
     """
 
     __slots__ = ("_batch", "_context", "_flow", "_performer", "_places", "_step", "outcome")
@@ -273,9 +274,9 @@ class _Branch:
         self._batch: _Batch | None = None
 
     def advance(self, outcomes: list[Outcome] | None = None) -> None:
-        """Send *outcomes* to the flow and launch the batch that it yields next.
+        """Send *outcomes* to the flow, and start the batch that the flow yields next.
 
-        *outcomes* is ``None`` at the beginning of the flow.
+        At the beginning of the flow, *outcomes* is ``None``.
         """
         self._batch = None
         try:
@@ -295,7 +296,7 @@ class _Branch:
             batch.launch(min(self._places, together.limit))
 
     async def finish(self, search: Outcome) -> list[Outcome]:
-        """Return the outcomes of the caller's *search* and of the flow.
+        """Return two outcomes: the outcome of the caller's *search* and the outcome of the flow.
 
         Waits for the flow, unless the search failed.
         """
@@ -308,7 +309,7 @@ class _Branch:
         return [search, await self.outcome]
 
     async def close(self) -> None:
-        """Give up the steps under way, and the flow."""
+        """Cancel the running steps and close the flow."""
         batch, self._batch = self._batch, None
         try:
             if batch is not None:
@@ -318,7 +319,7 @@ class _Branch:
 
 
 async def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
-    """Perform the search in the caller's own task and the flow beside it."""
+    """Perform the search in the caller's own task, with the flow running at the same time."""
     branch = _Branch(beside, performer, context.copy())
     try:
         branch.advance()

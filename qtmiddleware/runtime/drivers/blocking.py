@@ -1,6 +1,6 @@
 """The driver that blocks.
 
-The original search is performed in the caller's thread, everything else in daemon threads of the
+The original search runs in the caller's thread. All other steps run in daemon threads of the
 middleware's bulkhead.
 """
 
@@ -44,7 +44,7 @@ from qtmiddleware.types import NEVER, Deadline
 
 
 def _perform(step: Leaf, performer: Performer) -> Any:
-    """Perform one step in this thread and return its result."""
+    """Perform *step* in this thread, tell the observers, and return the step's result."""
     with step.observation as observation:
         return observation.keep(_perform_unobserved(step, performer))
 
@@ -75,10 +75,10 @@ def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exc
 
 
 class _Batch:
-    """Steps performed by threads for one waiting caller.
+    """Steps that threads perform for one waiting caller.
 
-    The thread with the last outcome calls *go_on*, if given, and works on the batch that it
-    returns.
+    If *go_on* is given, the thread that completes the batch calls *go_on*, and works on the batch
+    that *go_on* returns.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class _Batch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every outcome has arrived and none was collected yet."""
+        """Whether every outcome has arrived and none has been collected yet."""
         return self._done.qsize() == len(self.steps)
 
     def _land(self, position: int, began: float, result: Future[Any]) -> None:
@@ -123,9 +123,13 @@ class _Batch:
                 self._performer.bulkhead.start(self._work)
 
     def launch(self, count: int, *, has_thread: bool = False) -> None:
-        """Let up to *count* more threads work on the steps; if none can start, all steps fail.
+        """Let up to *count* more threads work on the steps.
 
-        If the batch *has_thread* already, the calling thread is one of the *count*.
+        If no thread can start and none is working already, all waiting steps fail.
+
+        Args:
+            count: The most threads to add.
+            has_thread: Whether the calling thread works on the batch, and counts as one of *count*.
         """
         self.has_begun = self.has_begun or has_thread
         for _ in range(min(count, len(self._waiting)) - has_thread):
@@ -138,14 +142,14 @@ class _Batch:
             self.has_begun = True
 
     def _work(self) -> None:
-        """Perform the steps of this batch and of the batches that this thread continues with."""
+        """Perform the steps of this batch, and of each batch that the flow yields next."""
         batch: _Batch | None = self
         while batch is not None:
             batch.perform_steps()
             batch = batch._go_on(batch) if batch._go_on is not None and batch.is_complete else None
 
     def perform_steps(self) -> None:
-        """Perform waiting steps one after the other in this thread."""
+        """Perform the waiting steps one after another in this thread."""
         while not (self._is_over or self.deadline.passed):
             try:
                 position = self._waiting.popleft()
@@ -164,7 +168,10 @@ class _Batch:
             del outcome
 
     def wait(self) -> list[Outcome]:
-        """Collect outcomes until all have arrived or the deadline has passed; others are late."""
+        """Wait until all outcomes have arrived or the deadline has passed, and return the outcomes.
+
+        At the deadline, a step without an outcome is late.
+        """
         while self._open:
             seconds = self.deadline.remaining()
             try:
@@ -176,9 +183,9 @@ class _Batch:
         return self.give_up("late")
 
     def give_up(self, ending: Ending) -> list[Outcome]:
-        """End the batch and return the outcomes; steps without an outcome are late.
+        """End the batch and return the outcomes; a step without an outcome is late.
 
-        Their operations end as *ending*.
+        Observers of late steps are told *ending* as the outcome.
         """
         if self._is_over:
             return []
@@ -206,10 +213,10 @@ def _perform_together(together: Together, performer: Performer, context: Context
 
 
 class _Branch:
-    """A flow that goes on beside the caller's own search.
+    """A flow that runs at the same time as the caller's own search.
 
-    During that search, the thread with the last outcome of a batch takes the flow to its next
-    batch. After the search the caller's thread does. So no thread only waits for others.
+    During the search, the thread that completes a batch also starts the flow's next batch. After
+    the search, the caller's thread starts the batches. No thread only waits for other threads.
     """
 
     def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
@@ -227,12 +234,12 @@ class _Branch:
         self._has_caller = False
 
     def start(self) -> None:
-        """Begin the flow and launch its first batch."""
+        """Begin the flow and start its first batch."""
         with self._lock:
             self._advance(None)
 
     def finish(self, search: Outcome) -> list[Outcome]:
-        """Return the outcomes of the caller's *search* and of the flow.
+        """Return two outcomes: the outcome of the caller's *search* and the outcome of the flow.
 
         Performs the rest of the flow, unless the search failed.
         """
@@ -248,7 +255,7 @@ class _Branch:
         return [search, self._outcome or Outcome(late=True)]
 
     def close(self) -> None:
-        """Give up the steps under way, and the flow."""
+        """Give up the running steps and close the flow."""
         with self._lock:
             self._has_caller = True
             batch, self._batch = self._batch, None
@@ -257,9 +264,9 @@ class _Branch:
             self._flow.close()
 
     def _go_on(self, batch: _Batch) -> _Batch | None:
-        """Continue the flow after *batch*, whose outcomes have all arrived; return the next batch.
+        """Continue the flow after the complete *batch*, and return the flow's next batch.
 
-        Returns ``None`` if the caller continues the flow itself.
+        Returns ``None`` if the caller's thread continues the flow.
         """
         with self._lock:
             if batch is not self._batch or self._has_caller or self._places < 1:
@@ -268,9 +275,9 @@ class _Branch:
             return self._batch
 
     def _advance(self, outcomes: list[Outcome] | None, *, has_thread: bool = False) -> None:
-        """Send *outcomes* to the flow and launch the batch that it yields next.
+        """Send *outcomes* to the flow, and start the batch that the flow yields next.
 
-        *has_thread* says that the calling thread works on that batch.
+        If *has_thread* is true, the calling thread works on that batch.
         """
         while True:
             self._batch = None
