@@ -55,7 +55,7 @@ class _Window:
         self._parts: deque[_Part] = deque()
 
     def open_part(self, now: float) -> _Part:
-        """Return the part that counts spending at *now*; begin a new part if the last part is full."""
+        """Return the part that counts spending at *now*, a new part if the last part is full."""
         self._forget(now)
         if not self._parts or self._parts[-1].since <= now - self.seconds / self._most:
             self._parts.append(_Part(now, now))

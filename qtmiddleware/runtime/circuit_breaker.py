@@ -216,6 +216,7 @@ class Breaker:
         return self._seconds_open or (PROBE_REST if self._probe is not None else 0.0)
 
     def _end_late(self) -> None:
+        """End the running calls whose deadline has passed."""
         now = self._clock()
         # The call that is late first is on top of the heap. Calls that have ended stay in the heap
         # until they reach the top.

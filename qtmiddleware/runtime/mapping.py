@@ -1,6 +1,6 @@
-"""Map a function over more items than memory holds, in threads.
+"""Apply a function to more items than fit in memory, in threads.
 
-Some items are taken ahead, and each result is yielded as soon as possible.
+Only a few items are read ahead, and each result is yielded as soon as possible.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ R = TypeVar("R")
 def map_as_done(
     call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
 ) -> Iterator[R]:
-    """Yield what *call* returns for each of *items*, in the order in which the calls end.
+    """Yield the result of *call* for each of *items*, in the order in which the calls end.
 
-    The caller's thread takes the items; threads of *bulkhead* perform the calls. The first
-    exception of a call or of *items* is raised here and ends the iteration. Calls under way are not
-    waited for then, or if this generator is closed.
+    The caller's thread reads the items; threads of *bulkhead* perform the calls. The first
+    exception of a call or of *items* is raised here and ends the iteration. After an exception, or
+    if this generator is closed, running calls are not awaited.
 
     Args:
         call: The function.
-        items: Its arguments, one per call.
+        items: The function's arguments, one per call.
         bulkhead: The threads.
-        limit: The most calls under way at the same time.
+        limit: The most calls that run at the same time.
     """
     done: SimpleQueue[Future[R]] = SimpleQueue()
     under_way = 0
@@ -49,10 +49,10 @@ def map_as_done(
 def map_in_order(
     call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
 ) -> Iterator[R]:
-    """Yield what *call* returns for each of *items*, in their order.
+    """Yield the result of *call* for each of *items*, in the order of *items*.
 
-    Otherwise like `map_as_done`. A slow call holds up the results behind it, of which at most
-    *limit* are computed ahead.
+    Everything else is as in `map_as_done`. A slow call delays the results after it; at most *limit*
+    results are computed ahead.
     """
     under_way: deque[Future[R]] = deque()
     for item in items:

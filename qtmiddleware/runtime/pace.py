@@ -1,16 +1,16 @@
 """One pace for all callers of a service: how many calls run at once, and when to pause.
 
 Additive increase, multiplicative decrease (Chiu and Jain, 1989): a sign of overload halves the
-number of calls that may run at once and pauses all callers. It counts once per episode, that is,
-among the calls begun since the last pause. After as many answers as calls may run at once, the
-number rises by one. Signs of overload are
+number of calls that may run at once and pauses all callers. Signs from calls that began before
+the last pause are ignored. After as many answers as calls may run at once, the number rises by
+one. Signs of overload are
 
 - a rate limit, or any failure with which the service names a pause (Retry-After),
 - `SEVERAL` outages or timeouts without an answer between them.
 
-The pause lasts as long as the service says. If the service names no time, the pause doubles until
-something is answered. A lone outage or timeout says nothing about the load: its own call waits a
-little, and the others go on.
+The pause lasts as long as the service says. If the service names no time, each pause is twice as
+long as the last, until the service answers. A single outage or timeout is no sign of overload:
+only the failed call waits a little.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _AT_WORK: Final = frozenset({"refused", "too_long", "empty", "truncated", "unrec
 
 
 class _Failure(Enum):
-    """How a failure is handled.
+    """How to handle a failure.
 
     Attributes:
-        FINAL: The call fails for good.
-        SHARED: All callers wait, and the call is made again.
-        LONE: Only this caller waits, and the call is made again.
+        FINAL: The call fails and is not repeated.
+        SHARED: All callers wait, and the call is repeated.
+        LONE: Only this caller waits, and the call is repeated.
     """
 
     FINAL = "final"
@@ -66,13 +66,13 @@ class _Failure(Enum):
 class Pace:
     """Runs up to *concurrency* calls at once, fewer if the service is overloaded, none in a pause.
 
-    `perform` repeats calls that fail for a passing reason (rate limit, outage, open circuit
-    breaker, budget per minute), so that the caller does not see the failure. After *patience*
-    seconds without any answer everything is stopped. Everything is also stopped if the key is
-    refused, a budget is spent, or nothing is ever answered. Thread-safe.
+    `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
+    breaker, budget per minute), so that the caller does not see the failure. All calls are stopped
+    after *patience* seconds without an answer, if the key is rejected, if a budget is spent, or if
+    the first calls all fail. Thread-safe.
 
     Attributes:
-        error: Why everything was stopped, or ``None``.
+        error: Why all calls were stopped, or ``None``.
     """
 
     def __init__(
@@ -100,14 +100,13 @@ class Pace:
 
     @property
     def limit(self) -> int:
-        """How many calls may run at once now."""
+        """How many calls may run at once at the moment."""
         return self._limit
 
     def perform(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns, repeating it while it fails for a passing reason.
+        """Return the result of *call*, repeating the call while it fails for a temporary reason.
 
-        Raises the error with which *call* fails for good, and `ModelError` ``cancelled`` once
-        everything is stopped.
+        Raises the error of the last try, and `ModelError` ``cancelled`` once all calls are stopped.
         """
         tries, lone_failures, wait = 0, 0, 0.0
         answers: int | None = None
@@ -138,12 +137,17 @@ class Pace:
                 return value
 
     def stop(self, error: QtMiddlewareError | None = None) -> None:
-        """Begin no more calls; callers that wait for their turn are told at once."""
+        """Begin no more calls; waiting callers get a `ModelError` at once."""
         with self._changed:
             self._stop(error or ModelError("cancelled", "stopped"))
 
     def _enter(self, wait: float) -> tuple[int, int]:
-        """Wait *wait* seconds and for a free place; return the episode and the count of answers."""
+        """Wait *wait* seconds and for the caller's turn.
+
+        Returns:
+            episode: How many pauses there have been.
+            answers: How many calls were answered.
+        """
         with self._changed:
             start = self._clock() + wait
             while self.error is None:
@@ -155,7 +159,7 @@ class Pace:
             raise ModelError("cancelled", "all calls were stopped")
 
     def _record_end(self, error: ModelError | None) -> None:
-        """Record that a call has ended for good; stop everything if *error* leaves no hope."""
+        """Record the end of a call that is not repeated; stop all calls if *error* is permanent."""
         with self._changed:
             self._leave()
             self._settled += 1
@@ -169,6 +173,10 @@ class Pace:
                     self._stop(error)
 
     def _take_failure(self, error: ModelError, episode: int) -> _Failure:
+        """Record the failure *error* of a call and return how to handle the failure.
+
+        *episode* is the number of pauses there had been when the call began.
+        """
         if error.reason == "over_budget" and error.retry_after is None:
             return self._await_room(error)
         if error.reason not in _PASSING:
@@ -193,6 +201,12 @@ class Pace:
             return _Failure.SHARED
 
     def _slow_down(self, error: ModelError, now: float, *, is_news: bool) -> None:
+        """Pause all callers after *error*, and halve the number of calls that may run at once.
+
+        If *is_news* is false, the call began before the last pause; the number of calls stays, and
+        the callers are paused only if the service named a pause. If the service was not called, the
+        number stays too.
+        """
         if is_news:
             self._episode += 1
             if error.was_asked:
@@ -202,9 +216,9 @@ class Pace:
             self._pause(now, error.retry_after)
 
     def _await_room(self, error: ModelError) -> _Failure:
-        """Wait until another call has ended: it may have cost less than was reserved for it.
+        """Wait until another call has ended, because it may have cost less than was reserved.
 
-        If no other call is under way, the budget is spent, and everything is stopped.
+        If no other call is running, the budget is spent, and all calls are stopped.
         """
         with self._changed:
             self._leave()
@@ -230,6 +244,7 @@ class Pace:
             self._answers_since_change = 0
 
     def _leave(self) -> None:
+        """Record that a call is no longer running, and wake the waiting callers."""
         self._under_way -= 1
         self._changed.notify_all()
 

@@ -77,6 +77,7 @@ async def _perform(step: Leaf, performer: Performer) -> Any:
 
 
 async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
+    """Perform *step* and return its outcome; an exception becomes the outcome's error."""
     try:
         # Most steps are not observed.
         value = await (
@@ -146,6 +147,7 @@ class _Batch:
                 task.add_done_callback(self._read_task)
 
     async def _perform(self, position: int) -> None:
+        """Perform the step at *position* and record its outcome."""
         began = self._begun[position] = perf_counter()
         try:
             outcome = await _attempt(self._steps[position], self._performer, began)
@@ -171,6 +173,7 @@ class _Batch:
         self._land(position, outcome)
 
     def _land(self, position: int, outcome: Outcome) -> None:
+        """Store *outcome* for the step at *position*, and begin the next step or end the batch."""
         if self._tell is None:
             return
         self._outcomes[position] = outcome
@@ -205,6 +208,7 @@ class _Batch:
             )
 
     def _describe_late(self, position: int) -> Outcome:
+        """Return the late outcome of the step at *position*."""
         now = perf_counter()
         began = self._begun.get(position, now)
         return Outcome(late=True, seconds=now - began, began=began)
@@ -246,6 +250,7 @@ def _settle(future: asyncio.Future[T], value: T) -> None:
 async def _perform_together(
     together: Together, performer: Performer, context: Context
 ) -> list[Outcome]:
+    """Perform the steps of *together* at the same time and return their outcomes."""
     outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
     batch = _Batch(together, performer, context, partial(_settle, outcomes))
     try:

@@ -66,6 +66,7 @@ def _perform_unobserved(step: Leaf, performer: Performer) -> Any:
 
 
 def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exception) -> Outcome:
+    """Perform *step* and return its outcome; an exception becomes the outcome's error."""
     began = perf_counter()
     try:
         value = _perform(step, performer)
@@ -113,6 +114,7 @@ class _Batch:
         return self._done.qsize() == len(self.steps)
 
     def _land(self, position: int, began: float, result: Future[Any]) -> None:
+        """Store the *result* of a flight as the outcome of the step at *position*."""
         self._done.put(
             (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
         )
@@ -204,6 +206,7 @@ class _Batch:
 
 
 def _perform_together(together: Together, performer: Performer, context: Context) -> list[Outcome]:
+    """Perform the steps of *together* at the same time and return their outcomes."""
     batch = _Batch(together, performer, context)
     try:
         batch.launch(together.limit)
@@ -304,6 +307,7 @@ class _Branch:
 
 def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
     # A copy of its own, because the flow's code runs in it, in different threads one after another.
+    """Perform the search in the caller's own thread, with the flow running at the same time."""
     branch = _Branch(beside, performer, context.copy())
     try:
         branch.start()
