@@ -1,4 +1,4 @@
-"""Load a model by sentence-transformers, quietly, and without a long wait for the model hub."""
+"""Load sentence-transformers models without progress bars or long waits for the model hub."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _log = get_logger("qtmiddleware.models")
 def load_model(kind: str, model: str, failed: Callable[[str], Exception], **options: Any) -> Any:
     """Return the sentence-transformers model named *model*.
 
-    If the hub does not answer within ten seconds, only models that were downloaded before are used;
-    the library itself would try for more than a minute.
+    If the hub does not answer within ten seconds, only models downloaded before are used. The
+    library itself would try for more than a minute.
 
     Args:
-        kind: The class of sentence-transformers.
+        kind: The name of the sentence-transformers class.
         model: A folder, written as a path, or a name on the model hub.
         failed: Makes the exception for a model that cannot be loaded, from a sentence that says
             what to do.
-    **options: Arguments for the class; ``trust_remote_code`` is required.
+        **options: Arguments for the class; ``trust_remote_code`` is required.
 
     Raises:
         MissingExtra: The extra ``models`` is missing.
@@ -87,7 +87,10 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
 
 
 def cut_text(model: Any, text: str) -> str:
-    """Return the beginning of *text* that the model's tokenizer needs, without lone surrogates."""
+    """Return the beginning of *text*, at least as much as *model* reads.
+
+    Lone surrogates are replaced, because tokenizers reject them.
+    """
     most = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
 
@@ -114,7 +117,7 @@ def _write_advice(model: str, *, reached: bool, is_folder: bool, message: str) -
 
 
 def _restore_moved_function() -> None:
-    """Restore a transformers function that version 5 moved; code of models like Jina's needs it."""
+    """Restore a function that transformers 5 moved, for the code of models such as Jina's."""
     module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
     name = "create_position_ids_from_input_ids"
     moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
@@ -123,9 +126,9 @@ def _restore_moved_function() -> None:
 
 
 def _is_path(model: str) -> bool:
-    """Return whether *model* cannot be a name on the hub.
+    """Return whether *model* must be a path, because it cannot be a name on the hub.
 
-    A name is one word, or two with a slash between them.
+    A name on the hub is one word, or two words with a slash between them.
     """
     return (
         model.startswith((".", "~"))
@@ -136,7 +139,10 @@ def _is_path(model: str) -> bool:
 
 
 def _hub_answers(model: str) -> bool:
-    """Return whether the hub gives any answer about *model* in time, even that it is unknown."""
+    """Return whether the model hub answers in time when asked about *model*.
+
+    An answer that *model* is unknown counts, too.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -152,7 +158,7 @@ def _hub_answers(model: str) -> bool:
 
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
-    """Turn off the libraries' progress bars and log records below ERROR for this context."""
+    """Turn off the libraries' progress bars and their log records below ERROR."""
     bars: Any = import_module("transformers.utils.logging")
     was_enabled = bars.is_progress_bar_enabled()
     levels = {name: logging.getLogger(name).level for name in _NOISY}

@@ -90,7 +90,7 @@ def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise `OSError` if *path* is a link, because the link's author chose the file that it names."""
+    """Raise `OSError` if *path* is a link, because its author would choose the file written to."""
     if path.is_symlink():
         real = os.path.realpath(path)
         raise OSError(
@@ -160,7 +160,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Replace the file at *path* with *data*. Readers see the old file or the new file, never a part.
+    """Replace the file at *path* with *data*; readers see the old or the new file, never a part.
 
     After a crash the old file is still there. A replaced file keeps its permissions. A new file
     gets the permissions that the umask allows, because these files are meant to be shared.

@@ -249,7 +249,7 @@ class Outage:
         self._count = 0
 
     def record_failure(self) -> int | None:
-        """Count a failure; return the number of failures if it should be logged now, else ``None``."""
+        """Count a failure; return the number of failures if it should be logged, else ``None``."""
         with self._lock:
             self._count += 1
             now = self._clock()
@@ -259,7 +259,7 @@ class Outage:
             return self._count
 
     def record_success(self) -> int | None:
-        """Return the number of failures if the recovery should be logged now, else ``None``."""
+        """Return the number of failures if the recovery should be logged, else ``None``."""
         if not self._is_logged:
             return None
         with self._lock:

@@ -181,7 +181,7 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The reason for the missing value: ``timeout``, ``overloaded`` (no free thread), ``failed``."""
+        """Why there is no value: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
         if self.late:
             return "timeout"
         return "overloaded" if isinstance(self.error, Overloaded) else "failed"

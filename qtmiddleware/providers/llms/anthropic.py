@@ -1,6 +1,6 @@
-"""Anthropic's models, through a client of the package ``anthropic``, also for Bedrock and others.
+"""Anthropic's models, through a client of the package ``anthropic``.
 
-The clients for Bedrock, Vertex and Foundry belong to the same package.
+The package also has clients for Bedrock, Vertex and Foundry.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Anthropic(Vendor):
 
 
 class _Usage:
-    """The tokens of one reply; their counts come in several events, each with the sum so far."""
+    """The token counts of one reply; several events bring them, each with the total so far."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

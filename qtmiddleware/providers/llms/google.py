@@ -1,6 +1,6 @@
 """Google's models, through a ``google.genai.Client`` for the Gemini API or for Vertex.
 
-One client serves blocking and awaited calls.
+The same client makes blocking and awaited calls.
 """
 
 from __future__ import annotations

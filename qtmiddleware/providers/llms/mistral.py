@@ -1,6 +1,6 @@
 """Mistral's models, through a client of the package ``mistralai``.
 
-One client serves blocking and awaited calls.
+The same client makes blocking and awaited calls.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class _Mistral(Vendor):
 
 
 def _read(answer: Any) -> Any:
-    """Return *answer*, which is a chat completion already, except for one name of an ending."""
+    """Return *answer*, which has OpenAI's form except for the finish reason ``model_length``.
+
+    ``model_length`` becomes ``length``.
+    """
     choices = read_field(answer, "choices")
     if (
         isinstance(choices, list)

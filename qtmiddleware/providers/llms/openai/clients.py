@@ -1,4 +1,4 @@
-"""Choose the client for each call of a model, and close the clients that were made here."""
+"""Choose the client for each call of a model, and close the clients made here."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _closing: Final[set[asyncio.Task[None]]] = set()
 class Clients:
     """A sync and an async client: the user's own, or made here on first use.
 
-    Given clients are never closed. The others are made once per process, since sockets do not
-    survive a fork, and once per event loop, since they do not survive its end. When a loop shuts
-    down, its client is closed in it. The background loop's client serves the blocking calls of
-    users who gave only an async client, until `close`.
+    The user's clients are never closed. Clients made here belong to one process, since sockets do
+    not survive a fork. An async client also belongs to one event loop, and is closed when the loop
+    shuts down. If the user gave only an async client, blocking calls use a copy in the background
+    loop, until `close`.
 
-    For the same reasons a given client is copied, with connections of the copy's own, in a forked
-    process, and an async client in every loop: an idle connection that was left in the client would
-    make the caller's next call in another loop fail or hang. A client that cannot be copied
-    (`can_copy`) is used as it is.
+    For the same reasons, the user's client is copied in a forked process, and an async client in
+    every loop. The copy has its own connections: an idle connection left in the user's client would
+    make the user's next call in another loop fail or hang. A client that cannot be copied
+    (`can_copy`) is used directly.
 
     Use a client only within ``with clients.in_use:``, so that `Draining.retire` closes no client
     during a call.
@@ -97,7 +97,7 @@ class Clients:
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if a given client does not tell them."""
+        """The server's host and port; ``None`` if the user's client does not show them."""
         return read_server(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
 
     def _find_address(self) -> str:
@@ -109,7 +109,7 @@ class Clients:
         )
 
     def get_sync(self) -> Any:
-        """Return the client for a synchronous call, without retries if it can be copied."""
+        """Return the client for a synchronous call; a copy without retries if it can be copied."""
         client = self._given_sync
         if client is None or (os.getpid() != self._process and can_copy(client)):
             return self._per_process.get(self._make_sync)
@@ -121,7 +121,7 @@ class Clients:
     async def get_async(self) -> Any:
         """Return the client for a call in the running event loop.
 
-        Raises `ModelError` if only a sync client was given.
+        Raises `ModelError` if the user gave only a sync client.
         """
         given_client = self._given_async
         if not self._own and given_client is None:
@@ -150,9 +150,9 @@ class Clients:
         return client_and_lifetime[0]
 
     def close(self) -> None:
-        """Close the clients of this process and of the background loop, if made here.
+        """Close the clients made here for this process and for the background loop.
 
-        The next call makes new ones.
+        The next call makes new clients.
         """
         self._per_process.close()
         if self._was_in_background():
@@ -160,7 +160,10 @@ class Clients:
                 run_in_background_loop(self._close_here, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the clients of this process, the running event loop and the background loop."""
+        """Close the clients made here for this process, this event loop and the background loop.
+
+        The next call makes new clients.
+        """
         self._per_process.close()
         await self._close_here()
         if self._was_in_background():
@@ -169,7 +172,7 @@ class Clients:
                     await await_in_background_loop(self._close_here)
 
     def _close_without_waiting(self) -> None:
-        """Close the sync client of this process, and let every event loop close its own client."""
+        """Close the sync client of this process, and let each event loop close its own client."""
         self._per_process.close()
         for loop_ref in self._loops.values():
             loop = loop_ref()
@@ -216,10 +219,10 @@ class Clients:
 
 
 def _find_clients(loop: asyncio.AbstractEventLoop) -> _OfLoop:
-    """Return the clients of *loop*, which are an attribute of the loop itself.
+    """Return the clients made for *loop*, which are stored in an attribute of *loop* itself.
 
-    The clients refer to the loop, so any other place that held them would keep the loop alive. This
-    way, a loop that is dropped without being closed goes with its clients and their sockets.
+    The clients refer to the loop, so any other place would keep the loop alive. This way, a loop
+    that is dropped without being closed is freed together with its clients and their sockets.
     """
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
@@ -243,7 +246,7 @@ def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
 async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
     """Close *client* when the running loop shuts down, or when this generator is dropped.
 
-    A loop that shuts down closes the generators that were begun in it.
+    A loop that shuts down closes the asynchronous generators that were started in the loop.
     """
     try:
         yield
@@ -252,13 +255,13 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
 
 
 def identify_account(base_url: str | None) -> int:
-    """Return a number for the address and the key that clients are made with now."""
+    """Return a hash of the address and the key with which clients are made now."""
     # A hash, so that the key itself is stored nowhere else.
     return hash((_read_address(base_url), read_key()))
 
 
 def is_reachable(base_url: str | None) -> bool:
-    """Return whether there is a key, or the address of a service that may need none."""
+    """Return whether a key or an address is set; the service at an address may need no key."""
     return bool(_read_address(base_url) or read_key())
 
 
@@ -267,7 +270,7 @@ def _read_own_address(base_url: str | None) -> str | None:
 
 
 def _read_address(base_url: str | None) -> str:
-    """Return the address that clients made here use; ``""`` for the SDK's default."""
+    """Return the address for clients made here; ``""`` for the SDK's default."""
     return _read_own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
@@ -277,9 +280,10 @@ def can_stream(client: Any) -> bool:
 
 
 def can_copy(client: Any) -> bool:
-    """Return whether *client* is the SDK's own and its copy can have connections of its own.
+    """Return whether *client* is the SDK's own client, and a copy can have its own connections.
 
-    The client made its connections itself, or has those of an ordinary async `httpx` client.
+    A copy can have its own connections if the SDK made the connections of *client*, or if *client*
+    is async and uses an ordinary `httpx` client.
     """
     if not can_stream(client):
         return False
@@ -289,7 +293,7 @@ def can_copy(client: Any) -> bool:
 
 
 def copy_with_own_connections(client: Any) -> Any:
-    """Return a copy of *client* with connections of its own and limited error bodies."""
+    """Return a copy of *client* with its own connections and with limited error bodies."""
     if _has_own_connections(client):
         http = make_http_client(
             is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True
@@ -305,7 +309,7 @@ def _has_own_connections(client: Any) -> bool:
 
 
 def has_known_pools(http: Any) -> bool:
-    """Return whether `copy_with_empty_pools` finds the connections of *http*, an `httpx` client."""
+    """Return whether `copy_with_empty_pools` can copy *http*, an `httpx` client."""
     mounts = getattr(http, "_mounts", {}).values()
     transports = [
         getattr(http, "_transport", None),
@@ -319,7 +323,7 @@ def has_known_pools(http: Any) -> bool:
 
 
 def copy_with_empty_pools(http: Any) -> Any:
-    """Return a copy of the `httpx` client *http* without connections.
+    """Return a copy of *http*, an `httpx` client, without open connections.
 
     The copy has the same proxies, certificates and hooks.
     """
