@@ -16,7 +16,7 @@ from qtmiddleware.runtime.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
 """How many seconds the model hub has to answer."""
-CHARS_A_TOKEN: Final = 200
+CHARS_PER_TOKEN: Final = 200
 """How many characters of a text are kept per token that the model reads.
 
 The tokenizer would take a second per megabyte of the rest, to no effect.
@@ -29,7 +29,9 @@ _LOCK: Final = ForkLock()
 _log = get_logger("qtmiddleware.models")
 
 
-def load_model(kind: str, model: str, failed: Callable[[str], Exception], **options: Any) -> Any:
+def load_model(
+    kind: str, model: str, make_error: Callable[[str], Exception], **options: Any
+) -> Any:
     """Return the sentence-transformers model named *model*.
 
     If the hub does not answer within ten seconds, only models downloaded before are used. The
@@ -38,13 +40,13 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
     Args:
         kind: The name of the sentence-transformers class.
         model: A folder, written as a path, or a name on the model hub.
-        failed: Makes the exception for a model that cannot be loaded, from a sentence that says
+        make_error: Makes the exception for a model that cannot be loaded, from a sentence that says
             what to do.
         **options: Arguments for the class; ``trust_remote_code`` is required.
 
     Raises:
         MissingExtra: The extra ``models`` is missing.
-        Exception: The exception that *failed* makes.
+        Exception: The exception that *make_error* makes.
     """
     try:
         import sentence_transformers
@@ -54,7 +56,7 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
     with _LOCK.free, _silence_libraries():
         folder = Path(model).expanduser()
         if not folder.exists() and _is_path(model):
-            raise failed(
+            raise make_error(
                 f"the folder {model} does not exist; name a folder that holds a model, or a model"
                 " of the hub"
             )
@@ -66,8 +68,8 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
                     f"{planted} is both a folder here and a name on the model hub; write"
                     f" ./{planted} for the folder"
                 )
-                raise failed(message)
-        reached = folder.exists() or _hub_answers(model)
+                raise make_error(message)
+        hub_answered = folder.exists() or _hub_answers(model)
         _log.info("loading %s", model, event="model_loading", model=model)
         try:
             if options["trust_remote_code"]:
@@ -75,14 +77,16 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
             return getattr(sentence_transformers, kind)(
                 # A relative path would also be taken for a name, and the hub would be asked.
                 str(folder.absolute()) if folder.exists() else model,
-                local_files_only=not reached,
+                local_files_only=not hub_answered,
                 **options,
             )
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
             message = without_credentials(str(error).strip()) or type(error).__name__
-            raise failed(
-                _write_advice(model, reached=reached, is_folder=folder.exists(), message=message)
+            raise make_error(
+                _explain_failure(
+                    model, hub_answered=hub_answered, is_folder=folder.exists(), message=message
+                )
             ) from error
 
 
@@ -91,11 +95,11 @@ def cut_text(model: Any, text: str) -> str:
 
     Lone surrogates are replaced, because tokenizers reject them.
     """
-    most = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
+    most = CHARS_PER_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
 
 
-def _write_advice(model: str, *, reached: bool, is_folder: bool, message: str) -> str:
+def _explain_failure(model: str, *, hub_answered: bool, is_folder: bool, message: str) -> str:
     if "trust_remote_code" in message:
         return (
             f"the model {model!r} runs its own code; to allow that, pass"
@@ -104,7 +108,7 @@ def _write_advice(model: str, *, reached: bool, is_folder: bool, message: str) -
     message = message.splitlines()[0]
     if is_folder:
         return f"the model in the folder {model} cannot be loaded: {message}"
-    if reached:
+    if hub_answered:
         return (
             f"the model {model!r} cannot be loaded: {message}; check the name (organisation/model),"
             " or name a folder; a private model needs HF_TOKEN"

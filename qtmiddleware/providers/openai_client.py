@@ -140,12 +140,12 @@ _PROVIDERS: Final = tuple(
 )
 
 
-def find_provider(host: str, otherwise: str = "openai") -> str:
-    """Return the name of the provider at *host*, as OpenTelemetry spells it.
+def find_provider(host: str, default: str = "openai") -> str:
+    """Return the provider at *host*, by its name in OpenTelemetry (``gen_ai.provider.name``).
 
-    If *host* is unknown, *otherwise* is returned. (The attribute is ``gen_ai.provider.name``.)
+    If *host* is unknown, *default* is returned.
     """
-    return next((name for ends, name in _PROVIDERS if ends.search(host)), otherwise)
+    return next((name for ends, name in _PROVIDERS if ends.search(host)), default)
 
 
 def is_async_client(client: Any) -> bool:

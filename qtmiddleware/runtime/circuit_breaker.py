@@ -160,7 +160,7 @@ class Breaker:
             seconds: For how many more seconds the breaker is open.
         """
         with self._lock:
-            self._end_late()
+            self._end_overdue_calls()
             report = self._state, self._failures_in_row, self._failures, self._seconds_open
         self._log_changes()
         return report
@@ -169,7 +169,7 @@ class Breaker:
     def rest(self) -> float:
         """The number of seconds until a call is let through; 0 if the next call is."""
         with self._lock:
-            self._end_late()
+            self._end_overdue_calls()
             rest = self._rest
         self._log_changes()
         return rest
@@ -184,7 +184,7 @@ class Breaker:
         """
         attempt = None
         with self._lock:
-            self._end_late()
+            self._end_overdue_calls()
             if not self._rest:
                 # The rest is over, so a breaker that had opened is half-open now.
                 is_probe = self._open_until is not None
@@ -215,7 +215,7 @@ class Breaker:
     def _rest(self) -> float:
         return self._seconds_open or (PROBE_REST if self._probe is not None else 0.0)
 
-    def _end_late(self) -> None:
+    def _end_overdue_calls(self) -> None:
         """End the running calls whose deadline has passed."""
         now = self._clock()
         # The call that is late first is on top of the heap. Calls that have ended stay in the heap

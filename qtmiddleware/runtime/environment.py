@@ -12,7 +12,7 @@ from qtmiddleware.config.errors import holds_key, is_secret_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MARK: Final = "_qtmiddleware_secrets"
+_NEEDED_SECRETS: Final = "_qtmiddleware_secrets"
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 
@@ -35,11 +35,11 @@ def needs_secrets(*names: str) -> Callable[[F], F]:
     `copy_environment_for` removes all other secrets from the environment of the function's workers.
     """
 
-    def mark(function: F) -> F:
-        setattr(function, _MARK, names)
+    def record_needed_secrets(function: F) -> F:
+        setattr(function, _NEEDED_SECRETS, names)
         return function
 
-    return mark
+    return record_needed_secrets
 
 
 def copy_environment_for(build: Callable[..., Any]) -> dict[str, str]:
@@ -47,7 +47,7 @@ def copy_environment_for(build: Callable[..., Any]) -> dict[str, str]:
 
     Contains all variables, unless `needs_secrets` marks the function.
     """
-    needed = getattr(build.func if isinstance(build, partial) else build, _MARK, None)
+    needed = getattr(build.func if isinstance(build, partial) else build, _NEEDED_SECRETS, None)
     return dict(os.environ) if needed is None else copy_environment(needed)
 
 

@@ -44,18 +44,18 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, PRIVATE)
 
 
-def read_own_file(path: Path, most: int) -> bytes:
+def read_own_file(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of a file that no other account can have written.
 
     On Windows the owner and the permissions are not checked.
 
     Args:
         path: The file.
-        most: The largest size in bytes.
+        max_bytes: The largest size in bytes.
 
     Raises:
         OSError: The file cannot be read, is a link or not a regular file, belongs to another
-            account, may be written by others, or is larger than *most*.
+            account, may be written by others, or is larger than *max_bytes*.
     """
     with open_document(path, follow_link=False) as file:
         status = os.fstat(file.fileno())
@@ -63,9 +63,9 @@ def read_own_file(path: Path, most: int) -> bytes:
             raise OSError(errno.EPERM, "it belongs to another account", str(path))
         if os.name != "nt" and status.st_mode & 0o022:
             raise OSError(errno.EPERM, "others may write to it (fix: chmod go-w)", str(path))
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
     return content
 
 
@@ -108,12 +108,12 @@ def check_link(path: Path) -> Path:
             empty file, or an empty file of another account, which could read what is written to it.
     """
     if not path.is_symlink():
-        if path.is_file() and not path.stat().st_size and not _is_own_or_roots(path):
+        if path.is_file() and not path.stat().st_size and not _belongs_to_user_or_root(path):
             raise OSError(errno.EPERM, "it is empty and belongs to another account", str(path))
         return Path(os.path.realpath(path.parent)) / path.name
     real = Path(os.path.realpath(path))
     if (
-        not _is_own_or_roots(path)
+        not _belongs_to_user_or_root(path)
         or not real.exists()
         or (real.is_file() and not real.stat().st_size)
     ):
@@ -121,7 +121,7 @@ def check_link(path: Path) -> Path:
     return real
 
 
-def _is_own_or_roots(path: Path) -> bool:
+def _belongs_to_user_or_root(path: Path) -> bool:
     return os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
 
 
@@ -173,7 +173,7 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
         OSError: The file cannot be written, or *path* is a link or not a regular file.
     """
     refuse_link(path)
-    mode = _read_mode(path)
+    mode = _read_permissions(path)
     # The name cannot be guessed and must be new, so that nobody can plant a file or link there.
     draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
     descriptor = os.open(
@@ -193,7 +193,7 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _read_mode(target: Path) -> int | None:
+def _read_permissions(target: Path) -> int | None:
     """Return the permissions of the file at *target*; ``None`` if there is no file."""
     try:
         mode = target.lstat().st_mode

@@ -144,7 +144,7 @@ class LogSampler:
         with self._lock:
             now = self._clock()
             due = [counted for kind in kinds if (counted := self._count_kind(what, kind, now))]
-            ended = self._end_kinds(now - self._seconds)
+            ended = self._remove_ended_kinds(now - self._seconds)
         if due:
             about |= {
                 "event": what.replace(" ", "_"),
@@ -166,7 +166,7 @@ class LogSampler:
     def flush(self, logger: SafeLogger) -> None:
         """Log the number of skipped records of each kind."""
         with self._lock:
-            ended = self._end_kinds(self._clock())
+            ended = self._remove_ended_kinds(self._clock())
         self._write_counts(logger, ended)
 
     def _write_counts(self, logger: SafeLogger, ended: Iterable[tuple[str, str, int, str]]) -> None:
@@ -195,7 +195,7 @@ class LogSampler:
             f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind,
         )
 
-    def _end_kinds(self, until: float) -> list[tuple[str, str, int, str]]:
+    def _remove_ended_kinds(self, until: float) -> list[tuple[str, str, int, str]]:
         """Remove the kinds that were last logged at *until* or before, and return their counts.
 
         Returns, for each kind with skipped records: *what*, the kind, the count, and a line to log.

@@ -126,7 +126,7 @@ class Observation:
         if not self._running:
             return
         if error is None:
-            self._end(outcome="ok", result=self._result, counts=_count_result(self._result))
+            self._end(outcome="ok", result=self._result, counts=_collect_counts(self._result))
         else:
             outcome = _read_outcome(error)
             self._end(outcome=outcome, reason=_read_reason(error) if outcome == "failed" else "")
@@ -193,7 +193,7 @@ def _read_reason(error: BaseException) -> str:
     return error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
 
 
-def _count_result(result: Any) -> dict[str, int]:
+def _collect_counts(result: Any) -> dict[str, int]:
     if isinstance(result, Reply):
         tokens = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
         return {"llm_calls": result.calls, **tokens}
@@ -245,7 +245,7 @@ def is_telling() -> bool:
 
 
 @contextmanager
-def _mark_telling() -> Iterator[None]:
+def _mark_hook_as_running() -> Iterator[None]:
     mark = [True]
     token = _telling.set(mark)
     try:
@@ -263,7 +263,7 @@ def tell_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
     If the hook returns a coroutine, the coroutine runs in the shared loop for at most
     `HOOK_SECONDS`. Raises the hook's exception, or `TimeoutError`.
     """
-    with _mark_telling():
+    with _mark_hook_as_running():
         pending = hook(retrieval)
         if inspect.isawaitable(pending):
 
@@ -294,7 +294,7 @@ async def atell_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhe
         if inspect.isawaitable(pending):
             await pending
 
-    with _mark_telling():
+    with _mark_hook_as_running():
         # The hook is a task of its own, because a hook that ignores its cancellation must not keep
         # the caller waiting.
         task = asyncio.get_running_loop().create_task(call())

@@ -178,7 +178,7 @@ class Pace:
         *episode* is the number of pauses there had been when the call began.
         """
         if error.reason == "over_budget" and error.retry_after is None:
-            return self._await_room(error)
+            return self._wait_for_room(error)
         if error.reason not in _PASSING:
             self._record_end(error)
             return _Failure.FINAL
@@ -215,7 +215,7 @@ class Pace:
         if is_news or error.retry_after is not None:
             self._pause(now, error.retry_after)
 
-    def _await_room(self, error: ModelError) -> _Failure:
+    def _wait_for_room(self, error: ModelError) -> _Failure:
         """Wait until another call has ended, because it may have cost less than was reserved.
 
         If no other call is running, the budget is spent, and all calls are stopped.
@@ -228,11 +228,11 @@ class Pace:
             self._changed.wait_for(lambda: self.error is not None or self._settled > settled)
         return _Failure.SHARED
 
-    def _pause(self, now: float, rest: float | None) -> None:
-        if rest is None:
-            rest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
+    def _pause(self, now: float, seconds: float | None) -> None:
+        if seconds is None:
+            seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
             self._pauses += 1
-        self._resume_at = max(self._resume_at, now + max(rest, _SHORTEST_PAUSE))
+        self._resume_at = max(self._resume_at, now + max(seconds, _SHORTEST_PAUSE))
 
     def _count_answer(self) -> None:
         self._answers += 1

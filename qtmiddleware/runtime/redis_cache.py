@@ -143,7 +143,7 @@ class RedisCache:
                 with self.in_use:
                     reply = command()
             except Exception as error:
-                if not _is_of_another_type(error):
+                if not _is_wrong_type_error(error):
                     attempt.fail()
                     self.was_reached = False
                     self._log_failure(error)
@@ -177,7 +177,7 @@ class RedisCache:
 _UNREADABLE: Final = object()
 
 
-def _is_of_another_type(error: Exception) -> bool:
+def _is_wrong_type_error(error: Exception) -> bool:
     """Return whether Redis says that the value has another type, such as a list.
 
     In this case Redis works, but another program wrote the value.

@@ -323,16 +323,16 @@ def _observe_flow(flow: Flow[T], observation: Observation, models: Models) -> Fl
 
 
 def observe_steps(
-    flow: Flow[T], within: Observation, models: Models = MappingProxyType({})
+    flow: Flow[T], parent: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """Return *flow* with each of its steps observed as an operation *within* another operation.
+    """Return *flow* with each of its steps observed as an operation within *parent*.
 
     A step that has an observation keeps it. *models* are the models that the steps call.
     """
-    return _observe_steps(flow, within, models) if within.is_observed else flow
+    return _observe_steps(flow, parent, models) if parent.is_observed else flow
 
 
-def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T]:
+def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T]:
     with closing(flow):
         answer: Any = None
         error: Exception | None = None
@@ -342,10 +342,10 @@ def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
             if isinstance(step, Beside):
-                step = replace(step, flow=_observe_steps(step.flow, within, models))
+                step = replace(step, flow=_observe_steps(step.flow, parent, models))
             for leaf in list_leaves(step):
                 if leaf.observation is NOT_OBSERVED:
-                    leaf.observation = _observe_step(leaf, within, models)
+                    leaf.observation = _observe_step(leaf, parent, models)
             answer = error = None
             try:
                 answer = yield step
@@ -353,29 +353,29 @@ def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T
                 error = raised
 
 
-def _observe_step(step: Leaf, within: Observation, models: Models) -> Observation:
+def _observe_step(step: Leaf, parent: Observation, models: Models) -> Observation:
     if isinstance(step, Search):
-        return within.child(
+        return parent.child(
             "search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text
         )
     if isinstance(step, Embed):
-        return observe_embedding(within, models.get("embedding"), step.texts)
+        return observe_embedding(parent, models.get("embedding"), step.texts)
     if isinstance(step, Ask):
         fields = describe_model(step.model or models.get("model"))
-        return within.child("model", step.prompt.mode, content=step.prompt, **fields)
+        return parent.child("model", step.prompt.mode, content=step.prompt, **fields)
     if isinstance(step, Rerank):
         fields = describe_model(models.get("rerank"))
-        return within.child(
+        return parent.child(
             "rerank", counts={"texts": len(step.texts)}, content=step.texts, **fields
         )
     return NOT_OBSERVED
 
 
-def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """Return a new observation of embedding *texts*; it has not started yet."""
-    if not within.is_observed:
-        return within
-    return within.child(
+def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
+    """Return a new observation of embedding *texts* within *parent*; it has not started yet."""
+    if not parent.is_observed:
+        return parent
+    return parent.child(
         "embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder)
     )
 

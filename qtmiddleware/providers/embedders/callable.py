@@ -229,7 +229,7 @@ class CallableEmbedder:
         if isinstance(argument, list):
             argument = list(argument)  # A copy, because the function may change its argument.
         returned = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-        return returned if inspect.isawaitable(returned) else _read_iterator(returned)
+        return returned if inspect.isawaitable(returned) else _list_if_iterator(returned)
 
     async def _acall(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call, fn, argument)
@@ -266,7 +266,7 @@ class CallableEmbedder:
             else [*texts, next(probe for probe in _PROBES if probe != texts[0])]
         )
         list_attempt = yield from self._try_call(sent, len(sent))
-        if list_attempt.vectors and not _are_alike(list_attempt.vectors):
+        if list_attempt.vectors and not _are_nearly_equal(list_attempt.vectors):
             self._contract = Contract.MANY
             return list_attempt.vectors[: len(texts)]
         text_attempt, other_attempt = (
@@ -274,34 +274,40 @@ class CallableEmbedder:
             (yield from self._probe(_PROBES[1])),
         )
         if text_attempt.vectors and other_attempt.vectors:
-            if (yield from self._reads_whole(text_attempt.vectors[0], other_attempt.vectors[0])):
+            if (
+                yield from self._reads_whole_texts(
+                    text_attempt.vectors[0], other_attempt.vectors[0]
+                )
+            ):
                 self._contract = Contract.ONE
                 return (yield from self._embed_singly(texts))
-            text_attempt = text_attempt._replace(came="treated the text as a list of letters")
-        elif list_attempt.vectors and (yield from self._keeps_texts_apart()):
+            text_attempt = text_attempt._replace(report="treated the text as a list of letters")
+        elif list_attempt.vectors and (yield from self._embeds_list_items_separately()):
             self._contract = Contract.MANY
             return list_attempt.vectors[: len(texts)]
         if (error := _choose_error(text_attempt.error, list_attempt.error)) is not None:
             raise error
         raise EmbeddingError(
             f"{self._name} must be {Contract.ONE.value} or {Contract.MANY.value}. "
-            f"Given a text it {text_attempt.came}; given a list of {len(sent)} texts it"
-            f" {list_attempt.came}"
+            f"Given a text it {text_attempt.report}; given a list of {len(sent)} texts it"
+            f" {list_attempt.report}"
         ) from (text_attempt.error or list_attempt.error)
 
-    def _reads_whole(self, vector: list[float], other: list[float]) -> Generator[_Calls, Any, bool]:
-        """Return whether *vector* and *other* represent whole texts, not only first letters.
+    def _reads_whole_texts(
+        self, vector: list[float], other_vector: list[float]
+    ) -> Generator[_Calls, Any, bool]:
+        """Return whether *vector* and *other_vector* represent whole texts, not only first letters.
 
-        *vector* and *other* belong to the two probes, which begin with the same letter. If the
-        vectors are equal, the function may return one vector for every text, as in tests. In this
-        case a third call, with a list, decides.
+        The two vectors belong to the two probes, which begin with the same letter. If the vectors
+        are equal, the function may return one vector for every text, as in tests. In this case a
+        third call, with a list, decides.
         """
-        if not _are_alike([vector, other]):
+        if not _are_nearly_equal([vector, other_vector]):
             return True
         attempt = yield from self._probe([_PROBES[0]])
-        return _are_alike([vector, *(attempt.vectors or ())])
+        return _are_nearly_equal([vector, *(attempt.vectors or ())])
 
-    def _keeps_texts_apart(self) -> Generator[_Calls, Any, bool]:
+    def _embeds_list_items_separately(self) -> Generator[_Calls, Any, bool]:
         """Return whether a text's vector in a list of two texts equals its vector in a list of one.
 
         Used if different texts had equal vectors.
@@ -311,7 +317,7 @@ class CallableEmbedder:
             (yield from self._probe([_PROBES[1]])),
         )
         return (
-            _are_alike([*pair.vectors[1:], *alone.vectors])
+            _are_nearly_equal([*pair.vectors[1:], *alone.vectors])
             if pair.vectors and alone.vectors
             else False
         )
@@ -334,14 +340,14 @@ class CallableEmbedder:
         try:
             (returned,) = yield [argument]
         except Exception as error:
-            return _Attempt(error=error, came=f"raised {type(error).__name__}")
+            return _Attempt(error=error, report=f"raised {type(error).__name__}")
         try:
             vectors = self._read(returned, count, self._dimension)
         except EmbeddingError as error:
             problem = str(error).removeprefix(f"{self._name} returned ")
-            return _Attempt(came=f"returned {type(returned).__name__} ({problem})")
+            return _Attempt(report=f"returned {type(returned).__name__} ({problem})")
         return _Attempt(
-            vectors, came="returned the same vector for each" if count > 1 else "returned one"
+            vectors, report="returned the same vector for each" if count > 1 else "returned one"
         )
 
     def _read(self, returned: Any, count: int, dimension: int | None) -> Vectors:
@@ -366,7 +372,7 @@ class CallableEmbedder:
             )
         elif isinstance(returned, Mapping | Set):
             returned = None
-        elif _is_flat(returned):
+        elif _is_single_vector(returned):
             if count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {count} texts")
             returned = [returned]
@@ -379,19 +385,19 @@ class _Attempt(NamedTuple):
     Attributes:
         vectors: The checked vectors, or ``None``.
         error: The function's exception, if it raised one.
-        came: A description of the result for error messages.
+        report: A description of the result for error messages.
     """
 
     vectors: _Vectors | None = None
     error: Exception | None = None
-    came: str = ""
+    report: str = ""
 
 
 async def _await_result(pending: Awaitable[Any]) -> Any:
-    return _read_iterator(await pending)
+    return _list_if_iterator(await pending)
 
 
-def _read_iterator(returned: Any) -> Any:
+def _list_if_iterator(returned: Any) -> Any:
     """Return the list of the items if *returned* is an iterator, else *returned* itself."""
     return list(returned) if isinstance(returned, Iterator) else returned
 
@@ -483,7 +489,7 @@ def _read_contract(annotation: Any) -> Contract | None:
     )
 
 
-def _is_flat(returned: Any) -> bool:
+def _is_single_vector(returned: Any) -> bool:
     """Return whether *returned* is a single vector, that is, whether its first item is a number.
 
     In an array or tensor, a number is an item without dimensions.
@@ -497,7 +503,7 @@ def _is_flat(returned: Any) -> bool:
     return False
 
 
-def _are_alike(vectors: _Vectors) -> bool:
+def _are_nearly_equal(vectors: _Vectors) -> bool:
     """Return whether all vectors are equal within a tolerance (relative 1e-4, absolute 1e-6).
 
     A service's vectors for the same text differ slightly from call to call.

@@ -235,7 +235,7 @@ class OpenAIEmbedder:
             try:
                 return self._send(client, texts, deadline)
             except Exception as error:
-                pause = _pause_after(error, tries) if tries <= retries else NEVER
+                pause = _choose_pause(error, tries) if tries <= retries else NEVER
                 if pause >= deadline.remaining():
                     raise
             time.sleep(pause)
@@ -302,9 +302,9 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
     return groups
 
 
-def cut_to_bytes(text: str, most: int) -> str:
-    """Return the beginning of *text* that fits in *most* bytes of UTF-8."""
-    return text.encode()[:most].decode(errors="ignore")
+def cut_to_bytes(text: str, max_bytes: int) -> str:
+    """Return the beginning of *text* that fits in *max_bytes* bytes of UTF-8."""
+    return text.encode()[:max_bytes].decode(errors="ignore")
 
 
 def _halve(texts: list[str]) -> list[list[str]]:
@@ -329,7 +329,7 @@ def _is_out_of_quota(error: Exception) -> bool:
     return read_body_field(error, "code") == "insufficient_quota"
 
 
-def _pause_after(error: Exception, tries: int) -> float:
+def _choose_pause(error: Exception, tries: int) -> float:
     """Return the seconds to wait after *error* before a retry; infinite if a retry cannot help.
 
     *tries* is the number of tries so far.

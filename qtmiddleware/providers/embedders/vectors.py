@@ -29,10 +29,10 @@ class Vectors(list[list[float]]):
         super().__init__(vectors)
         self.input_tokens = input_tokens
 
-    def add(self, more: Vectors) -> None:
-        """Append the vectors of *more*, and add the tokens of *more* to *input_tokens*."""
-        self.extend(more)
-        self.input_tokens += more.input_tokens
+    def add(self, vectors: Vectors) -> None:
+        """Append *vectors*, and add their number of input tokens."""
+        self.extend(vectors)
+        self.input_tokens += vectors.input_tokens
 
 
 def check_vectors(returned: Any, count: int, *, dimension: int | None, name: str) -> Vectors:

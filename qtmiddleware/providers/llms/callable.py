@@ -116,12 +116,12 @@ class CallableModel:
         return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
 
     async def _await_reply(
-        self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline
+        self, start_call: Callable[[], Any], prompt: Prompt, deadline: Deadline
     ) -> Reply:
         seconds = check_time_left(deadline)
         try:
             async with asyncio.timeout(None if seconds == NEVER else seconds) as scope:
-                answer = begin()
+                answer = start_call()
                 while inspect.isawaitable(answer):
                     answer = await answer
         except Overloaded:

@@ -14,17 +14,17 @@ from qtmiddleware.types import Deadline
 
 
 def check_time_left(
-    deadline: Deadline, otherwise: str = "no time was left to call the language model"
+    deadline: Deadline, message: str = "no time was left to call the language model"
 ) -> float:
     """Return the seconds until *deadline*; infinite if there is no deadline.
 
-    If no time is left, raises `ModelError` with the message *otherwise*. The reason is
-    ``cancelled`` if the deadline was cancelled, else ``timeout``.
+    If no time is left, raises `ModelError` with *message*. The reason is ``cancelled`` if the
+    deadline was cancelled, else ``timeout``.
     """
     seconds = deadline.remaining()
     if seconds <= 0:
         # A cancelled deadline has the time 0.
-        raise ModelError("timeout" if deadline.at > 0 else "cancelled", otherwise)
+        raise ModelError("timeout" if deadline.at > 0 else "cancelled", message)
     return seconds
 
 

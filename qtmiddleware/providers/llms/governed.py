@@ -239,7 +239,7 @@ class _Call:
         elif error is None:
             self._attempt.succeed()
         elif not isinstance(error, Exception):
-            self._record_given_up()
+            self._record_abandonment()
         elif find_defect(error, self._model.name, self._model.inner):
             self._attempt.abandon()
         else:
@@ -249,7 +249,7 @@ class _Call:
         if error.is_free and not self._has_output:
             self._reserved.settle(0, 0.0)
         if error.reason == "cancelled":
-            self._record_given_up()
+            self._record_abandonment()
         elif error.reason == "timeout":
             self._attempt.time_out()
         elif error.reason in ("failed", "overloaded"):
@@ -259,7 +259,7 @@ class _Call:
         else:
             self._attempt.fail(limit_pause(error.retry_after))
 
-    def _record_given_up(self) -> None:
+    def _record_abandonment(self) -> None:
         if monotonic() >= self._until - _NEARLY:
             self._attempt.time_out()
         else:

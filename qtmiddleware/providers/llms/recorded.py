@@ -74,16 +74,16 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def fit_shape(value: Any, wanted: ReplyField) -> Any:
-    """Return *value* if it has the shape of the field *wanted*, else ``None`` or an empty list."""
-    if wanted.shape != "list":
+def fit_shape(value: Any, reply_field: ReplyField) -> Any:
+    """Return *value* if it has the shape of *reply_field*, else ``None`` or an empty list."""
+    if reply_field.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
     items = (
         [item for item in value if isinstance(item, str) and item.strip()]
         if isinstance(value, list)
         else []
     )
-    return items[: wanted.max_items or None]
+    return items[: reply_field.max_items or None]
 
 
 def normalise(text: Any) -> str:
@@ -98,7 +98,7 @@ def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     message that equals *query*.
     """
     turns = (
-        (_read_part(message, "role"), normalise(_read_part(message, "content")))
+        (_read_message_field(message, "role"), normalise(_read_message_field(message, "content")))
         for message in history
     )
     contents = [text for role, text in turns if text and role != "system"]
@@ -107,7 +107,7 @@ def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     return tuple(contents)
 
 
-def _read_part(message: Any, name: str) -> Any:
+def _read_message_field(message: Any, name: str) -> Any:
     return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
 
 
@@ -171,7 +171,7 @@ class RecordedModel:
         queries_by_id = {str(query["_id"]): _read_query(query) for query in queries}
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
-            self._index(record, queries_by_id)
+            self._add_record(record, queries_by_id)
         if total and not self._by_text and not self._by_standalone:
             raise ConfigError(
                 f"none of the {total} recorded replies names its query; pass queries="
@@ -203,7 +203,7 @@ class RecordedModel:
             ModelError: ``unrecorded`` if there is no record; ``empty`` if the record has none of
                 the requested fields.
         """
-        entry = self._find(prompt)
+        entry = self._find_entry(prompt)
         if entry is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
         requested = [
@@ -224,9 +224,10 @@ class RecordedModel:
         """Return the recorded reply to *prompt*, like `complete`."""
         return self.complete(prompt, deadline)
 
-    def _index(
+    def _add_record(
         self, record: Mapping[str, Any], queries_by_id: Mapping[str, tuple[str, tuple[str, ...]]]
     ) -> None:
+        """Add *record* to the indexes of texts and standalone forms."""
         key = str(record.get("_id", ""))
         query_text, history = queries_by_id.get(key, ("", None))
         text = normalise(record.get("query") or query_text)
@@ -243,14 +244,15 @@ class RecordedModel:
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
 
-    def _find(self, prompt: Prompt) -> _Entry | None:
+    def _find_entry(self, prompt: Prompt) -> _Entry | None:
+        """Return the record for *prompt*; ``None`` if there is none or several fit equally well."""
         text = normalise(prompt.query)
         entries = self._by_text.get(text, {}).values()
         if not (contents := read_contents(prompt.history, text)):
             plain = (entry for entry in entries if not entry.in_conversation)
             return next(plain, None) or self._by_standalone.get(text)
         ranked = [
-            (_count_common_end(entry.history or (), contents), entry)
+            (_count_equal_last_messages(entry.history or (), contents), entry)
             for entry in entries
             if entry.in_conversation
         ]
@@ -274,22 +276,24 @@ def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return text, read_contents((query.get("metadata") or {}).get("history") or (), text)
 
 
-def _count_common_end(contents: Sequence[str], other_contents: Sequence[str]) -> tuple[int, bool]:
+def _count_equal_last_messages(
+    contents: Sequence[str], other_contents: Sequence[str]
+) -> tuple[int, bool]:
     """Return how many messages at the end are equal, and whether both conversations are equal."""
     count = 0
     for message, other_message in zip(reversed(contents), reversed(other_contents), strict=False):
-        if not _is_same(message, other_message):
+        if not _are_same_message(message, other_message):
             break
         count += 1
     return count, len(contents) == len(other_contents) == count
 
 
-def _is_same(message: str, other: str) -> bool:
-    """Return whether two messages are equal, or one is a cut form of the other.
+def _are_same_message(message: str, other_message: str) -> bool:
+    """Return whether two messages are equal, or one of them is a cut form of the other.
 
     Prompts cut long messages and end the cut message with an ellipsis.
     """
-    short, full = sorted((message, other), key=len)
+    short, full = sorted((message, other_message), key=len)
     return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
 
 

@@ -170,9 +170,9 @@ def make_chunk(
     return {"choices": choices, "usage": usage, "model": model, "id": id_}
 
 
-def count_tokens(read: int | None, written: int | None) -> Chunk:
-    """Return the numbers of tokens *read* and *written*, in the form that a completion has."""
-    return {"prompt_tokens": read or 0, "completion_tokens": written or 0}
+def count_tokens(input_tokens: int | None, output_tokens: int | None) -> Chunk:
+    """Return the token counts in the form that a completion has."""
+    return {"prompt_tokens": input_tokens or 0, "completion_tokens": output_tokens or 0}
 
 
 @dataclass
@@ -364,7 +364,9 @@ def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> Vendor
     return VendorModel(vendor, model, client=client, **read_options(settings))
 
 
-def provide(vendor: Vendor) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
+def make_provider_functions(
+    vendor: Vendor,
+) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
     """Return the functions ``accepts`` and ``make_model`` of a vendor's module.
 
     `MODEL_PROVIDERS` needs both.

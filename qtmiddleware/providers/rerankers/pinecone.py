@@ -65,7 +65,7 @@ class PineconeReranker:
         for start in range(0, len(positions), most):
             batch = positions[start : start + most]
             with self.in_use:
-                scores_of_batch = self._judge(query, [texts[position] for position in batch])
+                scores_of_batch = self._score_batch(query, [texts[position] for position in batch])
             for position, score in scores_of_batch.items():
                 scores[batch[position]] = score
         return scores
@@ -77,7 +77,7 @@ class PineconeReranker:
         if callable(close := getattr(client, "close", None)):
             close()
 
-    def _judge(self, query: str, texts: list[str]) -> dict[int, float]:
+    def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
         """Return the score of each of *texts*, by the text's position."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
         answer = self._choose_client().inference.rerank(

@@ -111,29 +111,31 @@ class _Batch:
 
     def __init__(
         self,
-        together: Together,
+        group: Together,
         performer: Performer,
         context: Context,
         tell: Callable[[list[Outcome]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._steps = together.steps
-        self._deadline = together.deadline
+        self._steps = group.steps
+        self._deadline = group.deadline
         self._performer = performer
         self._context = context
         self._tell: Callable[[list[Outcome]], None] | None = tell
-        self._outcomes: list[Outcome | None] = [None] * len(together.steps)
-        self._open = len(together.steps)
+        self._outcomes: list[Outcome | None] = [None] * len(group.steps)
+        self._open = len(group.steps)
         self._next = 0
         self._begun: dict[int, float] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        seconds = together.deadline.remaining()
-        self._timer = None if seconds == NEVER else self._loop.call_later(seconds, self._end_late)
+        seconds = group.deadline.remaining()
+        self._timer = (
+            None if seconds == NEVER else self._loop.call_later(seconds, self._end_at_deadline)
+        )
 
     def launch(self, count: int) -> None:
         """Begin up to *count* of the waiting steps; begin none if the deadline has passed."""
         if self._deadline.passed:
-            self._end_late()
+            self._end_at_deadline()
         elif not self._open:
             self._end()
         while count and self._next < len(self._steps) and self._tell is not None:
@@ -144,7 +146,7 @@ class _Batch:
             # A factory of eager tasks may have performed the step already.
             if self._outcomes and self._outcomes[position] is None:
                 self._tasks[position] = task
-                task.add_done_callback(self._read_task)
+                task.add_done_callback(self._record_ended_task)
 
     async def _perform(self, position: int) -> None:
         """Perform the step at *position* and record its outcome."""
@@ -158,21 +160,21 @@ class _Batch:
             outcome = Outcome(error=error)
         if (task := self._tasks.pop(position, None)) is not None:
             # The outcome is reported here, so the loop need not call back in its next iteration.
-            task.remove_done_callback(self._read_task)
-        self._land(position, outcome)
+            task.remove_done_callback(self._record_ended_task)
+        self._record_outcome(position, outcome)
         # Breaks a reference cycle: in Python 3.12 and 3.13 an error's traceback refers to this
         # frame.
         del outcome
 
-    def _read_task(self, task: asyncio.Task[None]) -> None:
+    def _record_ended_task(self, task: asyncio.Task[None]) -> None:
         """Record the outcome of a *task* that was cancelled or that ended with an interrupt."""
         position = next(key for key, other in self._tasks.items() if other is task)
         del self._tasks[position]
         error = None if task.cancelled() else task.exception()
         outcome = self._describe_late(position) if error is None else Outcome(error=error)
-        self._land(position, outcome)
+        self._record_outcome(position, outcome)
 
-    def _land(self, position: int, outcome: Outcome) -> None:
+    def _record_outcome(self, position: int, outcome: Outcome) -> None:
         """Store *outcome* for the step at *position*, and begin the next step or end the batch."""
         if self._tell is None:
             return
@@ -183,7 +185,7 @@ class _Batch:
         elif self._next < len(self._steps):
             self.launch(1)
 
-    def _end_late(self) -> None:
+    def _end_at_deadline(self) -> None:
         """Cancel the running steps at the deadline, and report the outcomes after the cleanup."""
         self._next = len(self._steps)
         if self._cancel("late"):
@@ -198,7 +200,7 @@ class _Batch:
             self._timer.cancel()
         if tell is not None:
             for task in self._tasks.values():
-                task.remove_done_callback(self._read_task)
+                task.remove_done_callback(self._record_ended_task)
             outcomes, self._outcomes = self._outcomes, []
             tell(
                 [
@@ -247,14 +249,12 @@ def _settle(future: asyncio.Future[T], value: T) -> None:
         future.set_result(value)
 
 
-async def _perform_together(
-    together: Together, performer: Performer, context: Context
-) -> list[Outcome]:
-    """Perform the steps of *together* at the same time and return their outcomes."""
+async def _perform_group(group: Together, performer: Performer, context: Context) -> list[Outcome]:
+    """Perform the steps of *group* at the same time and return their outcomes."""
     outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-    batch = _Batch(together, performer, context, partial(_settle, outcomes))
+    batch = _Batch(group, performer, context, partial(_settle, outcomes))
     try:
-        batch.launch(together.limit)
+        batch.launch(group.limit)
         return await outcomes
     finally:
         await batch.close()
@@ -268,13 +268,13 @@ class _Branch:
 
     __slots__ = ("_batch", "_context", "_flow", "_performer", "_places", "_step", "outcome")
 
-    def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
+    def __init__(self, step: Beside, performer: Performer, context: Context) -> None:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._flow = beside.flow
+        self._flow = step.flow
         self._performer = performer
         self._context = context
         # The caller's search takes one of the places.
-        self._places = beside.limit - 1
+        self._places = step.limit - 1
         self._step: Step | None = None
         self._batch: _Batch | None = None
 
@@ -294,11 +294,11 @@ class _Branch:
             if not isinstance(error, Exception):
                 raise
         else:
-            together = (
+            group = (
                 step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
-            self._batch = batch = _Batch(together, self._performer, self._context, self.advance)
-            batch.launch(min(self._places, together.limit))
+            self._batch = batch = _Batch(group, self._performer, self._context, self.advance)
+            batch.launch(min(self._places, group.limit))
 
     async def finish(self, search: Outcome) -> list[Outcome]:
         """Return two outcomes: the outcome of the caller's *search* and the outcome of the flow.
@@ -323,13 +323,13 @@ class _Branch:
             self._context.run(self._flow.close)
 
 
-async def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
-    """Perform the search in the caller's own task, with the flow running at the same time."""
-    branch = _Branch(beside, performer, context.copy())
+async def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
+    """Perform the search of *step* in this task, with the flow running at the same time."""
+    branch = _Branch(step, performer, context.copy())
     try:
         branch.advance()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return await branch.finish(await _attempt(beside.search, performer, perf_counter()))
+        return await branch.finish(await _attempt(step.search, performer, perf_counter()))
     finally:
         await branch.close()
 
@@ -342,10 +342,10 @@ async def arun(flow: Flow[T], performer: Performer) -> T:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(await _perform_together(step, performer, context))
+                step = flow.send(await _perform_group(step, performer, context))
                 continue
             if isinstance(step, Beside):
-                step = flow.send(await _perform_beside(step, performer, context))
+                step = flow.send(await _perform_with_flow(step, performer, context))
                 continue
             try:
                 answer = await _perform(step, performer)

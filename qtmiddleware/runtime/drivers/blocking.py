@@ -78,33 +78,35 @@ def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exc
 class _Batch:
     """Steps that threads perform for one waiting caller.
 
-    If *go_on* is given, the thread that completes the batch calls *go_on*, and works on the batch
-    that *go_on* returns.
+    If *continue_flow* is given, the thread that completes the batch calls *continue_flow*, and then
+    works on the batch that *continue_flow* returns.
     """
 
     def __init__(
         self,
-        together: Together,
+        group: Together,
         performer: Performer,
         context: Context,
-        go_on: Callable[[_Batch], _Batch | None] | None = None,
+        continue_flow: Callable[[_Batch], _Batch | None] | None = None,
     ) -> None:
-        self.steps = together.steps
-        self.deadline = together.deadline
-        self._outcomes: list[Outcome | None] = [None] * len(together.steps)
+        self.steps = group.steps
+        self.deadline = group.deadline
+        self._outcomes: list[Outcome | None] = [None] * len(group.steps)
         self._performer = performer
         self._context = context
-        self._go_on = go_on
+        self._continue_flow = continue_flow
         self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._open = len(together.steps)
+        self._open = len(group.steps)
         self._is_over = False
         self.has_begun = False
         self._running: dict[int, float] = {}
         self._waiting: deque[int] = deque()
-        for position, step in enumerate(together.steps):
+        for position, step in enumerate(group.steps):
             if isinstance(step, Join):
                 # The flight calls back when it lands, so no thread needs to wait for it.
-                step.flight.result.add_done_callback(partial(self._land, position, perf_counter()))
+                step.flight.result.add_done_callback(
+                    partial(self._record_flight, position, perf_counter())
+                )
             else:
                 self._waiting.append(position)
 
@@ -113,12 +115,12 @@ class _Batch:
         """Whether every outcome has arrived and none has been collected yet."""
         return self._done.qsize() == len(self.steps)
 
-    def _land(self, position: int, began: float, result: Future[Any]) -> None:
+    def _record_flight(self, position: int, began: float, result: Future[Any]) -> None:
         """Store the *result* of a flight as the outcome of the step at *position*."""
         self._done.put(
             (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
         )
-        if self._go_on is not None and self.is_complete:
+        if self._continue_flow is not None and self.is_complete:
             # This thread belongs to the flight's leader, which answers another question and must
             # not do this question's work.
             with suppress(ModelError):
@@ -148,7 +150,11 @@ class _Batch:
         batch: _Batch | None = self
         while batch is not None:
             batch.perform_steps()
-            batch = batch._go_on(batch) if batch._go_on is not None and batch.is_complete else None
+            batch = (
+                batch._continue_flow(batch)
+                if batch._continue_flow is not None and batch.is_complete
+                else None
+            )
 
     def perform_steps(self) -> None:
         """Perform the waiting steps one after another in this thread."""
@@ -205,11 +211,11 @@ class _Batch:
         return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _perform_together(together: Together, performer: Performer, context: Context) -> list[Outcome]:
-    """Perform the steps of *together* at the same time and return their outcomes."""
-    batch = _Batch(together, performer, context)
+def _perform_group(group: Together, performer: Performer, context: Context) -> list[Outcome]:
+    """Perform the steps of *group* at the same time and return their outcomes."""
+    batch = _Batch(group, performer, context)
     try:
-        batch.launch(together.limit)
+        batch.launch(group.limit)
         return batch.wait()
     finally:
         batch.give_up("cancelled")
@@ -222,12 +228,12 @@ class _Branch:
     the search, the caller's thread starts the batches. No thread only waits for other threads.
     """
 
-    def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
-        self._flow = beside.flow
+    def __init__(self, step: Beside, performer: Performer, context: Context) -> None:
+        self._flow = step.flow
         self._performer = performer
         self._context = context
         # The caller's search takes one of the places.
-        self._places = beside.limit - 1
+        self._places = step.limit - 1
         # Re-entrant: when the process is ending and no thread can start, a step is performed by the
         # thread that tried to start one.
         self._lock = threading.RLock()
@@ -266,7 +272,7 @@ class _Branch:
                 batch.give_up("cancelled")
             self._flow.close()
 
-    def _go_on(self, batch: _Batch) -> _Batch | None:
+    def _continue_flow(self, batch: _Batch) -> _Batch | None:
         """Continue the flow after the complete *batch*, and return the flow's next batch.
 
         Returns ``None`` if the caller's thread continues the flow.
@@ -293,11 +299,11 @@ class _Branch:
             except Exception as error:
                 self._outcome = Outcome(error=error)
                 return
-            together = (
+            group = (
                 step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
-            batch = _Batch(together, self._performer, self._context, self._go_on)
-            batch.launch(min(self._places, together.limit), has_thread=has_thread)
+            batch = _Batch(group, self._performer, self._context, self._continue_flow)
+            batch.launch(min(self._places, group.limit), has_thread=has_thread)
             self._batch = batch
             if batch.has_begun or not batch.is_complete:
                 # A thread that has begun calls this again when the batch is complete.
@@ -305,14 +311,14 @@ class _Branch:
             outcomes = batch.wait()
 
 
-def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
+def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
     # A copy of its own, because the flow's code runs in it, in different threads one after another.
-    """Perform the search in the caller's own thread, with the flow running at the same time."""
-    branch = _Branch(beside, performer, context.copy())
+    """Perform the search of *step* in this thread, with the flow running at the same time."""
+    branch = _Branch(step, performer, context.copy())
     try:
         branch.start()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return branch.finish(_attempt(beside.search, performer))
+        return branch.finish(_attempt(step.search, performer))
     finally:
         branch.close()
 
@@ -325,10 +331,10 @@ def run(flow: Flow[T], performer: Performer) -> T:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(_perform_together(step, performer, context))
+                step = flow.send(_perform_group(step, performer, context))
                 continue
             if isinstance(step, Beside):
-                step = flow.send(_perform_beside(step, performer, context))
+                step = flow.send(_perform_with_flow(step, performer, context))
                 continue
             try:
                 answer = _perform(step, performer)

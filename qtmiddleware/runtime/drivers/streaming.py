@@ -54,7 +54,7 @@ def stream(
         ModelError: The model failed or was late, or no thread is free.
     """
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-    context = _enter(observation, bulkhead)
+    context = _start_observation(observation, bulkhead)
     with observation:
         _start_reading(model, prompt, deadline, bulkhead, context, items.put)
         piece: Piece | None = None
@@ -88,11 +88,11 @@ async def astream(
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a reply like `stream`, without blocking the running loop."""
     items: asyncio.Queue[_Item] = asyncio.Queue()
-    context = _enter(observation, bulkhead)
+    context = _start_observation(observation, bulkhead)
     with observation:
         task = None
         if getattr(model, "can_async", True):
-            reading = _aread(model, prompt, deadline, items.put_nowait)
+            reading = _aread_pieces(model, prompt, deadline, items.put_nowait)
             task = context.run(asyncio.create_task, reading)
         else:
             loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ def _count_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
     return min(seconds, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else seconds
 
 
-def _enter(observation: Observation, bulkhead: Bulkhead) -> Context:
+def _start_observation(observation: Observation, bulkhead: Bulkhead) -> Context:
     """Start *observation* in a new context, and return the context for reading the model.
 
     An observer may set variables in the new context, such as the current span. The caller's context
@@ -151,10 +151,12 @@ def _start_reading(
     context: Context,
     put: Callable[[_Item], None],
 ) -> None:
-    bulkhead.start(partial(context.run, _read, model, prompt, deadline, put))
+    bulkhead.start(partial(context.run, _read_pieces, model, prompt, deadline, put))
 
 
-def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+def _read_pieces(
+    model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]
+) -> None:
     try:
         with closing(model.stream(prompt, deadline)) as pieces:
             for piece in pieces:
@@ -168,7 +170,7 @@ def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item],
         put(_END)
 
 
-async def _aread(
+async def _aread_pieces(
     model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]
 ) -> None:
     try:

@@ -52,11 +52,11 @@ class OpenAIModel:
     model thinks, 10,000 tokens are added to the limit, and no temperature is sent.
 
     **Time.** Every request times out at the deadline. The SDK's retries are turned off, because
-    they sleep as long as the server says and ignore the deadline. A user's async client that cannot
-    be copied keeps its retries, because the call is cancelled at the deadline. A synchronous call
-    may last longer than the deadline by one read, or more if a server sends its headers very
-    slowly. At most 64 KiB of an error's body are kept. `Reply.calls` counts the requests for
-    stepping down, and the retries of the request that succeeded.
+    they sleep as long as the server says and ignore the deadline. A user's async client keeps its
+    retries, because the call is cancelled at the deadline. A synchronous call may last longer than
+    the deadline by one read, or more if a server sends its headers very slowly. At most 64 KiB of
+    an error's body are kept. `Reply.calls` counts the requests for stepping down, and the retries
+    of the request that succeeded.
 
     **Streams.** Pieces are yielded as the server sends them. A server that does not stream is asked
     for the whole answer, which is the only piece. A `Reply` that is not the last item means that

@@ -39,7 +39,7 @@ _RESOURCE: Final = "chat.completions"
 # How many seconds closing waits for the background loop, which a user's coroutine may block.
 _CLOSE_SECONDS: Final = 5.0
 
-_OfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
+_ClientsOfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
 """The async client that each `Clients` has in one event loop, with the generator that closes it."""
 # Event loops hold their tasks weakly, so running tasks are kept here.
 _closing: Final[set[asyncio.Task[None]]] = set()
@@ -137,7 +137,7 @@ class Clients:
         client_and_lifetime = clients.get(self)
         if client_and_lifetime is None or client_and_lifetime[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
-                client = self._make(is_async=True) if self._own else self._copy(given_client)
+                client = self._make_client(is_async=True) if self._own else self._copy(given_client)
             client_and_lifetime = clients[self] = client, _close_at_end(client)
             self._loops = {
                 key: loop_ref for key, loop_ref in self._loops.items() if loop_ref() is not None
@@ -155,9 +155,9 @@ class Clients:
         The next call makes new clients.
         """
         self._per_process.close()
-        if self._was_in_background():
+        if self._forget_background_client():
             with suppress(TimeoutError):
-                run_in_background_loop(self._close_here, _CLOSE_SECONDS)
+                run_in_background_loop(self._close_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
         """Close the clients made here for this process, this event loop and the background loop.
@@ -165,11 +165,11 @@ class Clients:
         The next call makes new clients.
         """
         self._per_process.close()
-        await self._close_here()
-        if self._was_in_background():
+        await self._close_in_running_loop()
+        if self._forget_background_client():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    await await_in_background_loop(self._close_here)
+                    await await_in_background_loop(self._close_in_running_loop)
 
     def _close_without_waiting(self) -> None:
         """Close the sync client of this process, and let each event loop close its own client."""
@@ -184,11 +184,13 @@ class Clients:
                 if loop is not None and lifetime is not None:
                     loop.call_soon_threadsafe(_close_soon, lifetime)
 
-    def _was_in_background(self) -> bool:
+    def _forget_background_client(self) -> bool:
+        """Forget the client in the background loop; return whether this process had one."""
         process, self._in_background = self._in_background, None
         return process == os.getpid()
 
-    async def _close_here(self) -> None:
+    async def _close_in_running_loop(self) -> None:
+        """Close the client that was made for the running event loop."""
         _, lifetime = _find_clients(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
@@ -202,10 +204,10 @@ class Clients:
     def _make_sync(self) -> Any:
         with explained(partial(ModelError, "unavailable")):
             if self._own:
-                return self._make(is_async=False)
+                return self._make_client(is_async=False)
             return copy_with_own_connections(self._given_sync).with_options(max_retries=0)
 
-    def _make(self, *, is_async: bool) -> Any:
+    def _make_client(self, *, is_async: bool) -> Any:
         if not is_reachable(self._base_url):
             raise ModelError(
                 "unauthorized",
@@ -218,7 +220,7 @@ class Clients:
         )
 
 
-def _find_clients(loop: asyncio.AbstractEventLoop) -> _OfLoop:
+def _find_clients(loop: asyncio.AbstractEventLoop) -> _ClientsOfLoop:
     """Return the clients made for *loop*, which are stored in an attribute of *loop* itself.
 
     The clients refer to the loop, so any other place would keep the loop alive. This way, a loop
@@ -227,7 +229,7 @@ def _find_clients(loop: asyncio.AbstractEventLoop) -> _OfLoop:
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
     except AttributeError:
-        clients: _OfLoop = WeakKeyDictionary()
+        clients: _ClientsOfLoop = WeakKeyDictionary()
         loop._qtmiddleware_clients = clients  # type: ignore[attr-defined]
         return clients
 

@@ -59,10 +59,12 @@ class Collector:
         return whole
 
 
-def check_size(size: int, most: int) -> None:
-    """Raise `ModelError` if *size*, the bytes of an answer, exceeds *most*."""
-    if size > most:
-        raise ModelError("too_long", f"the model's answer is larger than {most} bytes, the limit")
+def check_size(size: int, max_bytes: int) -> None:
+    """Raise `ModelError` if *size*, the bytes of an answer, exceeds *max_bytes*."""
+    if size > max_bytes:
+        raise ModelError(
+            "too_long", f"the model's answer is larger than {max_bytes} bytes, the limit"
+        )
 
 
 def read_reply(raw: Any) -> Reply:
