@@ -265,7 +265,7 @@ def _bound_body(response: Any) -> None:
         body = bytearray()
         for chunk in response.iter_bytes():
             body += chunk
-            if _is_enough(body, response):
+            if _must_stop_reading(body, response):
                 break
         response.close()
         # From here on `read` returns this.
@@ -277,13 +277,13 @@ async def _abound_body(response: Any) -> None:
         body = bytearray()
         async for chunk in response.aiter_bytes():
             body += chunk
-            if _is_enough(body, response):
+            if _must_stop_reading(body, response):
                 break
         await response.aclose()
         response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-def _is_enough(body: bytearray, response: Any) -> bool:
+def _must_stop_reading(body: bytearray, response: Any) -> bool:
     return len(body) >= MOST_ERROR_BYTES or bool(response.request.extensions[_DEADLINE].passed)
 
 
@@ -293,7 +293,7 @@ def status_of(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def is_any_of(error: Exception, names: frozenset[str]) -> bool:
+def has_class_named(error: Exception, names: frozenset[str]) -> bool:
     """Return whether *error* is an instance of a class whose name is in *names*."""
     return any(ancestor.__name__ in names for ancestor in type(error).__mro__)
 
@@ -433,9 +433,9 @@ def choose_reason(status: int) -> str:
 
 
 def _choose_error_reason(error: Exception, status: int | None) -> str:
-    if is_any_of(error, TIMEOUTS):
+    if has_class_named(error, TIMEOUTS):
         return "timeout"
-    if is_any_of(error, _UNREADABLE):
+    if has_class_named(error, _UNREADABLE):
         return "unparsable"
     reason = "unavailable" if status is None else choose_reason(status)
     return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason

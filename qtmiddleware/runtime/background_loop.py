@@ -53,7 +53,10 @@ class _BackgroundLoop:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="qtmiddleware-loop", daemon=True
+                    target=_run_until_stopped,
+                    args=(self._loop,),
+                    name="qtmiddleware-loop",
+                    daemon=True,
                 )
                 self._thread.start()
             loop = self._loop
@@ -65,7 +68,7 @@ class _BackgroundLoop:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -98,8 +101,8 @@ def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: 
         TimeoutError: The coroutine has not ended after *timeout* seconds.
         BaseException: The exception that the coroutine raises.
     """
-    with _open_loop_to_wait_for() as loop:
-        return _wait(loop.submit(call), timeout)
+    with _open_waitable_loop() as loop:
+        return _wait_for_result(loop.submit(call), timeout)
 
 
 def iterate_in_background_loop(
@@ -118,7 +121,7 @@ def iterate_in_background_loop(
             async for piece in pieces:
                 pieces_read.put(piece)
 
-    with _open_loop_to_wait_for() as loop:
+    with _open_waitable_loop() as loop:
         future = loop.submit(read)
         # The future itself, once it is done, marks the end of the items.
         future.add_done_callback(pieces_read.put)
@@ -141,7 +144,8 @@ async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -
 
 
 @contextmanager
-def _open_loop_to_wait_for() -> Iterator[_BackgroundLoop]:
+def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
+    """Yield the shared loop, or a second loop if this is the shared loop's own thread."""
     if not _background.is_current():
         yield _background
         return
@@ -152,7 +156,7 @@ def _open_loop_to_wait_for() -> Iterator[_BackgroundLoop]:
         extra_loop.stop()
 
 
-def _wait(future: Future[T], timeout: float) -> T:
+def _wait_for_result(future: Future[T], timeout: float) -> T:
     try:
         return future.result(None if timeout == NEVER else timeout)
     except FutureTimeout:

@@ -56,7 +56,7 @@ class _Window:
 
     def open_part(self, now: float) -> _Part:
         """Return the part that counts spending at *now*, a new part if the last part is full."""
-        self._forget(now)
+        self._remove_old_parts(now)
         if not self._parts or self._parts[-1].since <= now - self.seconds / self._most:
             self._parts.append(_Part(now, now))
         self._parts[-1].last = now
@@ -64,10 +64,10 @@ class _Window:
 
     def list_recent(self, now: float, seconds: float) -> list[_Part]:
         """Return the parts of the last *seconds*, or of the whole window if it is shorter."""
-        self._forget(now)
+        self._remove_old_parts(now)
         return [part for part in self._parts if part.last > now - seconds]
 
-    def _forget(self, now: float) -> None:
+    def _remove_old_parts(self, now: float) -> None:
         while self._parts and self._parts[0].last <= now - self.seconds:
             self._parts.popleft()
 
@@ -99,7 +99,9 @@ class Reservation:
         tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
         usd = usd if 0 <= usd < inf else self.usd
         calls = max(self._calls, calls)
-        self._meter._settle(self._part, tokens - self.tokens, usd - self.usd, calls - self._calls)
+        self._meter._add_spending(
+            self._part, tokens - self.tokens, usd - self.usd, calls - self._calls
+        )
         self._calls, self.tokens, self.usd = calls, tokens, usd
 
 
@@ -206,7 +208,7 @@ class Meter:
                 return part.last + _MINUTE - now
         return _MINUTE
 
-    def _settle(self, part: _Part, tokens: int, usd: float, calls: int) -> None:
+    def _add_spending(self, part: _Part, tokens: int, usd: float, calls: int) -> None:
         with self._lock.free:
             part.tokens += tokens
             part.usd += usd

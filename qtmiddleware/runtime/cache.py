@@ -65,15 +65,15 @@ class TTLCache(Generic[V]):
         with self._lock.free:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
-            self._shrink()
+            self._drop_excess()
 
     def change(self, max_entries: int, ttl_seconds: float) -> None:
         """Set new limits, which also apply to the values already stored."""
         with self._lock.free:
             self.max_entries, self._ttl = max_entries, ttl_seconds
-            self._shrink()
+            self._drop_excess()
 
-    def _shrink(self) -> None:
+    def _drop_excess(self) -> None:
         while len(self._entries) > self.max_entries:
             self._entries.popitem(last=False)
 

@@ -169,8 +169,8 @@ class LogSampler:
             ended = self._remove_ended_kinds(self._clock())
         self._write_counts(logger, ended)
 
-    def _write_counts(self, logger: SafeLogger, ended: Iterable[tuple[str, str, int, str]]) -> None:
-        for what, kind, count, line in ended:
+    def _write_counts(self, logger: SafeLogger, rows: Iterable[tuple[str, str, int, str]]) -> None:
+        for what, kind, count, line in rows:
             event = what.replace(" ", "_")
             logger.warning(
                 "%s", line, extra={"degradation": what}, event=event, counts={kind: count}

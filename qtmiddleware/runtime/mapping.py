@@ -37,7 +37,7 @@ def map_as_done(
     done: SimpleQueue[Future[R]] = SimpleQueue()
     under_way = 0
     for item in items:
-        _start(call, item, bulkhead).add_done_callback(done.put)
+        _start_call(call, item, bulkhead).add_done_callback(done.put)
         under_way += 1
         if under_way >= limit:
             yield done.get().result()
@@ -56,20 +56,21 @@ def map_in_order(
     """
     under_way: deque[Future[R]] = deque()
     for item in items:
-        under_way.append(_start(call, item, bulkhead))
+        under_way.append(_start_call(call, item, bulkhead))
         if len(under_way) >= limit:
             yield under_way.popleft().result()
     while under_way:
         yield under_way.popleft().result()
 
 
-def _start(call: Callable[[T], R], item: T, bulkhead: Bulkhead) -> Future[R]:
+def _start_call(call: Callable[[T], R], item: T, bulkhead: Bulkhead) -> Future[R]:
+    """Start *call* with *item* in a thread of *bulkhead* and return the future of its result."""
     future: Future[R] = Future()
-    bulkhead.start(partial(copy_context().run, _perform, call, item, future))
+    bulkhead.start(partial(copy_context().run, _perform_call, call, item, future))
     return future
 
 
-def _perform(call: Callable[[T], Any], item: T, future: Future[Any]) -> None:
+def _perform_call(call: Callable[[T], Any], item: T, future: Future[Any]) -> None:
     try:
         future.set_result(call(item))
     except BaseException as error:

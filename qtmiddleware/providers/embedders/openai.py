@@ -28,7 +28,7 @@ from qtmiddleware.providers.openai_client import (
     ClientPerProcess,
     copy_without_retries,
     find_provider,
-    is_any_of,
+    has_class_named,
     is_async_client,
     is_vendor_client,
     make_client,
@@ -200,7 +200,7 @@ class OpenAIEmbedder:
     def _embed_batch(self, client: Any, texts: list[str], retries: int) -> Vectors:
         """Return the vectors of *texts*, in several requests if one request would be too long."""
         try:
-            answer = self._ask(client, texts, retries)
+            answer = self._send_with_retries(client, texts, retries)
         except EmbeddingError:
             raise
         except Exception as error:
@@ -223,7 +223,7 @@ class OpenAIEmbedder:
             halves.add(self._embed_batch(client, batch, retries))
         return halves
 
-    def _ask(self, client: Any, texts: list[str], retries: int) -> Any:
+    def _send_with_retries(self, client: Any, texts: list[str], retries: int) -> Any:
         """Send one request and return the answer, with up to *retries* retries.
 
         Raises the client's exception.
@@ -336,7 +336,7 @@ def _choose_pause(error: Exception, tries: int) -> float:
     """
     status = status_of(error)
     if status is None:
-        passing = is_any_of(error, _CONNECTIONS | TIMEOUTS)
+        passing = has_class_named(error, _CONNECTIONS | TIMEOUTS)
     else:
         passing = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
     if not passing:

@@ -176,12 +176,12 @@ class GovernedModel:
             prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._most or prompt.max_tokens)
             usd = self.prices.cost(prompt_tokens, most) or 0.0
-            reserved = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
+            reservation = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
         except BaseException:
             attempt.abandon()
             raise
         # The time is copied, because the deadline may be cancelled, which changes it.
-        return _Call(self, attempt, reserved, deadline.at)
+        return _Call(self, attempt, reservation, deadline.at)
 
     def __repr__(self) -> str:
         return repr(self.inner)
@@ -191,11 +191,11 @@ class _Call:
     """One running call, whose result is reported to the breaker and the meter."""
 
     def __init__(
-        self, model: GovernedModel, attempt: Attempt, reserved: Reservation, until: float
+        self, model: GovernedModel, attempt: Attempt, reservation: Reservation, until: float
     ) -> None:
         self._model = model
         self._attempt = attempt
-        self._reserved = reserved
+        self._reserved = reservation
         self._until = until
         self._has_output = False
 

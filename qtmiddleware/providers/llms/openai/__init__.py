@@ -165,6 +165,10 @@ class OpenAIModel:
     def _exchange(
         self, prompt: Prompt, deadline: Deadline, *, streams: bool
     ) -> Iterator[str | Reply]:
+        """Yield the reply's pieces and, at the end, a `Reply`.
+
+        If *streams* is true, the requests ask for a stream.
+        """
         reader = StreamReader(deadline, streams=streams)
         with self._clients.in_use, ExitStack() as stack:
             negotiation = self._negotiator.negotiate(prompt, streams=streams)
@@ -187,6 +191,7 @@ class OpenAIModel:
     async def _aexchange(
         self, prompt: Prompt, deadline: Deadline, *, streams: bool
     ) -> AsyncGenerator[str | Reply, None]:
+        """Yield the reply's pieces like `_exchange`, without blocking the running loop."""
         reader = StreamReader(deadline, streams=streams)
         with self._clients.in_use:
             async with AsyncExitStack() as stack:
@@ -240,7 +245,7 @@ class OpenAIModel:
             )
 
     def close(self) -> None:
-        """Close the sync client and the background loop's client, if they were made here.
+        """Close the sync client and the background loop's client, unless the user gave them.
 
         The model stays usable.
         """

@@ -1,4 +1,4 @@
-"""Choose the client for each call of a model, and close the clients made here."""
+"""Choose the client for each call of a model, and close the clients that this package made."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _closing: Final[set[asyncio.Task[None]]] = set()
 
 
 class Clients:
-    """A sync and an async client: the user's own, or made here on first use.
+    """A sync and an async client: given by the user, or made by this object on first use.
 
-    The user's clients are never closed. Clients made here belong to one process, since sockets do
-    not survive a fork. An async client also belongs to one event loop, and is closed when the loop
-    shuts down. If the user gave only an async client, blocking calls use a copy in the background
-    loop, until `close`.
+    The user's clients are never closed. Clients made by this object belong to one process, since
+    sockets do not survive a fork. An async client also belongs to one event loop, and is closed
+    when the loop shuts down. If the user gave only an async client, blocking calls use a copy in
+    the background loop, until `close`.
 
     For the same reasons, the user's client is copied in a forked process, and an async client in
     every loop. The copy has its own connections: an idle connection left in the user's client would
@@ -150,7 +150,7 @@ class Clients:
         return client_and_lifetime[0]
 
     def close(self) -> None:
-        """Close the clients made here for this process and for the background loop.
+        """Close the clients that this object made for this process and for the background loop.
 
         The next call makes new clients.
         """
@@ -160,7 +160,7 @@ class Clients:
                 run_in_background_loop(self._close_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the clients made here for this process, this event loop and the background loop.
+        """Close the clients that `close` closes, and the client made for the running event loop.
 
         The next call makes new clients.
         """
@@ -216,7 +216,7 @@ class Clients:
             )
         # A retry would sleep for as long as a busy service says, and hide what the service said.
         return make_client(
-            is_async=is_async, address=_read_own_address(self._base_url), max_retries=0
+            is_async=is_async, address=_find_configured_address(self._base_url), max_retries=0
         )
 
 
@@ -267,13 +267,14 @@ def is_reachable(base_url: str | None) -> bool:
     return bool(_read_address(base_url) or read_key())
 
 
-def _read_own_address(base_url: str | None) -> str | None:
+def _find_configured_address(base_url: str | None) -> str | None:
+    """Return the address in the config or in ``QTM_LLM_BASE_URL``; ``None`` if there is none."""
     return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
 def _read_address(base_url: str | None) -> str:
-    """Return the address for clients made here; ``""`` for the SDK's default."""
-    return _read_own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
+    """Return the address for clients that this package makes; ``""`` for the SDK's default."""
+    return _find_configured_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
 def can_stream(client: Any) -> bool:

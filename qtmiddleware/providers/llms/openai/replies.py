@@ -121,7 +121,7 @@ def make_reply(
 
 
 def count_tokens(completion: Any) -> tuple[int, int]:
-    """Return the numbers of tokens read and written in *completion*.
+    """Return how many tokens were read and how many were written, as *completion* reports.
 
     An unknown or impossible number is 0.
     """
