@@ -1,4 +1,4 @@
-"""Create private files, and write files without ever leaving half of one."""
+"""Create private files, and replace files so that readers never see half a file."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that ignores exceptions of its handlers and filters.
 
     Keyword arguments that `logging` does not know become the record's attribute ``qtm``, a
-    dictionary for programs. Its name cannot clash with an attribute of `logging`. Its ``event``
-    says what happened. The values are plain, and never contain the text of a query, passage or
-    reply.
+    dictionary for programs. The name ``qtm`` cannot clash with an attribute of `logging`. The entry
+    ``event`` says what happened. The values are plain, and never contain the text of a query,
+    passage or reply.
     """
 
     def process(
@@ -88,10 +88,11 @@ def format_times(count: int) -> str:
 
 
 class LogSampler:
-    """Writes at most one record per kind in *seconds*; the next record counts the skipped records.
+    """Writes at most one record per kind and interval, and counts the records that it skips.
 
-    After a kind's *seconds*, the next call of `log` or `flush` logs the kind's last count, so that
-    no count is lost. Thread-safe; a forked process begins with all counts at 0.
+    The interval is *seconds* long. The first call of `log` after an interval, or `flush`, also logs
+    how many records were skipped, so that no count is lost. Thread-safe; a forked process begins
+    with all counts at 0.
     """
 
     def __init__(
@@ -120,17 +121,18 @@ class LogSampler:
         stacklevel: int = 1,
         **about: Any,
     ) -> None:
-        """Log *what* happened, with each of *kinds* that was not logged in the last *seconds*.
+        """Log the event *what*, with all of *kinds* that are due.
 
-        Handlers can recognise these records by the attribute ``degradation``, which is *what*. The
-        attribute ``qtm`` holds *about*, *what* as the ``event``, and ``counts``: how often each
-        kind happened since its last record, including now. The counts of all records add up to the
-        total for each kind.
+        A kind is due if it was not logged in the last *seconds* of the sampler. Handlers can
+        recognise these records by the attribute ``degradation``, which is *what*. The attribute
+        ``qtm`` holds *about*, *what* as the ``event``, and ``counts``: how often each kind happened
+        since its last record, including now. The counts of all records add up to the total for each
+        kind.
 
         Args:
             logger: The logger that writes the record.
             what: The event, such as "answer degraded".
-            kinds: The reasons; each is sampled separately.
+            kinds: The reasons; each reason is sampled separately.
             said: The text of the record; by default *what*.
             details: More text about each kind, in this package's own words. Details do not affect
                 the sampling.

@@ -30,7 +30,10 @@ _ids: Final = count(1)
 
 
 class _GuardedObserver:
-    """Calls an observer so that its exceptions never reach a query; the first one is logged."""
+    """Calls an observer so that the observer's exceptions never reach a query.
+
+    The first exception is logged.
+    """
 
     def __init__(self, observer: Observer) -> None:
         if not isinstance(observer, Observer):

@@ -111,7 +111,7 @@ class Pace:
         tries, lone_failures, wait = 0, 0, 0.0
         answers: int | None = None
         while True:
-            episode, answers_now = self._enter(wait)
+            episode, answers_now = self._wait_for_turn(wait)
             answers = answers_now if answers is None else answers
             try:
                 value = call()
@@ -120,7 +120,7 @@ class Pace:
                     # Other calls were answered since the last try. While nothing is answered, the
                     # failure is the service's, not this call's.
                     tries, answers = tries + 1, self._answers
-                kind = self._take_failure(error, episode)
+                kind = self._handle_failure(error, episode)
                 if kind is _Failure.FINAL or tries >= TRIES:
                     raise
                 wait = 0.0
@@ -141,7 +141,7 @@ class Pace:
         with self._changed:
             self._stop(error or ModelError("cancelled", "stopped"))
 
-    def _enter(self, wait: float) -> tuple[int, int]:
+    def _wait_for_turn(self, wait: float) -> tuple[int, int]:
         """Wait *wait* seconds and for the caller's turn.
 
         Returns:
@@ -159,7 +159,10 @@ class Pace:
             raise ModelError("cancelled", "all calls were stopped")
 
     def _record_end(self, error: ModelError | None) -> None:
-        """Record the end of a call that is not repeated; stop all calls if *error* is permanent."""
+        """Record the end of a call that is not repeated; *error* is ``None`` if it was answered.
+
+        All calls are stopped if the key is rejected, or if the first calls all fail.
+        """
         with self._changed:
             self._leave()
             self._settled += 1
@@ -172,7 +175,7 @@ class Pace:
                 if self._hopeless >= MOST_HOPELESS:
                     self._stop(error)
 
-    def _take_failure(self, error: ModelError, episode: int) -> _Failure:
+    def _handle_failure(self, error: ModelError, episode: int) -> _Failure:
         """Record the failure *error* of a call and return how to handle the failure.
 
         *episode* is the number of pauses there had been when the call began.
@@ -203,9 +206,9 @@ class Pace:
     def _slow_down(self, error: ModelError, now: float, *, is_news: bool) -> None:
         """Pause all callers after *error*, and halve the number of calls that may run at once.
 
-        If *is_news* is false, the call began before the last pause; the number of calls stays, and
-        the callers are paused only if the service named a pause. If the service was not called, the
-        number stays too.
+        The number stays the same if the service was not called. If *is_news* is false, because the
+        call began before the last pause, the number stays the same too, and callers are paused only
+        if the service named a pause.
         """
         if is_news:
             self._episode += 1

@@ -40,12 +40,12 @@ class Search(_Leaf):
     The performer of the step fills in the attributes from *embed_seconds* on.
 
     Attributes:
-        text: The text to search for; ``None`` to repeat the caller's own call unchanged, if its
-            question is not a text.
+        text: The text to search for; ``None`` to repeat the caller's own call unchanged, if the
+            question in that call is not a text.
         top_k: How many passages to request; ``None`` for as many as the caller's own call requests.
         vector: The text's vector, if the text was embedded before.
-        may_narrow: Whether, if the function rejects *top_k*, the search may request only as many
-            passages as the caller's own call.
+        may_narrow: Whether the search may request only as many passages as the caller's own call,
+            if the function rejects *top_k*.
         fields: The fields in which a document search looks for the text's words, instead of the
             caller's own clauses.
         kind: How the text is related to the question; for observers.
@@ -82,7 +82,7 @@ class Embed(_Leaf):
 class Ask(_Leaf):
     """Send *prompt* to *model* and wait until *deadline* at most; the result is a `Reply`.
 
-    If *model* is ``None``, the performer's model gets the prompt; it makes the transformations.
+    If *model* is ``None``, *prompt* goes to the performer's model, which makes the transformations.
     """
 
     prompt: Prompt
@@ -188,10 +188,10 @@ class Outcome:
 
     @property
     def detail(self) -> str:
-        """More about the reason for the missing value; ``""`` if there was no error.
+        """The error in words: its type, or its message if no thread was free; ``""`` if none.
 
-        Only the type of an error from outside this package is given, because its message may quote
-        a text.
+        An error's message is used only if this package wrote it, because other messages may quote a
+        text.
         """
         if self.error is None:
             return ""

@@ -332,7 +332,7 @@ def _is_out_of_quota(error: Exception) -> bool:
 def _choose_pause(error: Exception, tries: int) -> float:
     """Return the seconds to wait after *error* before a retry; infinite if a retry cannot help.
 
-    *tries* is the number of tries so far.
+    *tries* is the number of failed tries so far.
     """
     status = status_of(error)
     if status is None:

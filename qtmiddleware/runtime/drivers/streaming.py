@@ -40,8 +40,8 @@ def stream(
     """Yield the pieces of *model*'s reply and, at the end, the whole reply as a `Reply`.
 
     A thread of *bulkhead* reads the pieces. If the model yields two `Reply` objects, the second is
-    the final one; after the first, it is awaited for at most 5 seconds. Closing this generator
-    stops the model at its next piece.
+    the final one. After the first `Reply`, the second is awaited for at most 5 seconds. Closing
+    this generator stops the model at its next piece.
 
     Args:
         model: The language model.
