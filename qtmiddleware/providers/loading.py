@@ -1,4 +1,4 @@
-"""Load a model by sentence-transformers, quietly, and without a long wait for the model hub."""
+"""Load sentence-transformers models without progress bars or long waits for the model hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtmiddleware.runtime.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
 """How many seconds the model hub has to answer."""
-CHARS_A_TOKEN: Final = 200
+CHARS_PER_TOKEN: Final = 200
 """How many characters of a text are kept per token that the model reads.
 
 The tokenizer would take a second per megabyte of the rest, to no effect.
@@ -29,22 +29,24 @@ _LOCK: Final = ForkLock()
 _log = get_logger("qtmiddleware.models")
 
 
-def load_model(kind: str, model: str, failed: Callable[[str], Exception], **options: Any) -> Any:
+def load_model(
+    kind: str, model: str, make_error: Callable[[str], Exception], **options: Any
+) -> Any:
     """Return the sentence-transformers model named *model*.
 
-    If the hub does not answer within ten seconds, only models that were downloaded before are used;
-    the library itself would try for more than a minute.
+    If the hub does not answer within ten seconds, only models downloaded before are used. The
+    library itself would try for more than a minute.
 
     Args:
-        kind: The class of sentence-transformers.
+        kind: The name of the sentence-transformers class.
         model: A folder, written as a path, or a name on the model hub.
-        failed: Makes the exception for a model that cannot be loaded, from a sentence that says
+        make_error: Makes the exception for a model that cannot be loaded, from a sentence that says
             what to do.
-    **options: Arguments for the class; ``trust_remote_code`` is required.
+        **options: Arguments for the class; ``trust_remote_code`` is required.
 
     Raises:
         MissingExtra: The extra ``models`` is missing.
-        Exception: The exception that *failed* makes.
+        Exception: The exception that *make_error* makes.
     """
     try:
         import sentence_transformers
@@ -54,7 +56,7 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
     with _LOCK.free, _silence_libraries():
         folder = Path(model).expanduser()
         if not folder.exists() and _is_path(model):
-            raise failed(
+            raise make_error(
                 f"the folder {model} does not exist; name a folder that holds a model, or a model"
                 " of the hub"
             )
@@ -66,8 +68,8 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
                     f"{planted} is both a folder here and a name on the model hub; write"
                     f" ./{planted} for the folder"
                 )
-                raise failed(message)
-        reached = folder.exists() or _hub_answers(model)
+                raise make_error(message)
+        hub_answered = folder.exists() or _hub_answers(model)
         _log.info("loading %s", model, event="model_loading", model=model)
         try:
             if options["trust_remote_code"]:
@@ -75,24 +77,29 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
             return getattr(sentence_transformers, kind)(
                 # A relative path would also be taken for a name, and the hub would be asked.
                 str(folder.absolute()) if folder.exists() else model,
-                local_files_only=not reached,
+                local_files_only=not hub_answered,
                 **options,
             )
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
             message = without_credentials(str(error).strip()) or type(error).__name__
-            raise failed(
-                _write_advice(model, reached=reached, is_folder=folder.exists(), message=message)
+            raise make_error(
+                _explain_failure(
+                    model, hub_answered=hub_answered, is_folder=folder.exists(), message=message
+                )
             ) from error
 
 
 def cut_text(model: Any, text: str) -> str:
-    """Return the beginning of *text* that the model's tokenizer needs, without lone surrogates."""
-    most = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
+    """Return the beginning of *text*, at least as much as *model* reads.
+
+    Lone surrogates are replaced, because tokenizers reject them.
+    """
+    most = CHARS_PER_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
 
 
-def _write_advice(model: str, *, reached: bool, is_folder: bool, message: str) -> str:
+def _explain_failure(model: str, *, hub_answered: bool, is_folder: bool, message: str) -> str:
     if "trust_remote_code" in message:
         return (
             f"the model {model!r} runs its own code; to allow that, pass"
@@ -101,7 +108,7 @@ def _write_advice(model: str, *, reached: bool, is_folder: bool, message: str) -
     message = message.splitlines()[0]
     if is_folder:
         return f"the model in the folder {model} cannot be loaded: {message}"
-    if reached:
+    if hub_answered:
         return (
             f"the model {model!r} cannot be loaded: {message}; check the name (organisation/model),"
             " or name a folder; a private model needs HF_TOKEN"
@@ -114,7 +121,7 @@ def _write_advice(model: str, *, reached: bool, is_folder: bool, message: str) -
 
 
 def _restore_moved_function() -> None:
-    """Restore a transformers function that version 5 moved; code of models like Jina's needs it."""
+    """Restore a function that transformers 5 moved, for the code of models such as Jina's."""
     module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
     name = "create_position_ids_from_input_ids"
     moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
@@ -123,9 +130,9 @@ def _restore_moved_function() -> None:
 
 
 def _is_path(model: str) -> bool:
-    """Return whether *model* cannot be a name on the hub.
+    """Return whether *model* must be a path, because it cannot be a name on the hub.
 
-    A name is one word, or two with a slash between them.
+    A name on the hub is one word, or two words with a slash between them.
     """
     return (
         model.startswith((".", "~"))
@@ -136,7 +143,10 @@ def _is_path(model: str) -> bool:
 
 
 def _hub_answers(model: str) -> bool:
-    """Return whether the hub gives any answer about *model* in time, even that it is unknown."""
+    """Return whether the model hub answers in time when asked about *model*.
+
+    An answer that *model* is unknown counts, too.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -152,7 +162,7 @@ def _hub_answers(model: str) -> bool:
 
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
-    """Turn off the libraries' progress bars and log records below ERROR for this context."""
+    """Turn off the libraries' progress bars and their log records below ERROR."""
     bars: Any = import_module("transformers.utils.logging")
     was_enabled = bars.is_progress_bar_enabled()
     levels = {name: logging.getLogger(name).level for name in _NOISY}

@@ -1,7 +1,7 @@
-"""Clients of the ``openai`` package for models and embedders, and the errors that they raise.
+"""Make clients of the ``openai`` package, and convert the errors that clients raise.
 
-The clients made here are like the SDK's own, but share one TLS context per process. The SDK reads
-an error's body to its end before it raises the error, so all clients limit that body.
+Clients made here are like the SDK's own, but share one TLS context per process. The SDK reads
+the whole body of an error before it raises the error, so all clients limit the body's size.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _DEADLINE: Final = "qtmiddleware.deadline"
 
 
 def read_key() -> str:
-    """Return the key in the environment, or ``""``."""
+    """Return the OpenAI key in the environment, or ``""``."""
     return os.environ.get(KEY_VARIABLE, "").strip()
 
 
 def make_client(*, is_async: bool = False, address: str | None, **options: Any) -> Any:
-    """Return a new ``openai`` client with the key of the environment.
+    """Return a new ``openai`` client that uses the key in the environment.
 
     Args:
         is_async: Whether the client is asynchronous.
@@ -70,7 +70,10 @@ def make_client(*, is_async: bool = False, address: str | None, **options: Any) 
 
 
 class ClientPerProcess:
-    """A synchronous client per process, because sockets do not survive a fork. Thread-safe."""
+    """Holds one synchronous client per process, because sockets do not survive a fork.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         # `setdefault` is atomic. A lock could be held by another thread at the moment of a fork.
@@ -79,14 +82,14 @@ class ClientPerProcess:
         self._by_process: dict[int, Any] = {}
 
     def get(self, make: Callable[[], Any]) -> Any:
-        """Return the client of this process; *make* makes it on the first call."""
+        """Return the client of this process. On the first call, *make* makes the client."""
         process = os.getpid()
         client = self._by_process.get(process)
         # If two threads make a client at the same time, one client is dropped, which closes it.
         return self._by_process.setdefault(process, make()) if client is None else client
 
     def close(self) -> None:
-        """Close the client of this process; the next call makes a new one."""
+        """Close the client of this process; the next `get` makes a new client."""
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
             client.close()
@@ -95,7 +98,7 @@ class ClientPerProcess:
 def read_host(address: str) -> str:
     """Return the host of *address*, without path, user or password.
 
-    If there is none, the text says so in words.
+    If *address* has no host, a phrase such as "the default address" is returned.
     """
     try:
         return urlsplit(address).hostname or (
@@ -109,7 +112,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def read_server(address: str) -> tuple[str, int] | None:
-    """Return the host and port of *address*; ``None`` if it names none."""
+    """Return the host and port of *address*; ``None`` if *address* has no host or port."""
     try:
         parsed = urlsplit(address)
         host, port = parsed.hostname, parsed.port or _PORTS.get(parsed.scheme)
@@ -137,12 +140,12 @@ _PROVIDERS: Final = tuple(
 )
 
 
-def find_provider(host: str, otherwise: str = "openai") -> str:
+def find_provider(host: str, default: str = "openai") -> str:
     """Return the provider at *host*, by its name in OpenTelemetry (``gen_ai.provider.name``).
 
-    If the host is unknown, *otherwise* is returned.
+    If *host* is unknown, *default* is returned.
     """
-    return next((name for ends, name in _PROVIDERS if ends.search(host)), otherwise)
+    return next((name for ends, name in _PROVIDERS if ends.search(host)), default)
 
 
 def is_async_client(client: Any) -> bool:
@@ -151,11 +154,11 @@ def is_async_client(client: Any) -> bool:
 
 
 def is_vendor_client(client: Any, resource: str) -> bool:
-    """Return whether *client* is the SDK's own, so that it can be copied and its answers streamed.
+    """Return whether *client* is the SDK's own client, which can be copied and can stream.
 
-    A wrapper or a double is not. Neither is a client if a tracing library has replaced its
-    ``create`` method of *resource* (such as ``"embeddings"``). Such clients are called in the plain
-    way, so that what they add is not bypassed.
+    False for a wrapper, for a test double, and for a client whose ``create`` method of *resource*
+    (such as ``"embeddings"``) was replaced by a tracing library. These clients are called without
+    copying or streaming, so that their additions keep working.
     """
     vendor = sys.modules.get("openai")
     # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.
@@ -170,7 +173,7 @@ _VENDORS: Final = ("openai.", "anthropic.", "google.genai.")
 def copy_without_retries(client: Any) -> Any:
     """Return a copy of the vendor's *client* without retries and with limited error bodies.
 
-    The copy shares the client's connections.
+    The copy uses the connections of *client*.
     """
     return client.with_options(
         max_retries=0, http_client=copy_with_bounded_error_bodies(client._client)
@@ -178,10 +181,10 @@ def copy_without_retries(client: Any) -> Any:
 
 
 def make_http_client(*, is_async: bool, **options: Any) -> Any:
-    """Return an HTTP client with the SDK's defaults and *options*, and with limited error bodies.
+    """Return an HTTP client with the SDK's defaults, *options*, and limited error bodies.
 
     Proxies and certificate authorities come from the environment, as in the SDK. Redirects are not
-    followed unless *options* say so: a redirect could send prompts and texts anywhere.
+    followed by default, because a redirect could send prompts and texts anywhere.
     """
     import openai
 
@@ -197,7 +200,7 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _make_tls_context(*_: Any) -> ssl.SSLContext:
-    """Return the context that the SDK would make for each client, made once.
+    """Return the TLS context that the SDK would make; it is made once and then reused.
 
     Reading all certificate authorities takes 20 ms or more.
     """
@@ -210,11 +213,11 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
 
 
 def bound_error_bodies(http: Any) -> None:
-    """Limit the size of error bodies that *http*, an `httpx` client, reads, and the time it takes.
+    """Limit the size and the time of error bodies that *http*, an `httpx` client, reads.
 
-    At most `MOST_ERROR_BYTES` are kept. A request's ``read`` timeout, which otherwise holds for
-    each read, limits the whole from when the request is sent. A larger or slower body ends there,
-    so that status and headers are still reported.
+    At most `MOST_ERROR_BYTES` bytes are kept. The whole body must arrive within the request's
+    ``read`` timeout, counted from the start of the request; normally this timeout applies to each
+    read. A larger or slower body is cut, so that status and headers are still reported.
     """
     hooks = http.event_hooks
     begin, bound = (
@@ -230,9 +233,10 @@ def bound_error_bodies(http: Any) -> None:
 
 
 def copy_with_bounded_error_bodies(http: Any) -> Any:
-    """Return a copy of *http* with `bound_error_bodies` that shares its connections.
+    """Return a copy of *http*, an `httpx` client, that limits error bodies (`bound_error_bodies`).
 
-    *http* stays as it is. A client that cannot be copied is returned unchanged.
+    The copy uses the connections of *http*, which stays unchanged. A client that cannot be copied
+    is returned itself.
     """
     kind: Any = type(http)
     while "__del__" in vars(kind) and kind.__module__.startswith(_VENDORS):
@@ -261,7 +265,7 @@ def _bound_body(response: Any) -> None:
         body = bytearray()
         for chunk in response.iter_bytes():
             body += chunk
-            if _is_enough(body, response):
+            if _must_stop_reading(body, response):
                 break
         response.close()
         # From here on `read` returns this.
@@ -273,47 +277,47 @@ async def _abound_body(response: Any) -> None:
         body = bytearray()
         async for chunk in response.aiter_bytes():
             body += chunk
-            if _is_enough(body, response):
+            if _must_stop_reading(body, response):
                 break
         await response.aclose()
         response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-def _is_enough(body: bytearray, response: Any) -> bool:
+def _must_stop_reading(body: bytearray, response: Any) -> bool:
     return len(body) >= MOST_ERROR_BYTES or bool(response.request.extensions[_DEADLINE].passed)
 
 
 def status_of(error: Exception) -> int | None:
-    """Return the HTTP status of *error*; ``None`` if there was no answer."""
+    """Return the HTTP status of *error*; ``None`` if the service did not answer."""
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) else None
 
 
-def is_any_of(error: Exception, names: frozenset[str]) -> bool:
-    """Return whether *error* is an instance of a class with one of *names*."""
+def has_class_named(error: Exception, names: frozenset[str]) -> bool:
+    """Return whether *error* is an instance of a class whose name is in *names*."""
     return any(ancestor.__name__ in names for ancestor in type(error).__mro__)
 
 
 def read_body_field(error: Exception, name: str) -> str:
-    """Return the text *name* in the body of *error*, or ``""``."""
+    """Return the value of *name* in the body of *error* if the value is a text, else ``""``."""
     body: Any = getattr(error, "body", None)
     value = body.get(name) if isinstance(body, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
 def read_identifier(error: Exception, name: str) -> str:
-    """Return the text *name* in the body of *error* if it is a plain identifier, else ``""``.
+    """Return the value of *name* in the body of *error* if it is a plain identifier, else ``""``.
 
-    In other texts, services like to quote keys and queries.
+    Other texts are not returned, because services often quote keys and queries in them.
     """
     value = read_body_field(error, name)
     return value if _IDENTIFIER.fullmatch(value) else ""
 
 
 def retry_after(error: Exception) -> float | None:
-    """Return for how many seconds the service asks not to be called; ``None`` if it names no pause.
+    """Return the seconds that the service asks to wait (Retry-After); ``None`` if it does not ask.
 
-    The headers hold a number or a date (RFC 9110, section 10.2.3).
+    The headers contain a number or a date (RFC 9110, section 10.2.3).
     """
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
@@ -369,15 +373,15 @@ def read_client_error(
     timeout: str = "limits.llmTimeoutMs (for answers, answer.timeoutMs)",
     key: str = KEY_VARIABLE,
 ) -> ModelError:
-    """Return the `ModelError` for *error*, which a client raised while asking *where*.
+    """Return the `ModelError` for *error*, which a client raised.
 
-    The message names the kind of failure and what to check. For a rejected request it also has the
-    provider's error code, if that is a plain identifier. It never contains a key, a query or a
-    reply, which providers like to quote in their messages.
+    The message says what failed and what to check. For a rejected request it also gives the
+    provider's error code, if the code is a plain identifier. The message never contains a key, a
+    query or a reply, although providers often quote them.
 
     Args:
         error: The client's error.
-        where: The model and host, as people call them.
+        where: The model and host, for the message.
         address: The option that holds the address.
         timeout: The options that limit the time.
         key: The environment variable of the key.
@@ -424,14 +428,14 @@ def read_client_error(
 
 
 def choose_reason(status: int) -> str:
-    """Return the `ModelError` reason for the HTTP *status* of a service that refused."""
+    """Return the `ModelError` reason for the HTTP *status* of an error."""
     return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
 
 
 def _choose_error_reason(error: Exception, status: int | None) -> str:
-    if is_any_of(error, TIMEOUTS):
+    if has_class_named(error, TIMEOUTS):
         return "timeout"
-    if is_any_of(error, _UNREADABLE):
+    if has_class_named(error, _UNREADABLE):
         return "unparsable"
     reason = "unavailable" if status is None else choose_reason(status)
     return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason

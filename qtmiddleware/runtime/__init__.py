@@ -1,1 +1,1 @@
-"""How a flow is run: steps, drivers, threads, single flight, breaker, budget, cache, forks."""
+"""Run flows: steps, drivers, threads, single flight, circuit breaker, budget, cache, forks."""

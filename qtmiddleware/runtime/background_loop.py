@@ -1,8 +1,8 @@
-"""Run coroutines in one long-lived event loop, which has a daemon thread of its own.
+"""Run coroutines in one long-lived event loop in a daemon thread.
 
-An asynchronous client keeps its connections only as long as the loop that opened them. Callers
-without a loop, and callers whose loop ends with each call, start their coroutines here: the shared
-loop lives as long as the process, so the connections are reused.
+An asynchronous client's connections live only as long as the event loop that opened them. The
+shared loop lives as long as the process, so its connections are reused. Two kinds of callers use
+the shared loop: callers without a loop, and callers whose loop ends with each call.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class _BackgroundLoop:
-    """An event loop and its thread, which the first coroutine starts.
+    """An event loop in a thread; the first coroutine starts both.
 
-    A forked process starts a loop of its own with its first coroutine.
+    A forked process starts a new loop with its first coroutine.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _BackgroundLoop:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start the coroutine that *call* returns, and return its future.
+        """Start the coroutine that *call* returns, and return a future of the coroutine's result.
 
         The coroutine runs in a copy of the caller's context.
         """
@@ -53,19 +53,22 @@ class _BackgroundLoop:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="qtmiddleware-loop", daemon=True
+                    target=_run_until_stopped,
+                    args=(self._loop,),
+                    name="qtmiddleware-loop",
+                    daemon=True,
                 )
                 self._thread.start()
             loop = self._loop
         return asyncio.run_coroutine_threadsafe(call(), loop)
 
     def stop(self) -> None:
-        """Stop the loop, if it was started."""
+        """Stop the loop if it is running."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -84,11 +87,11 @@ def is_in_background_loop() -> bool:
 
 
 def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
-    """Return the result of the coroutine that *call* returns; this thread waits for it.
+    """Run the coroutine that *call* returns, block this thread, and return the coroutine's result.
 
     The coroutine sees the caller's context variables. It is cancelled at the timeout, or if the
-    caller is interrupted. If the loop's own thread calls this, the coroutine runs in a loop of its
-    own in another thread, because a loop cannot wait for itself. Thread-safe.
+    caller is interrupted. If the loop's own thread calls this function, the coroutine runs in a
+    second loop in another thread, because a loop cannot wait for itself. Thread-safe.
 
     Args:
         call: A function without parameters that returns the coroutine.
@@ -98,8 +101,8 @@ def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: 
         TimeoutError: The coroutine has not ended after *timeout* seconds.
         BaseException: The exception that the coroutine raises.
     """
-    with _open_loop_to_wait_for() as loop:
-        return _wait(loop.submit(call), timeout)
+    with _open_waitable_loop() as loop:
+        return _wait_for_result(loop.submit(call), timeout)
 
 
 def iterate_in_background_loop(
@@ -107,9 +110,9 @@ def iterate_in_background_loop(
 ) -> Generator[T, None, None]:
     """Yield the items of the asynchronous generator that *call* returns.
 
-    The generator is read on while the caller is busy with an item. All of it runs in one task, in
-    the loop that `run_in_background_loop` would use. Closing this generator cancels that task.
-    Raises what the asynchronous generator raises.
+    The background loop keeps reading the asynchronous generator while the caller works on an item.
+    The whole generator runs in one task. Closing this generator cancels the task. Exceptions of the
+    asynchronous generator are raised here.
     """
     pieces_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
 
@@ -118,7 +121,7 @@ def iterate_in_background_loop(
             async for piece in pieces:
                 pieces_read.put(piece)
 
-    with _open_loop_to_wait_for() as loop:
+    with _open_waitable_loop() as loop:
         future = loop.submit(read)
         # The future itself, once it is done, marks the end of the items.
         future.add_done_callback(pieces_read.put)
@@ -131,9 +134,9 @@ def iterate_in_background_loop(
 
 
 async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of the coroutine that *call* returns, without blocking the running loop.
+    """Run the coroutine that *call* returns in the shared loop, and await its result.
 
-    The coroutine runs in the shared loop. Cancelling the caller cancels the coroutine.
+    The running loop is not blocked. Cancelling the caller cancels the coroutine.
     """
     if _background.is_current():
         return await call()
@@ -141,7 +144,8 @@ async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -
 
 
 @contextmanager
-def _open_loop_to_wait_for() -> Iterator[_BackgroundLoop]:
+def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
+    """Yield the shared loop, or a second loop if this is the shared loop's own thread."""
     if not _background.is_current():
         yield _background
         return
@@ -152,7 +156,7 @@ def _open_loop_to_wait_for() -> Iterator[_BackgroundLoop]:
         extra_loop.stop()
 
 
-def _wait(future: Future[T], timeout: float) -> T:
+def _wait_for_result(future: Future[T], timeout: float) -> T:
     try:
         return future.result(None if timeout == NEVER else timeout)
     except FutureTimeout:
@@ -167,8 +171,8 @@ def _wait(future: Future[T], timeout: float) -> T:
 def is_async(fn: object) -> bool:
     """Return whether calling *fn* returns a coroutine.
 
-    Looks through partials, methods, callable objects and wrappers. A function marked by
-    `functools.wraps` counts as the function that it wraps.
+    Partials, methods, callable objects and wrappers are judged by the function inside them. A
+    function marked by `functools.wraps` is judged by the function that it wraps.
     """
     if isinstance(fn, functools.partial):
         return is_async(fn.func)

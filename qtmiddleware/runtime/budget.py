@@ -1,4 +1,4 @@
-"""Budgets: count what this process spends on language models, and say if there is room for more."""
+"""Budgets: count what this process spends on language models, and refuse calls over the limits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ _PARTS_OF_SPENDING: Final = 1_440
 
 @dataclass(slots=True)
 class _Part:
-    """What was spent in one part of a window; a call under way counts with its expected cost.
+    """The calls, tokens and money of one part of a window.
+
+    A call under way counts with the most that it may cost.
 
     Attributes:
         since: When the part began, in seconds on the meter's clock.
-        last: When something was last added.
+        last: When the last amount was added, in seconds on the meter's clock.
         calls: The number of calls.
         tokens: The number of tokens.
         usd: The cost in US dollars.
@@ -42,9 +44,9 @@ class _Part:
 
 
 class _Window:
-    """What was spent in the last *seconds*, in at most *part_count* parts.
+    """The calls, tokens and money of the last *seconds*, in at most *part_count* parts.
 
-    A part is forgotten once everything in it is older than *seconds*.
+    A part is removed once all amounts in it are older than *seconds*.
     """
 
     def __init__(self, seconds: float, part_count: int) -> None:
@@ -53,29 +55,29 @@ class _Window:
         self._parts: deque[_Part] = deque()
 
     def open_part(self, now: float) -> _Part:
-        """Return the part that spending is added to now; a new one if the last one is full."""
-        self._forget(now)
+        """Return the part that counts spending at *now*, a new part if the last part is full."""
+        self._remove_old_parts(now)
         if not self._parts or self._parts[-1].since <= now - self.seconds / self._most:
             self._parts.append(_Part(now, now))
         self._parts[-1].last = now
         return self._parts[-1]
 
     def list_recent(self, now: float, seconds: float) -> list[_Part]:
-        """Return the parts of the last *seconds*, at most those of the window."""
-        self._forget(now)
+        """Return the parts of the last *seconds*, or of the whole window if it is shorter."""
+        self._remove_old_parts(now)
         return [part for part in self._parts if part.last > now - seconds]
 
-    def _forget(self, now: float) -> None:
+    def _remove_old_parts(self, now: float) -> None:
         while self._parts and self._parts[0].last <= now - self.seconds:
             self._parts.popleft()
 
 
 class Reservation:
-    """The most that one call may cost, until `settle` replaces it by the actual cost.
+    """The most that one call may cost, until `settle` replaces it with the actual cost.
 
     Attributes:
-        tokens: The tokens that are reserved or, once settled, spent.
-        usd: The cost in US dollars, likewise.
+        tokens: The number of tokens reserved for the call; after `settle`, the number spent.
+        usd: The US dollars reserved for the call; after `settle`, the US dollars spent.
     """
 
     __slots__ = ("_calls", "_meter", "_part", "tokens", "usd")
@@ -88,26 +90,28 @@ class Reservation:
         self.usd = usd
 
     def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
-        """Replace the reserved tokens and US dollars by the amounts that were spent.
+        """Replace the reserved tokens and US dollars with the amounts that were spent.
 
-        If *calls* is more than the calls counted so far, the others count as made now. Impossible
-        numbers (below 0, infinite, not a number, above `MOST_TOKENS` tokens) are ignored: the
-        reserved amount stays.
+        If *calls* is higher than the number counted so far, the additional calls count as made now.
+        An impossible number (negative, infinite, not a number, or more than `MOST_TOKENS` tokens)
+        is ignored, and the reserved amount stays.
         """
         tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
         usd = usd if 0 <= usd < inf else self.usd
         calls = max(self._calls, calls)
-        self._meter._settle(self._part, tokens - self.tokens, usd - self.usd, calls - self._calls)
+        self._meter._add_spending(
+            self._part, tokens - self.tokens, usd - self.usd, calls - self._calls
+        )
         self._calls, self.tokens, self.usd = calls, tokens, usd
 
 
 class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last hours.
 
-    A call is counted with the most that it may cost before it is made, so that concurrent calls
-    cannot exceed a budget together. Nothing is forgotten early. Calls are forgotten up to a second
-    late, tokens and money up to a minute late, or 1/1440 of the longest budget's hours if that is
-    more. A forked process continues from what its parent had spent. Thread-safe.
+    Before a call is made, the most that it may cost is counted, so that concurrent calls cannot
+    exceed a budget together. No amount is removed too early. Calls are removed up to 1 second late.
+    Tokens and money are removed up to 1 minute late, or up to 1/1440 of the longest budget's hours
+    if that is more. A forked process continues with the counts of its parent. Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
@@ -118,7 +122,7 @@ class Meter:
         self._lock = ForkLock()
 
     def find_shortage(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
-        """Return a sentence that says what *budget* has no room for; ``""`` if it has room.
+        """Return ``""`` if *budget* has room for a call, else a sentence that names the limit.
 
         Args:
             budget: The limits.
@@ -129,10 +133,7 @@ class Meter:
             return self._find_shortage(budget, tokens, usd)[0]
 
     def sum_spending(self, hours: float) -> tuple[int, int, float]:
-        """Return the calls of the last minute, and the tokens and US dollars of *hours*.
-
-        The hours are those before now.
-        """
+        """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
         with self._lock.free:
             now, seconds = self._clock(), hours * 3600.0
             calls = sum(part.calls for part in self._calls.list_recent(now, _MINUTE))
@@ -142,9 +143,10 @@ class Meter:
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Count one call that uses at most *tokens* and costs at most *usd* US dollars.
 
-        Raises `ModelError` ``over_budget`` if *budget* has no room. Its ``retry_after`` says in how
-        many seconds a call may be made again, if the calls per minute are used up; else it is
-        ``None``.
+        Raises:
+            ModelError: ``over_budget`` if *budget* has no room. If the calls per minute are used
+                up, ``retry_after`` is the number of seconds until a call may be made again, else
+                ``None``.
         """
         with self._lock.free:
             shortage, wait = self._find_shortage(budget, tokens, usd)
@@ -160,7 +162,10 @@ class Meter:
     def _find_shortage(
         self, budget: BudgetSettings, tokens: int, usd: float
     ) -> tuple[str, float | None]:
-        """Return the sentence, and in how many seconds there is room again if within a minute."""
+        """Return the sentence of `find_shortage`, and the seconds until there is room again.
+
+        The seconds are ``None`` unless the limit is the calls per minute.
+        """
         now, seconds = self._clock(), budget.hours * 3600.0
         # Middlewares share this meter: it must remember as long as the longest of their budgets.
         self._spent.seconds = max(self._spent.seconds, seconds)
@@ -196,14 +201,14 @@ class Meter:
         return "", None
 
     def _find_wait(self, now: float, excess: int) -> float:
-        """Return in how many seconds more than *excess* calls of the last minute are forgotten."""
+        """Return the seconds until more than *excess* calls are older than a minute."""
         for part in self._calls.list_recent(now, _MINUTE):
             excess -= part.calls
             if excess < 0:
                 return part.last + _MINUTE - now
         return _MINUTE
 
-    def _settle(self, part: _Part, tokens: int, usd: float, calls: int) -> None:
+    def _add_spending(self, part: _Part, tokens: int, usd: float, calls: int) -> None:
         with self._lock.free:
             part.tokens += tokens
             part.usd += usd

@@ -1,4 +1,4 @@
-"""Remember transformations between questions: in this process and, if configured, in Redis."""
+"""Cache the transformations of questions: in this process and, if configured, in Redis."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ V = TypeVar("V")
 
 
 class TTLCache(Generic[V]):
-    """Holds up to *max_entries* values for *ttl_seconds* each, and drops the least recently used.
+    """Holds up to *max_entries* values for *ttl_seconds* each.
 
-    Thread-safe.
+    If the cache is full, the least recently used value is dropped. Thread-safe.
 
     Attributes:
         max_entries: The most values that are held.
@@ -42,10 +42,10 @@ class TTLCache(Generic[V]):
         self._lock = ForkLock()
 
     def get(self, key: Hashable, *, counts: bool = True) -> V | None:
-        """Return the value under *key*, or ``None``.
+        """Return the value stored under *key*, or ``None``.
 
-        With *counts* false the look-up adds nothing to *hits* and *misses*: a question that looks a
-        second time is counted once.
+        If *counts* is false, the lookup does not change *hits* and *misses*. Use it for a
+        question's second lookup, so that each question is counted once.
         """
         with self._lock.free:
             entry = self._entries.get(key)
@@ -65,15 +65,15 @@ class TTLCache(Generic[V]):
         with self._lock.free:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
-            self._shrink()
+            self._drop_excess()
 
     def change(self, max_entries: int, ttl_seconds: float) -> None:
-        """Set new limits, which also hold for the values that are stored already."""
+        """Set new limits, which also apply to the values already stored."""
         with self._lock.free:
             self.max_entries, self._ttl = max_entries, ttl_seconds
-            self._shrink()
+            self._drop_excess()
 
-    def _shrink(self) -> None:
+    def _drop_excess(self) -> None:
         while len(self._entries) > self.max_entries:
             self._entries.popitem(last=False)
 
@@ -82,15 +82,16 @@ class TTLCache(Generic[V]):
 
 
 class TransformationCache:
-    """The transformations that one middleware remembers, and those that are being made.
-
-    Raises `ConfigError` for a Redis address that cannot be used, and `MissingExtra` without the
-    ``redis`` package.
+    """The transformations that one middleware has cached, and those that are being made.
 
     Attributes:
-        local: The transformations remembered in this process.
+        local: The transformations cached in this process.
         flights: The transformations that are being made.
         shared: The cache in Redis, or ``None``.
+
+    Raises:
+        ConfigError: The Redis address cannot be used.
+        MissingExtra: The ``redis`` package is missing.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -102,11 +103,11 @@ class TransformationCache:
         self.shared = _connect_redis(settings)
 
     def change(self, settings: Settings) -> None:
-        """Continue with other *settings*; what is remembered and under way stays.
+        """Apply other *settings*; cached transformations and those being made stay.
 
-        If the Redis options changed, a new client replaces the former one, which closes once the
-        questions that use it are answered. Raises as the constructor does; nothing has changed
-        then.
+        If the Redis options changed, a new client replaces the old client, which closes as soon as
+        no question uses it. If the settings cannot be applied, nothing changes, and the same errors
+        are raised as by the constructor.
         """
         options = _collect_redis_options(settings)
         with self._lock.free:
@@ -124,14 +125,14 @@ class TransformationCache:
 
 
 def digest(key: Hashable) -> str:
-    """Return *key* as 64 hex digits (SHA-256), from which no text of the key can be read."""
+    """Return the SHA-256 hash of *key* as 64 hex digits; the key cannot be read from the hash."""
     import hashlib
 
     return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _collect_redis_options(settings: Settings) -> Hashable:
-    """Return everything that a Redis client is made with; ``None`` without Redis.
+    """Return all settings on which a Redis client depends; ``None`` if Redis is not configured.
 
     The user name and password are included as a hash.
     """

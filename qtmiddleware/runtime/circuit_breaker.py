@@ -30,7 +30,7 @@ class BreakerState(StrEnum):
     Attributes:
         CLOSED: Every call.
         OPEN: No call.
-        HALF_OPEN: One call at a time, the probe, which tries if the service works again.
+        HALF_OPEN: One call at a time, the probe, which tests whether the service works again.
     """
 
     CLOSED = "closed"
@@ -39,7 +39,7 @@ class BreakerState(StrEnum):
 
 
 class _Result(Enum):
-    """How a call ended. After a probe of ``UNKNOWN`` result the next call is the probe."""
+    """How a call ended. If the result of a probe is ``UNKNOWN``, the next call is the new probe."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -52,10 +52,10 @@ class Attempt:
     Only the first report counts.
 
     Attributes:
-        is_probe: Whether the call tries if a half-open breaker may close.
-        has_time: Whether being late counts as a failure.
+        is_probe: Whether the call tests whether a half-open breaker may close.
+        has_time: Whether a late call counts as a failure.
         is_over: Whether the end was reported, or the call is late.
-        pauses: How often the service had asked for a pause when the call began.
+        pauses: How many pauses the service had asked for when the call began.
     """
 
     __slots__ = ("_breaker", "has_time", "is_over", "is_probe", "pauses")
@@ -74,39 +74,39 @@ class Attempt:
     def fail(self, rest: float | None = None) -> None:
         """Report that the call failed.
 
-        *rest* is the pause in seconds that the service asked for (Retry-After), if any.
+        If the service asked for a pause (Retry-After), *rest* is the pause in seconds.
         """
         self._breaker._report(self, _Result.FAILURE, rest)
 
     def time_out(self) -> None:
-        """Report that no answer came in time; a failure if the call had enough time."""
+        """Report that no answer came in time: a failure only if the call had enough time."""
         self._breaker._report(self, self.result_if_late)
 
     def abandon(self) -> None:
-        """Report that the result is unknown, because the caller gave up for its own reasons."""
+        """Report that the result is unknown, because the caller stopped waiting."""
         self._breaker._report(self, _Result.UNKNOWN)
 
     @property
     def result_if_late(self) -> _Result:
-        """The result that being late counts as."""
+        """The result that is recorded if the call is late."""
         return _Result.FAILURE if self.has_time else _Result.UNKNOWN
 
 
 class Breaker:
-    """Opens for *seconds* after *failures* failed calls in a row; then one call at a time tries.
+    """Opens for *seconds* after *failures* failed calls in a row; then a probe tests the service.
 
-    If that call, the probe, succeeds, the breaker closes. If the probe fails, the breaker opens for
-    *seconds* again. If the probe is given up, the next call is the probe. A call that has not ended
-    when its time is over is late from then on, so a call that hangs for ever counts too. With 0
-    *failures* the breaker never opens.
+    The probe is a single call. If it succeeds, the breaker closes. If it fails, the breaker opens
+    for *seconds* again. If it is abandoned, the next call is the probe. A call that is still
+    running at its deadline counts as late at once, so calls that hang forever count too. If
+    *failures* is 0, the breaker never opens.
 
-    A failure with a pause (Retry-After) opens the breaker for that pause, and no longer unless it
-    is the last of *failures*. After the pause no probe is needed, because a service that names a
-    pause is working. All calls that were under way when a pause began count as one failure, even if
-    each is told to wait.
+    If a failure names a pause (Retry-After), the breaker opens for the length of the pause. It
+    opens for longer only if the failure is the last of *failures*. No probe follows a pause,
+    because a service that names a pause is working. All calls that were running when a pause began
+    count as one failure, even if the service asks each of them to wait.
 
-    A breaker with a *name* logs a warning when it opens and when it closes again, but none for the
-    probes between. Thread-safe; a forked process begins with no calls under way.
+    A breaker with a *name* logs a warning when it opens and when it closes again, but not for each
+    probe. Thread-safe; a forked process begins without running calls.
     """
 
     def __init__(
@@ -136,14 +136,14 @@ class Breaker:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the calls under way."""
+        """Forget the running calls."""
         self._lock = threading.Lock()
         self._probe: Attempt | None = None
         self._order = count()
         self._under_way: list[tuple[float, int, Attempt]] = []
 
     def change(self, failures: int, seconds: float) -> None:
-        """Set new limits; 0 *failures* close the breaker."""
+        """Set new limits; if *failures* is 0, the breaker closes."""
         with self._lock:
             self._failures, self._seconds = failures, seconds
             if not failures:
@@ -154,20 +154,22 @@ class Breaker:
         """Return the breaker's state and counts, as `Health` shows them.
 
         Returns:
-            The state, the number of failed calls in a row, the number that opens the breaker (0 for
-            never), and for how many more seconds the breaker is open.
+            state: The state.
+            failed calls: The number of failed calls in a row.
+            limit: The number of failed calls that opens the breaker; 0 for never.
+            seconds: For how many more seconds the breaker is open.
         """
         with self._lock:
-            self._end_late()
+            self._end_overdue_calls()
             report = self._state, self._failures_in_row, self._failures, self._seconds_open
         self._log_changes()
         return report
 
     @property
     def rest(self) -> float:
-        """The seconds for which no call is let through; 0 if the next call is."""
+        """The number of seconds until a call is let through; 0 if the next call is."""
         with self._lock:
-            self._end_late()
+            self._end_overdue_calls()
             rest = self._rest
         self._log_changes()
         return rest
@@ -176,13 +178,13 @@ class Breaker:
         """Return an `Attempt` if a call may be made now, else ``None``.
 
         Args:
-            until: When the call is late, in seconds on the monotonic clock.
-            has_time: Whether being late counts as a failure. It should not if *until* leaves the
-                service too little time to answer. The call may still fail.
+            until: The call's deadline, in seconds on the monotonic clock.
+            has_time: Whether a late call counts as a failure. Pass false if *until* leaves the
+                service too little time to answer; an error of the call still counts as a failure.
         """
         attempt = None
         with self._lock:
-            self._end_late()
+            self._end_overdue_calls()
             if not self._rest:
                 # The rest is over, so a breaker that had opened is half-open now.
                 is_probe = self._open_until is not None
@@ -213,7 +215,8 @@ class Breaker:
     def _rest(self) -> float:
         return self._seconds_open or (PROBE_REST if self._probe is not None else 0.0)
 
-    def _end_late(self) -> None:
+    def _end_overdue_calls(self) -> None:
+        """End the running calls whose deadline has passed."""
         now = self._clock()
         # The call that is late first is on top of the heap. Calls that have ended stay in the heap
         # until they reach the top.
@@ -265,7 +268,7 @@ class Breaker:
         self._pause_until = max(self._pause_until, now + rest)
 
     def _log_changes(self) -> None:
-        """Log the changes of state, without the lock: nobody knows how long a log handler takes."""
+        """Log the changes of state without holding the lock, because a log handler may be slow."""
         if self._changes:
             with self._lock:
                 changes, self._changes = self._changes, []

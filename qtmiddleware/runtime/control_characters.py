@@ -1,4 +1,4 @@
-"""Characters that a terminal or a reader obeys or does not see, and JSON that shows them."""
+"""Escape characters that control a terminal or that a reader cannot see."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ESCAPED: Final = re.compile(f"[{OBEYED}\ud800-\udfff]")
 
 
 def escape_json(document: str) -> str:
-    """Return the JSON *document* with control characters as escapes. Its meaning stays the same."""
-    return _ESCAPED.sub(_escape_unit, document)
+    """Return the JSON *document* with control characters escaped; the data stays the same."""
+    return _ESCAPED.sub(_escape_character, document)
 
 
-def _escape_unit(match: re.Match[str]) -> str:
+def _escape_character(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))

@@ -1,4 +1,4 @@
-"""The environment of the processes that this package starts: without keys that they do not need."""
+"""The environment of the processes that this package starts, without keys they do not need."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from qtmiddleware.config.errors import holds_key, is_secret_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MARK: Final = "_qtmiddleware_secrets"
+_NEEDED_SECRETS: Final = "_qtmiddleware_secrets"
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 
 def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment without secrets, except for the variables that are *needed*.
+    """Return a copy of the environment without secrets, except for the variables in *needed*.
 
     A variable is a secret if its name says so, or if its value is a key or an address that contains
     a user name or password.
@@ -30,24 +30,24 @@ def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
 
 
 def needs_secrets(*names: str) -> Callable[[F], F]:
-    """Mark a function whose work needs no secrets except the variables *names*.
+    """Return a decorator that marks a function as needing no secrets except the variables *names*.
 
-    `copy_environment_for` gives the workers of a marked function an environment without the others.
+    `copy_environment_for` removes all other secrets from the environment of the function's workers.
     """
 
-    def mark(function: F) -> F:
-        setattr(function, _MARK, names)
+    def record_needed_secrets(function: F) -> F:
+        setattr(function, _NEEDED_SECRETS, names)
         return function
 
-    return mark
+    return record_needed_secrets
 
 
 def copy_environment_for(build: Callable[..., Any]) -> dict[str, str]:
-    """Return the environment for workers of *build*.
+    """Return the environment for the worker processes of *build*.
 
-    All variables are in it, unless `needs_secrets` marks the function.
+    Contains all variables, unless `needs_secrets` marks the function.
     """
-    needed = getattr(build.func if isinstance(build, partial) else build, _MARK, None)
+    needed = getattr(build.func if isinstance(build, partial) else build, _NEEDED_SECRETS, None)
     return dict(os.environ) if needed is None else copy_environment(needed)
 
 

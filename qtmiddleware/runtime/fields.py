@@ -1,4 +1,4 @@
-"""Read the fields, parameters and annotations of objects that others wrote."""
+"""Read the fields, parameters and annotations of objects from other packages and users."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def read_field(holder: Any, name: str) -> Any:
-    """Return the value *name* of a mapping or an object, or ``None`` if there is none.
+    """Return the value of *name* in a mapping or an object; ``None`` if there is no such value.
 
-    Text has no fields.
+    Text (`str` or `bytes`) has no fields.
     """
     if isinstance(holder, Mapping):
         return holder.get(name)
@@ -21,7 +21,7 @@ def read_field(holder: Any, name: str) -> Any:
 def read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of *fn*, by name.
 
-    Raises `ValueError` or `TypeError` for a builtin that does not tell its parameters.
+    Raises `ValueError` or `TypeError` for a builtin whose parameters are unknown.
     """
     try:
         return inspect.signature(fn).parameters
@@ -38,7 +38,7 @@ def read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def read_annotations(kind: type) -> Mapping[str, Any]:
     """Return the annotations of a class.
 
-    They are texts if they use names that only type checkers import.
+    If the annotations use names that only type checkers import, they are returned as text.
     """
     try:
         return getattr(kind, "__annotations__", {})

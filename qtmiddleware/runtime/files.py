@@ -1,4 +1,4 @@
-"""Create files for their owner alone, and write them whole."""
+"""Create private files, and replace files so that readers never see half a file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ PRIVATE_FOLDER: Final = 0o700
 
 
 def make_private_folders(folder: Path) -> None:
-    """Create *folder* and its missing parents for their owner alone; existing folders stay.
+    """Create *folder* and its missing parents, accessible only to their owner.
 
-    Raises `OSError`, also if something other than a folder is in the way.
+    Existing folders keep their permissions. Raises `OSError`, also if *folder* exists but is not a
+    folder.
     """
     try:
         folder.mkdir(PRIVATE_FOLDER)
@@ -36,25 +37,25 @@ def make_private_folders(folder: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file for its owner alone; to be passed as ``open(..., opener=private_opener)``.
+    """Open a file that only its owner can access. Use: ``open(..., opener=private_opener)``.
 
     An existing file keeps its permissions.
     """
     return os.open(path, flags, PRIVATE)
 
 
-def read_own_file(path: Path, most: int) -> bytes:
-    """Return the bytes of a file that only this account can have written.
+def read_own_file(path: Path, max_bytes: int) -> bytes:
+    """Return the bytes of a file that no other account can have written.
 
     On Windows the owner and the permissions are not checked.
 
     Args:
         path: The file.
-        most: The largest size in bytes.
+        max_bytes: The largest size in bytes.
 
     Raises:
         OSError: The file cannot be read, is a link or not a regular file, belongs to another
-            account, may be written by others, or is larger than *most*.
+            account, may be written by others, or is larger than *max_bytes*.
     """
     with open_document(path, follow_link=False) as file:
         status = os.fstat(file.fileno())
@@ -62,17 +63,17 @@ def read_own_file(path: Path, most: int) -> bytes:
             raise OSError(errno.EPERM, "it belongs to another account", str(path))
         if os.name != "nt" and status.st_mode & 0o022:
             raise OSError(errno.EPERM, "others may write to it (fix: chmod go-w)", str(path))
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
     return content
 
 
 def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
     """Open the file at *path* for reading.
 
-    Raises `OSError`, also if *path* is not a regular file, such as a pipe. With *follow_link* false
-    a link raises as well, even if it is put there at the last moment.
+    Raises `OSError`, also if *path* is not a regular file, such as a pipe. If *follow_link* is
+    false, a link raises `OSError` too, even if it was created a moment ago.
     """
     # A pipe without a writer would block for ever, hence O_NONBLOCK. The open file is checked, not
     # its path, because somebody may replace the file in between.
@@ -89,7 +90,7 @@ def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise `OSError` if *path* is a link: its author would choose which file is written to."""
+    """Raise `OSError` if *path* is a link, because its author would choose the file written to."""
     if path.is_symlink():
         real = os.path.realpath(path)
         raise OSError(
@@ -100,17 +101,19 @@ def refuse_link(path: Path) -> None:
 def check_link(path: Path) -> Path:
     """Return the real path of *path*, unless others may have planted a link or an empty file there.
 
-    Raises `OSError` for a link of another account (except root), a link to nothing or to an empty
-    file, and an empty file of another account, who could read what is written to it. Other links
-    are followed, because an index may lie on another disk.
+    Most links are followed, because an index may be on another disk.
+
+    Raises:
+        OSError: *path* is a link that another account (except root) made, a link to a missing or
+            empty file, or an empty file of another account, which could read what is written to it.
     """
     if not path.is_symlink():
-        if path.is_file() and not path.stat().st_size and not _is_own_or_roots(path):
+        if path.is_file() and not path.stat().st_size and not _belongs_to_user_or_root(path):
             raise OSError(errno.EPERM, "it is empty and belongs to another account", str(path))
         return Path(os.path.realpath(path.parent)) / path.name
     real = Path(os.path.realpath(path))
     if (
-        not _is_own_or_roots(path)
+        not _belongs_to_user_or_root(path)
         or not real.exists()
         or (real.is_file() and not real.stat().st_size)
     ):
@@ -118,14 +121,14 @@ def check_link(path: Path) -> Path:
     return real
 
 
-def _is_own_or_roots(path: Path) -> bool:
+def _belongs_to_user_or_root(path: Path) -> bool:
     return os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
 
 
 def open_itself(path: Path, flags: int) -> int:
     """Open the file at *path* for writing with *flags* and return its descriptor.
 
-    A new file is readable and writable by its owner alone. Raises `OSError`, also if *path* is a
+    A new file can be read and written only by its owner. Raises `OSError`, also if *path* is a
     link.
     """
     refuse_link(path)
@@ -138,9 +141,9 @@ def open_itself(path: Path, flags: int) -> int:
 def append_line(path: Path, line: bytes) -> None:
     """Append *line* and a line break in one write, so that concurrent writers never mix lines.
 
-    A missing file is created for its owner alone; a missing folder is not created. An existing file
-    keeps its permissions. If the file ends with an unfinished line, *line* begins on a new one.
-    Raises `OSError`, also for a link, or if the disk became full while writing.
+    A missing file is created, accessible only to its owner; a missing folder is not created. An
+    existing file keeps its permissions. If the file ends with an unfinished line, *line* begins on
+    a new line. Raises `OSError`, also if *path* is a link or the disk became full while writing.
     """
     data = line + b"\n"
     descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -157,20 +160,20 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write *data* to *path* as a whole: readers see the old file or the new one, never a part.
+    """Replace the file at *path* with *data*; readers see the old or the new file, never a part.
 
-    After a crash the old file is still there. A new file is as readable as the umask allows,
-    because the files written here are meant to be shared; a replaced file keeps its permissions.
+    After a crash the old file is still there. A replaced file keeps its permissions. A new file
+    gets the permissions that the umask allows, because these files are meant to be shared.
 
     Args:
         path: The file to create or replace.
-        data: The bytes, or pieces of them.
+        data: The bytes, or an iterable of pieces.
 
     Raises:
         OSError: The file cannot be written, or *path* is a link or not a regular file.
     """
     refuse_link(path)
-    mode = _read_mode(path)
+    mode = _read_permissions(path)
     # The name cannot be guessed and must be new, so that nobody can plant a file or link there.
     draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
     descriptor = os.open(
@@ -190,8 +193,8 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _read_mode(target: Path) -> int | None:
-    """Return the permissions of the file at *target*, or ``None`` if there is none."""
+def _read_permissions(target: Path) -> int | None:
+    """Return the permissions of the file at *target*; ``None`` if there is no file."""
     try:
         mode = target.lstat().st_mode
     except FileNotFoundError:

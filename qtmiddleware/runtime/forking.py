@@ -1,6 +1,6 @@
-"""Locks and counts that are reset in a forked process.
+"""Reset locks and counts in a forked process.
 
-At the moment of the fork, other threads of the parent may have held a lock or been counted; those
+At the moment of the fork, other threads of the parent may hold a lock or be counted; those
 threads do not exist in the child.
 """
 
@@ -17,14 +17,14 @@ class Renewable(Protocol):
     """An object that can be reset in a forked process."""
 
     def renew(self) -> None:
-        """Make new locks, and forget what only the parent process is doing."""
+        """Make new locks, and forget all work that only the parent process continues."""
 
 
 _renewables: Final[WeakSet[Renewable]] = WeakSet()
 
 
 def renew_after_fork(renewable: Renewable) -> None:
-    """Call ``renewable.renew()`` in every process forked from this one, while the object lives."""
+    """Call ``renewable.renew()`` in every process forked from this one while *renewable* lives."""
     _renewables.add(renewable)
 
 
@@ -38,12 +38,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class ForkLock:
-    """A lock that is free in a forked process, whoever held it in the parent.
+    """A lock that is free in a forked process, even if it was held in the parent.
 
-    Use it as ``with self._lock.free:``. *free* is the `threading.Lock` itself and no wrapper,
-    because an interrupt can come between a wrapper's taking the lock and its giving it back. If
+    Use it as ``with self._lock.free:``. The attribute *free* is the `threading.Lock` itself,
+    because with a wrapper an interrupt could come between acquiring the lock and releasing it. If
     gevent replaces `threading.Lock` later, a new lock is made: a second greenlet that waits for the
-    old lock would block all greenlets for good.
+    old lock would block all greenlets forever.
     """
 
     __slots__ = ("__weakref__", "_kind", "_lock")
@@ -70,12 +70,12 @@ class ForkLock:
 
 
 class Draining:
-    """Counts the calls that use a resource, and closes it when the last call has left.
+    """Counts the calls that use a resource, and closes the resource after the last call.
 
-    Use it as ``with self.in_use:``. After `retire`, *close* is called as soon as no call is inside
-    (connection draining). A call that begins after that is let in, and *close* is called again
-    after it, so the resource must be able to reopen. *close* must not block, since it delays
-    whoever calls. Thread-safe; a forked process begins without calls.
+    Use it as ``with self.in_use:``. After `retire`, *close* is called as soon as no call is running
+    (connection draining). A later call may still begin, and *close* is called again after it, so
+    the resource must be able to reopen. *close* must not block, since it delays the caller.
+    Thread-safe; a forked process begins without running calls.
     """
 
     __slots__ = ("__weakref__", "_calls", "_close", "_is_retired", "_lock")
@@ -104,7 +104,7 @@ class Draining:
             self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the resource as soon as no call is inside: at once, if there is none."""
+        """Close the resource as soon as no call is running, or now if none is."""
         with self._lock:
             self._is_retired = True
             self._close_if_unused()

@@ -1,4 +1,4 @@
-"""Log records: a failing handler or filter costs no answer, and repeated records are sampled."""
+"""Log safely: an error in a log handler never fails a query, and repeated records are sampled."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ _LOGGING_KEYWORDS: Final = frozenset({"exc_info", "stack_info", "stacklevel", "e
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that ignores exceptions of its handlers and filters, as a record is worth no answer.
+    """A logger that ignores exceptions of its handlers and filters.
 
     Keyword arguments that `logging` does not know become the record's attribute ``qtm``, a
-    dictionary for programs, so that no name can clash with an attribute of `logging`. Its ``event``
-    says what happened. The values are plain, and never the text of a query, passage or reply.
+    dictionary for programs. The name ``qtm`` cannot clash with an attribute of `logging`. The entry
+    ``event`` says what happened. The values are plain, and never contain the text of a query,
+    passage or reply.
     """
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return *msg*, and *kwargs* with all that `logging` does not know moved into ``qtm``."""
+        """Return *msg*, and *kwargs* with all arguments unknown to `logging` moved into ``qtm``."""
         details = {name: kwargs.pop(name) for name in list(kwargs) if name not in _LOGGING_KEYWORDS}
         kwargs["extra"] = {**(kwargs.get("extra") or {}), "qtm": details}
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Write a record that names the caller's line; never raise an `Exception`."""
+        """Write a record with the line number of the caller; never raise an `Exception`."""
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         with suppress(Exception):
             super().log(level, msg, *args, **kwargs)
 
 
 def get_logger(name: str) -> SafeLogger:
-    """Return the logger called *name*, which begins with ``qtmiddleware``."""
+    """Return the logger called *name*, which must begin with ``qtmiddleware``."""
     return SafeLogger(logging.getLogger(name))
 
 
@@ -62,10 +63,10 @@ def quote(text: str) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return a foreign *error* with its stack for a record at DEBUG level, without keys in it.
+    """Return *error* with its stack as text without keys, for a record at DEBUG level.
 
-    The text may quote a query or passage, so it must not be logged above DEBUG. At most 50 frames
-    and 8,000 characters at either end are kept.
+    Never log the text above DEBUG, because it may quote a query or passage. It has at most 50 stack
+    frames; of a text longer than 16,000 characters, the first and last 8,000 are kept.
     """
     from traceback import format_exception
 
@@ -82,15 +83,16 @@ def format_error(error: BaseException) -> str:
 
 
 def format_times(count: int) -> str:
-    """Return *count* in words, such as "1 time" or "3 times"."""
+    """Return *count* as a phrase, such as "1 time" or "3 times"."""
     return "1 time" if count == 1 else f"{count} times"
 
 
 class LogSampler:
-    """Writes at most one record per kind in *seconds*; the next record says how many were left out.
+    """Writes at most one record per kind and interval, and counts the records that it skips.
 
-    The first call after a kind's time, or `flush`, logs its last count, so that no count is lost.
-    Thread-safe; a forked process begins with nothing counted.
+    The interval is *seconds* long. The first call of `log` after an interval, or `flush`, also logs
+    how many records were skipped, so that no count is lost. Thread-safe; a forked process begins
+    with all counts at 0.
     """
 
     def __init__(
@@ -119,20 +121,21 @@ class LogSampler:
         stacklevel: int = 1,
         **about: Any,
     ) -> None:
-        """Log *what* happened, with those of *kinds* that a record is due for.
+        """Log the event *what*, with all of *kinds* that are due.
 
-        Handlers recognise these records by the attribute ``degradation``, which is *what*. The
-        attribute ``qtm`` holds *about*, *what* as the ``event``, and ``counts``: how often each
-        kind happened since its last record, this time included. So the counts of all records add up
-        to how often each kind happened.
+        A kind is due if it was not logged in the last *seconds* of the sampler. Handlers can
+        recognise these records by the attribute ``degradation``, which is *what*. The attribute
+        ``qtm`` holds *about*, *what* as the ``event``, and ``counts``: how often each kind happened
+        since its last record, including now. The counts of all records add up to the total for each
+        kind.
 
         Args:
-            logger: Writes the record.
-            what: The thing that happened, such as "answer degraded".
-            kinds: The reasons; each is sampled separately.
-            said: The words of the record in place of *what*, if given.
-            details: More about a kind, in this package's own words. Details do not tell kinds
-                apart.
+            logger: The logger that writes the record.
+            what: The event, such as "answer degraded".
+            kinds: The reasons; each reason is sampled separately.
+            said: The text of the record; by default *what*.
+            details: More text about each kind, in this package's own words. Details do not affect
+                the sampling.
             level: The record's level.
             stacklevel: How many frames up the caller's line is.
             **about: More values for programs.
@@ -143,7 +146,7 @@ class LogSampler:
         with self._lock:
             now = self._clock()
             due = [counted for kind in kinds if (counted := self._count_kind(what, kind, now))]
-            ended = self._end_kinds(now - self._seconds)
+            ended = self._remove_ended_kinds(now - self._seconds)
         if due:
             about |= {
                 "event": what.replace(" ", "_"),
@@ -163,22 +166,22 @@ class LogSampler:
         self._write_counts(logger, ended)
 
     def flush(self, logger: SafeLogger) -> None:
-        """Log how many records of each kind were left out."""
+        """Log the number of skipped records of each kind."""
         with self._lock:
-            ended = self._end_kinds(self._clock())
+            ended = self._remove_ended_kinds(self._clock())
         self._write_counts(logger, ended)
 
-    def _write_counts(self, logger: SafeLogger, ended: Iterable[tuple[str, str, int, str]]) -> None:
-        for what, kind, count, line in ended:
+    def _write_counts(self, logger: SafeLogger, rows: Iterable[tuple[str, str, int, str]]) -> None:
+        for what, kind, count, line in rows:
             event = what.replace(" ", "_")
             logger.warning(
                 "%s", line, extra={"degradation": what}, event=event, counts={kind: count}
             )
 
     def _count_kind(self, what: str, kind: str, now: float) -> tuple[str, int, str] | None:
-        """Count *kind*; return its name, count and text if a record is due, else ``None``.
+        """Count *kind*; if a record is due, return the kind's name, count and text, else ``None``.
 
-        The count includes the records left out since the last record of the kind.
+        The count includes the records skipped since the last record of the kind.
         """
         if (what, kind) not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = "other reasons"
@@ -194,11 +197,10 @@ class LogSampler:
             f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind,
         )
 
-    def _end_kinds(self, until: float) -> list[tuple[str, str, int, str]]:
-        """Forget the kinds whose last record is from *until* or before.
+    def _remove_ended_kinds(self, until: float) -> list[tuple[str, str, int, str]]:
+        """Remove the kinds that were last logged at *until* or before, and return their counts.
 
-        Returns, for each kind with records left out: *what*, the kind, the count, and a line to
-        log.
+        Returns, for each kind with skipped records: *what*, the kind, the count, and a line to log.
         """
         now, ended = (
             self._clock(),
@@ -221,15 +223,15 @@ class LogSampler:
 
 
 def _add_detail(kind: str, text: str, details: Mapping[str, str]) -> str:
-    """Return *text*, which begins with the name of *kind*, with the detail added after the name."""
+    """Return *text*, which begins with *kind*, with the kind's detail in brackets after *kind*."""
     detail = " ".join(details.get(kind, "").split())
     return f"{kind} ({detail}){text.removeprefix(kind)}" if detail else text
 
 
 class Outage:
-    """Says when to log an outage: one record when it begins, one when it ends, none in between.
+    """Decides when to log an outage: once when it begins and once when it ends.
 
-    If failures come and go, at most one outage in *seconds* is logged, and the others are counted.
+    If failures come and go, at most one outage per *seconds* is logged, and the others are counted.
     Thread-safe.
     """
 
@@ -249,7 +251,7 @@ class Outage:
         self._count = 0
 
     def record_failure(self) -> int | None:
-        """Count a failure; return the count if it should be logged now, else ``None``."""
+        """Count a failure; return the number of failures if it should be logged, else ``None``."""
         with self._lock:
             self._count += 1
             now = self._clock()
@@ -259,7 +261,7 @@ class Outage:
             return self._count
 
     def record_success(self) -> int | None:
-        """Return the number of failures if the recovery should be logged now, else ``None``."""
+        """Return the number of failures if the recovery should be logged, else ``None``."""
         if not self._is_logged:
             return None
         with self._lock:

@@ -1,4 +1,4 @@
-"""Tell observers about the operations of a flow, and hooks about its retrieval."""
+"""Tell observers about the operations of a flow, and hooks about its result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _ids: Final = count(1)
 
 
 class _GuardedObserver:
-    """An observer whose exceptions never reach a query; the first one is logged."""
+    """Calls an observer so that the observer's exceptions never reach a query.
+
+    The first exception is logged.
+    """
 
     def __init__(self, observer: Observer) -> None:
         if not isinstance(observer, Observer):
@@ -41,7 +44,7 @@ class _GuardedObserver:
         self._has_failed = False
 
     def tell(self, operation: Operation) -> None:
-        """Tell the observer that *operation* started, or that it ended if it has an outcome."""
+        """Call the observer's *on_start* if *operation* is running, else its *on_end*."""
         notify = (
             self._observer.on_start if operation.outcome == "running" else self._observer.on_end
         )
@@ -61,10 +64,10 @@ class _GuardedObserver:
 
 
 class Observation:
-    """One operation, of which observers are told when it starts and, once, when it ends.
+    """Tells observers about one operation: when it starts and, once, when it ends.
 
-    Use it as a context manager around the operation. Without observers it does nothing. An
-    observation without an *operation* is only the parent of others.
+    Use it as a context manager around the operation. Without observers, it does nothing. Without an
+    *operation*, it is only the parent of other observations.
 
     Attributes:
         operation: The operation, or ``None``.
@@ -88,12 +91,12 @@ class Observation:
         return bool(self._observers)
 
     def child(self, kind: Any, name: str = "", **fields: Any) -> Observation:
-        """Return an observation of an operation within this one, which has not started.
+        """Return a new observation of an operation within this operation; it has not started yet.
 
         Args:
             kind: The operation's kind.
-            name: Its name.
-            known: The other fields of the `Operation`.
+            name: The operation's name.
+            **fields: The other fields of the `Operation`.
         """
         if not self._observers:
             return self
@@ -102,13 +105,13 @@ class Observation:
         )
 
     def keep(self, result: T) -> T:
-        """Remember *result* as the operation's result, and return it."""
+        """Store *result* as the operation's result, and return *result*."""
         if self.operation is not None:
             self._result = result
         return result
 
     def end(self, outcome: Ending) -> None:
-        """Tell the observers that the operation has ended with *outcome*, if it is running."""
+        """If the operation is running, tell the observers that it has ended with *outcome*."""
         self._end(outcome=outcome)
 
     def __enter__(self) -> Observation:
@@ -126,7 +129,7 @@ class Observation:
         if not self._running:
             return
         if error is None:
-            self._end(outcome="ok", result=self._result, counts=_count_result(self._result))
+            self._end(outcome="ok", result=self._result, counts=_collect_counts(self._result))
         else:
             outcome = _read_outcome(error)
             self._end(outcome=outcome, reason=_read_reason(error) if outcome == "failed" else "")
@@ -148,10 +151,10 @@ NOT_OBSERVED: Final = Observation()
 
 
 def describe_model(model: Any) -> dict[str, Any]:
-    """Return the fields of an `Operation` that name a language model, embedder or reranker.
+    """Return the fields of an `Operation` that describe a language model, embedder or reranker.
 
-    The fields are ``model``, ``provider`` and ``server`` (host and port), as far as they are known.
-    A user's own function has an empty ``model_name``, because its name is not the name of a model.
+    The fields are ``model``, ``provider`` and ``server`` (host and port), if they are known. For a
+    user's own function ``model`` is empty, because a function's name is not the name of a model.
     """
     name = getattr(model, "model_name", None)
     names = {
@@ -167,7 +170,7 @@ def describe_model(model: Any) -> dict[str, Any]:
 
 
 def observe(observers: Sequence[Observer]) -> Observation:
-    """Return the parent of operations that belong to no other operation.
+    """Return an observation that is the parent of all top-level operations.
 
     Raises `ConfigError` if one of *observers* is not an `Observer`.
     """
@@ -193,7 +196,7 @@ def _read_reason(error: BaseException) -> str:
     return error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
 
 
-def _count_result(result: Any) -> dict[str, int]:
+def _collect_counts(result: Any) -> dict[str, int]:
     if isinstance(result, Reply):
         tokens = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
         return {"llm_calls": result.calls, **tokens}
@@ -227,7 +230,7 @@ _telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=N
 
 
 def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
-    """Return *hook*; raise `ConfigError` if it cannot be called."""
+    """Return *hook*; raise `ConfigError` if *hook* cannot be called."""
     if hook is None or callable(hook):
         return hook
     raise ConfigError(
@@ -237,12 +240,15 @@ def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
 
 
 def is_telling() -> bool:
-    """Return whether a hook is calling: its own retrievals call no hook, which would never end."""
+    """Return whether a hook is running here.
+
+    Retrievals that a hook makes itself call no hook, because that would never end.
+    """
     return bool(_telling.get())
 
 
 @contextmanager
-def _mark_telling() -> Iterator[None]:
+def _mark_hook_as_running() -> Iterator[None]:
     mark = [True]
     token = _telling.set(mark)
     try:
@@ -255,12 +261,12 @@ def _mark_telling() -> Iterator[None]:
 
 
 def tell_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
-    """Call *hook* with *retrieval* in this thread, and await its coroutine, if it returns one.
+    """Call *hook* with *retrieval* in this thread.
 
-    The coroutine runs in the shared loop for at most `HOOK_SECONDS`. Raises what the hook raises,
-    and `TimeoutError`.
+    If the hook returns a coroutine, the coroutine runs in the shared loop for at most
+    `HOOK_SECONDS`. Raises the hook's exception, or `TimeoutError`.
     """
-    with _mark_telling():
+    with _mark_hook_as_running():
         pending = hook(retrieval)
         if inspect.isawaitable(pending):
 
@@ -271,11 +277,15 @@ def tell_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
 
 
 async def atell_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
-    """Call *hook* with *retrieval* without blocking the running loop.
+    """Call *hook* with *retrieval*, without blocking the running loop.
 
-    A plain function runs in a thread of *bulkhead*; a coroutine is awaited. Either is waited for at
-    most `HOOK_SECONDS`. Raises what the hook raises, `TimeoutError`, and `ModelError`
-    ``overloaded`` if no thread is free.
+    A plain function runs in a thread of *bulkhead*; a coroutine is awaited. In both cases the wait
+    is at most `HOOK_SECONDS`.
+
+    Raises:
+        TimeoutError: The hook did not end in time.
+        ModelError: ``overloaded`` if no thread is free.
+        Exception: The hook's own exception.
     """
 
     async def call() -> None:
@@ -287,7 +297,7 @@ async def atell_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhe
         if inspect.isawaitable(pending):
             await pending
 
-    with _mark_telling():
+    with _mark_hook_as_running():
         # The hook is a task of its own, because a hook that ignores its cancellation must not keep
         # the caller waiting.
         task = asyncio.get_running_loop().create_task(call())

@@ -1,16 +1,16 @@
 """One pace for all callers of a service: how many calls run at once, and when to pause.
 
 Additive increase, multiplicative decrease (Chiu and Jain, 1989): a sign of overload halves the
-number of calls that may run at once and pauses all callers. It counts once per episode, that is,
-among the calls begun since the last pause. After as many answers as calls may run at once, the
-number rises by one. Signs of overload are
+number of calls that may run at once and pauses all callers. Signs from calls that began before
+the last pause are ignored. After as many answers as calls may run at once, the number rises by
+one. Signs of overload are
 
 - a rate limit, or any failure with which the service names a pause (Retry-After),
 - `SEVERAL` outages or timeouts without an answer between them.
 
-The pause lasts as long as the service says. If the service names no time, the pause doubles until
-something is answered. A lone outage or timeout says nothing about the load: its own call waits a
-little, and the others go on.
+The pause lasts as long as the service says. If the service names no time, each pause is twice as
+long as the last, until the service answers. A single outage or timeout is no sign of overload:
+only the failed call waits a little.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _AT_WORK: Final = frozenset({"refused", "too_long", "empty", "truncated", "unrec
 
 
 class _Failure(Enum):
-    """How a failure is handled.
+    """How to handle a failure.
 
     Attributes:
-        FINAL: The call fails for good.
-        SHARED: All callers wait, and the call is made again.
-        LONE: Only this caller waits, and the call is made again.
+        FINAL: The call fails and is not repeated.
+        SHARED: All callers wait, and the call is repeated.
+        LONE: Only this caller waits, and the call is repeated.
     """
 
     FINAL = "final"
@@ -66,13 +66,13 @@ class _Failure(Enum):
 class Pace:
     """Runs up to *concurrency* calls at once, fewer if the service is overloaded, none in a pause.
 
-    `perform` repeats calls that fail for a passing reason (rate limit, outage, open circuit
-    breaker, budget per minute), so that the caller does not see the failure. After *patience*
-    seconds without any answer everything is stopped. Everything is also stopped if the key is
-    refused, a budget is spent, or nothing is ever answered. Thread-safe.
+    `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
+    breaker, budget per minute), so that the caller does not see the failure. All calls are stopped
+    after *patience* seconds without an answer, if the key is rejected, if a budget is spent, or if
+    the first calls all fail. Thread-safe.
 
     Attributes:
-        error: Why everything was stopped, or ``None``.
+        error: Why all calls were stopped, or ``None``.
     """
 
     def __init__(
@@ -100,19 +100,18 @@ class Pace:
 
     @property
     def limit(self) -> int:
-        """How many calls may run at once now."""
+        """How many calls may run at once at the moment."""
         return self._limit
 
     def perform(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns, repeating it while it fails for a passing reason.
+        """Return the result of *call*, repeating the call while it fails for a temporary reason.
 
-        Raises the error with which *call* fails for good, and `ModelError` ``cancelled`` once
-        everything is stopped.
+        Raises the error of the last try, and `ModelError` ``cancelled`` once all calls are stopped.
         """
         tries, lone_failures, wait = 0, 0, 0.0
         answers: int | None = None
         while True:
-            episode, answers_now = self._enter(wait)
+            episode, answers_now = self._wait_for_turn(wait)
             answers = answers_now if answers is None else answers
             try:
                 value = call()
@@ -121,7 +120,7 @@ class Pace:
                     # Other calls were answered since the last try. While nothing is answered, the
                     # failure is the service's, not this call's.
                     tries, answers = tries + 1, self._answers
-                kind = self._take_failure(error, episode)
+                kind = self._handle_failure(error, episode)
                 if kind is _Failure.FINAL or tries >= TRIES:
                     raise
                 wait = 0.0
@@ -138,12 +137,17 @@ class Pace:
                 return value
 
     def stop(self, error: QtMiddlewareError | None = None) -> None:
-        """Begin no more calls; callers that wait for their turn are told at once."""
+        """Begin no more calls; waiting callers get a `ModelError` at once."""
         with self._changed:
             self._stop(error or ModelError("cancelled", "stopped"))
 
-    def _enter(self, wait: float) -> tuple[int, int]:
-        """Wait *wait* seconds and for a free place; return the episode and the count of answers."""
+    def _wait_for_turn(self, wait: float) -> tuple[int, int]:
+        """Wait *wait* seconds and for the caller's turn.
+
+        Returns:
+            episode: How many pauses there have been.
+            answers: How many calls were answered.
+        """
         with self._changed:
             start = self._clock() + wait
             while self.error is None:
@@ -155,7 +159,10 @@ class Pace:
             raise ModelError("cancelled", "all calls were stopped")
 
     def _record_end(self, error: ModelError | None) -> None:
-        """Record that a call has ended for good; stop everything if *error* leaves no hope."""
+        """Record the end of a call that is not repeated; *error* is ``None`` if it was answered.
+
+        All calls are stopped if the key is rejected, or if the first calls all fail.
+        """
         with self._changed:
             self._leave()
             self._settled += 1
@@ -168,9 +175,13 @@ class Pace:
                 if self._hopeless >= MOST_HOPELESS:
                     self._stop(error)
 
-    def _take_failure(self, error: ModelError, episode: int) -> _Failure:
+    def _handle_failure(self, error: ModelError, episode: int) -> _Failure:
+        """Record the failure *error* of a call and return how to handle the failure.
+
+        *episode* is the number of pauses there had been when the call began.
+        """
         if error.reason == "over_budget" and error.retry_after is None:
-            return self._await_room(error)
+            return self._wait_for_room(error)
         if error.reason not in _PASSING:
             self._record_end(error)
             return _Failure.FINAL
@@ -193,6 +204,12 @@ class Pace:
             return _Failure.SHARED
 
     def _slow_down(self, error: ModelError, now: float, *, is_news: bool) -> None:
+        """Pause all callers after *error*, and halve the number of calls that may run at once.
+
+        The number stays the same if the service was not called. If *is_news* is false, because the
+        call began before the last pause, the number stays the same too, and callers are paused only
+        if the service named a pause.
+        """
         if is_news:
             self._episode += 1
             if error.was_asked:
@@ -201,10 +218,10 @@ class Pace:
         if is_news or error.retry_after is not None:
             self._pause(now, error.retry_after)
 
-    def _await_room(self, error: ModelError) -> _Failure:
-        """Wait until another call has ended: it may have cost less than was reserved for it.
+    def _wait_for_room(self, error: ModelError) -> _Failure:
+        """Wait until another call has ended, because it may have cost less than was reserved.
 
-        If no other call is under way, the budget is spent, and everything is stopped.
+        If no other call is running, the budget is spent, and all calls are stopped.
         """
         with self._changed:
             self._leave()
@@ -214,11 +231,11 @@ class Pace:
             self._changed.wait_for(lambda: self.error is not None or self._settled > settled)
         return _Failure.SHARED
 
-    def _pause(self, now: float, rest: float | None) -> None:
-        if rest is None:
-            rest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
+    def _pause(self, now: float, seconds: float | None) -> None:
+        if seconds is None:
+            seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
             self._pauses += 1
-        self._resume_at = max(self._resume_at, now + max(rest, _SHORTEST_PAUSE))
+        self._resume_at = max(self._resume_at, now + max(seconds, _SHORTEST_PAUSE))
 
     def _count_answer(self) -> None:
         self._answers += 1
@@ -230,6 +247,7 @@ class Pace:
             self._answers_since_change = 0
 
     def _leave(self) -> None:
+        """Record that a call is no longer running, and wake the waiting callers."""
         self._under_way -= 1
         self._changed.notify_all()
 

@@ -1,6 +1,6 @@
 """A cache of transformations in Redis that several processes share.
 
-While Redis fails, it is not used.
+While Redis fails, the cache is not used.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SLACK: Final = 0.1
 
 
 class RedisCache:
-    """Transformations in Redis: other processes read the replies that one process asked for.
+    """A cache of transformations in Redis: one process can use replies that another process got.
 
-    No wait for Redis is longer than *timeout*, and nothing is retried. After failures *breaker*
-    lets no call through for a while; without Redis every process works as if it were alone.
-    Connects on first use; a forked process has connections of its own. The methods never raise.
+    No wait for Redis is longer than *timeout*, and calls are not repeated. After a failure
+    *breaker* stops all calls for a while, and every process works as it would without Redis.
+    Connects on first use; a forked process makes its own connections. The methods never raise.
     Thread-safe.
 
     Args:
@@ -43,12 +43,12 @@ class RedisCache:
             follow, as ``?ssl_ca_certs=ca.pem``) or ``unix:///path?db=0``. The user and the password
             are read from ``REDIS_USERNAME`` and ``REDIS_PASSWORD``.
         timeout: How many seconds to wait for Redis.
-        ttl_seconds: How long each transformation is kept.
-        breaker: Decides when Redis is asked again.
+        ttl_seconds: How many seconds each transformation is kept.
+        breaker: Decides when Redis is called again after a failure.
 
     Attributes:
         where: Host and port, or the socket's path.
-        was_reached: Whether Redis answered the last call; ``None`` before the first.
+        was_reached: Whether Redis answered the last call; ``None`` before the first call.
 
     Raises:
         ConfigError: The address cannot be used.
@@ -71,20 +71,20 @@ class RedisCache:
         return f"RedisCache({self.where})"
 
     def renew(self) -> None:
-        """Begin without connections, as a forked process must."""
+        """Drop all connections, as a forked process must."""
         self._client = self._address.client(self._timeout)
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
 
     @property
     def rest(self) -> float:
-        """For how many seconds Redis is not asked after a failure; 0 if it may be asked now."""
+        """How many seconds Redis is not called after a failure; 0 if Redis may be called now."""
         return self._breaker.rest
 
     def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:
-        """Return the transformation under *key*; ``None`` if there is none or Redis fails.
+        """Return the transformation stored under *key*; ``None`` if there is none or Redis fails.
 
-        A value that cannot be read, or that *accepts* rejects, counts as none. The next `put`
-        overwrites it.
+        A value that cannot be read, or that *accepts* rejects, is treated as missing. The next
+        `put` overwrites it.
         """
         name = _build_name(key)
 
@@ -130,7 +130,7 @@ class RedisCache:
             )
 
     def _call(self, command: Callable[[], Any]) -> Any:
-        """Return the reply to *command*; ``None`` if none comes in time or Redis is not asked."""
+        """Return the result of *command*; ``None`` if Redis is late, fails, or is not called."""
         # If there are more calls than connections, calls wait for each other. That is no failure of
         # Redis.
         if self.rest or not self._places.acquire(timeout=self._timeout):
@@ -143,7 +143,7 @@ class RedisCache:
                 with self.in_use:
                     reply = command()
             except Exception as error:
-                if not _is_of_another_type(error):
+                if not _is_wrong_type_error(error):
                     attempt.fail()
                     self.was_reached = False
                     self._log_failure(error)
@@ -177,10 +177,10 @@ class RedisCache:
 _UNREADABLE: Final = object()
 
 
-def _is_of_another_type(error: Exception) -> bool:
-    """Return whether Redis says that the value is a list or the like.
+def _is_wrong_type_error(error: Exception) -> bool:
+    """Return whether Redis says that the value has another type, such as a list.
 
-    Redis works then, but the value was not written by this package.
+    In this case Redis works, but another program wrote the value.
     """
     return str(error).startswith("WRONGTYPE")
 
@@ -192,8 +192,8 @@ def _build_name(key: str) -> str:
 def encode(transformation: Transformation) -> bytes | None:
     """Return *transformation* as compact JSON; ``None`` if it is too large for `decode`.
 
-    Empty fields are left out. The JSON is UTF-8 with lone surrogates written as they are: as JSON
-    escapes, two of them would come back as one character.
+    Empty fields are omitted. The JSON is UTF-8 with unescaped lone surrogates: if they were
+    escaped, two of them would be decoded as one character.
     """
     fields: dict[str, Any] = {"v": FORMAT}
     for name in (*TEXT_FIELDS, "notes"):
@@ -211,8 +211,8 @@ def encode(transformation: Transformation) -> bytes | None:
 def decode(data: bytes) -> Transformation | None:
     """Return the transformation that `encode` wrote as *data*.
 
-    Returns ``None`` for bytes that `encode` would not have written, or for more than `MAX_BYTES`
-    bytes or `MAX_ITEMS` items in a list.
+    Returns ``None`` for bytes that `encode` would not write, such as more than `MAX_BYTES` bytes or
+    more than `MAX_ITEMS` items in a list.
     """
     if len(data) > MAX_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Single flight: if several callers want the same thing, one of them makes it for all."""
+"""Single flight: if several callers need the same result, one of them computes it for all."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from qtmiddleware.runtime.forking import renew_after_fork
 
 
 class Flight:
-    """One piece of work under way, which its leader must finish by *until* (monotonic clock).
+    """Work whose result several callers share; its leader must finish by *until*.
 
     Attributes:
         until: When the leader is overdue, in seconds on the monotonic clock.
-        result: What the followers get; ``None`` if the leader gave up, so that a follower may lead.
+        result: The future with the followers' result; the result is ``None`` if the leader gave up,
+            and then a follower may lead.
     """
 
     __slots__ = ("result", "until")
@@ -31,13 +32,14 @@ class Flight:
 
 
 class Role(Enum):
-    """The caller's role in a flight, as `SingleFlight.join` returns it.
+    """The caller's role in a flight, as returned by `SingleFlight.join`.
 
     Attributes:
-        LEADER: Does the work and calls `SingleFlight.land`.
-        FOLLOWER: Waits for the leader's result.
-        NESTED: Is called by the leader itself, such as when a wrapped function calls another one.
-            It must not wait for the leader, which waits for it.
+        LEADER: The caller does the work and then calls `SingleFlight.land`.
+        FOLLOWER: The caller waits for the leader's result.
+        NESTED: The leader itself called this caller, for example because a wrapped function calls
+            another wrapped function. The caller must not wait for the leader, which waits for the
+            caller.
     """
 
     LEADER = "leader"
@@ -50,9 +52,9 @@ _led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("led", default=())
 
 
 class SingleFlight:
-    """The work under way, by key.
+    """The flights that are under way, by key.
 
-    Thread-safe, with any number of event loops. A forked process begins with no work.
+    Thread-safe, with any number of event loops. A forked process begins without flights.
     """
 
     def __init__(self) -> None:
@@ -60,19 +62,19 @@ class SingleFlight:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the work under way: only the parent process continues it."""
+        """Forget all flights: only the parent process continues them."""
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
     def join(self, key: Hashable, until: float) -> tuple[Role, Flight]:
         """Return the caller's role in the flight of *key*, and the flight.
 
-        If nobody leads a flight of *key*, or its leader is overdue, the caller leads a new one. (A
-        leader may never finish, such as when its event loop was stopped.)
+        If there is no flight of *key*, or its leader is overdue, the caller leads a new flight. A
+        leader may never finish, for example if its event loop was stopped.
 
         Args:
-            key: What the callers want.
-            until: By when the caller will let the flight land if it leads, on the monotonic clock.
+            key: Identifies the work.
+            until: When the caller is overdue if it leads, in seconds on the monotonic clock.
         """
         with self._lock:
             flight = self._by_key.get(key)
@@ -83,7 +85,7 @@ class SingleFlight:
         return Role.LEADER, flight
 
     def land(self, key: Hashable, flight: Flight, result: Any) -> None:
-        """Give *result*, or ``None``, to the followers of *flight*, and end it.
+        """End *flight* and give *result* to its followers; ``None`` if the leader gave up.
 
         The next caller who joins *key* leads a new flight.
         """

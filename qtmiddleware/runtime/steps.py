@@ -1,7 +1,7 @@
-"""The steps that a flow yields, and the protocol of the objects that perform them.
+"""The steps that a flow yields, and the protocol of the objects that perform the steps.
 
-A flow is a generator: it yields a step and is sent the step's result. Two drivers perform flows,
-one with threads, one with asyncio.
+A flow is a generator: it yields a step and is sent the step's result. Flows are performed by two
+drivers, one with threads and one with asyncio.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class _Leaf:
 class Search(_Leaf):
     """Search for one text by calling the wrapped function; the result is the function's response.
 
-    Whoever performs the step fills in the attributes from *embed_seconds* on.
+    The performer of the step fills in the attributes from *embed_seconds* on.
 
     Attributes:
-        text: The text to search for; ``None`` for the caller's own call as it was made, if its
-            question is not a text.
-        top_k: How many passages to ask for; ``None`` for as many as the caller's own call says.
-        vector: The embedded text, if it was embedded before.
-        may_narrow: Whether the function may be asked for as many passages as the caller asked for,
-            if it rejects *top_k*.
-        fields: The fields in which a document search looks for the words of the text, in place of
-            the caller's own clauses.
+        text: The text to search for; ``None`` to repeat the caller's own call unchanged, if the
+            question in that call is not a text.
+        top_k: How many passages to request; ``None`` for as many as the caller's own call requests.
+        vector: The text's vector, if the text was embedded before.
+        may_narrow: Whether the search may request only as many passages as the caller's own call,
+            if the function rejects *top_k*.
+        fields: The fields in which a document search looks for the text's words, instead of the
+            caller's own clauses.
         kind: How the text is related to the question; for observers.
         weight: The text's weight in the fusion; for observers.
         embed_seconds: How many seconds embedding the text took.
-        calls: How many calls of the function were begun; `Searching` counts them.
+        calls: How often the function was called; `Searching` counts the calls.
         was_refused: Whether the function rejected an earlier form of the call.
-        initial: The lists that the response was merged from.
-        reads: The read units of each request.
+        initial: The lists from which the response was merged.
+        reads: The number of read units of each request.
     """
 
     text: str | None
@@ -73,16 +73,16 @@ class Search(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Embed(_Leaf):
-    """Turn *texts* into vectors, all in one batch; the result is a list of vectors."""
+    """Embed *texts* in one batch; the result is a list of vectors."""
 
     texts: Sequence[str]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Ask(_Leaf):
-    """Send *prompt* to *model* and wait no longer than *deadline*; the result is a `Reply`.
+    """Send *prompt* to *model* and wait until *deadline* at most; the result is a `Reply`.
 
-    If *model* is ``None``, the performer's model is asked, which makes the transformations.
+    If *model* is ``None``, *prompt* goes to the performer's model, which makes the transformations.
     """
 
     prompt: Prompt
@@ -92,7 +92,7 @@ class Ask(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Rerank(_Leaf):
-    """Score *texts* against *query*; the result is one score per text, greater is better."""
+    """Score *texts* against *query*; the result is one score per text, higher is better."""
 
     query: str
     texts: Sequence[str]
@@ -100,21 +100,21 @@ class Rerank(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Join(_Leaf):
-    """Wait for the result of *flight*, which somebody else leads. Only within `Together`."""
+    """Wait for the result of *flight*, which another caller leads. Allowed only in a `Together`."""
 
     flight: Flight
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Perform *call*, which blocks because it reads a cache or a ledger; the result is its own."""
+    """Call *call*, which blocks to read a cache or a ledger; the result is what *call* returns."""
 
     call: Callable[[], Any]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Tell(_Leaf):
-    """Call *hook* with *retrieval*; there is no result, and the hook's exceptions are raised."""
+    """Call *hook* with *retrieval*. There is no result; exceptions of the hook are raised."""
 
     hook: RetrievalHook
     retrieval: Retrieval
@@ -125,11 +125,11 @@ Leaf = Search | Embed | Ask | Rerank | Join | Recall | Tell
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Together:
-    """Perform *steps* at the same time; the result is a list with an `Outcome` per step.
+    """Perform *steps* at the same time; the result is a list with one `Outcome` per step.
 
     Attributes:
-        steps: The steps; their outcomes have the same order.
-        deadline: When steps that are still under way are given up; their outcomes are late.
+        steps: The steps; the outcomes have the order of the steps.
+        deadline: When unfinished steps are given up; their outcomes are late.
         limit: The most steps that run at once.
     """
 
@@ -140,15 +140,15 @@ class Together:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Beside:
-    """Perform *search* in the caller's own thread or task, and *flow* beside it.
+    """Perform *search* in the caller's own thread or task, and *flow* at the same time.
 
-    The result is two outcomes: of the search, however long it takes, and of the flow. If the search
-    fails, the flow is given up, and its outcome is late.
+    The result is two outcomes: the outcome of the search, which has no deadline, and the outcome of
+    the flow. If the search fails, the flow is given up and its outcome is late.
 
     Attributes:
         search: The search.
         flow: The flow.
-        limit: The most steps that run at once, the search included.
+        limit: The most steps that run at once, including the search.
     """
 
     search: Search
@@ -161,10 +161,10 @@ class Outcome:
     """The outcome of one step: a *value*, an *error*, or neither if the step was *late*.
 
     Attributes:
-        value: The result.
+        value: The step's result.
         error: The exception that the step raised.
-        seconds: How long the step took or, if it was late, was waited for.
-        began: When it began, on the clock of `time.perf_counter`.
+        seconds: How long the step took; for a late step, how long it was awaited.
+        began: When the step began, on the clock of `time.perf_counter`.
         late: Whether the step was given up.
     """
 
@@ -188,9 +188,10 @@ class Outcome:
 
     @property
     def detail(self) -> str:
-        """More about why there is no value.
+        """The error in words: its type, or its message if no thread was free; ``""`` if none.
 
-        A foreign error is named by its type alone, because its message may quote a text.
+        An error's message is used only if this package wrote it, because other messages may quote a
+        text.
         """
         if self.error is None:
             return ""
@@ -204,15 +205,15 @@ Flow = Generator["Step", Any, T]
 
 
 class Performer(Protocol):
-    """Performs the steps of one call: holds the wrapped function, the embedding and the model."""
+    """Performs the steps of one call with the wrapped function, the embedder and the model."""
 
     @property
     def native_async(self) -> bool:
-        """Whether `asearch` and `aembed` can be awaited; else threads call `search` and `embed`."""
+        """Whether `asearch` and `aembed` can be awaited; if not, threads call the other methods."""
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for everything except the original search."""
+        """The threads for all steps except the original search."""
 
     @property
     def model(self) -> LanguageModel | None:
@@ -222,20 +223,20 @@ class Performer(Protocol):
         """Return the wrapped function's response to *step*."""
 
     def asearch(self, step: Search) -> Awaitable[Any]:
-        """Return the wrapped function's response to *step*, awaiting."""
+        """Return the wrapped function's response to *step*, without blocking the running loop."""
 
     def embed(self, texts: Sequence[str]) -> Any:
         """Return one vector per text."""
 
     def aembed(self, texts: Sequence[str]) -> Awaitable[Any]:
-        """Return one vector per text, awaiting."""
+        """Return one vector per text, without blocking the running loop."""
 
     def rerank(self, step: Rerank) -> Any:
         """Return one score per text."""
 
 
 class ModelOnly:
-    """A `Performer` for flows that only ask the model; other steps raise `WrapError`."""
+    """A `Performer` for flows that only call the model; all other steps raise `WrapError`."""
 
     __slots__ = ("bulkhead", "model")
     native_async = True
@@ -252,7 +253,7 @@ class ModelOnly:
 
 
 def choose_model(step: Ask, performer: Performer) -> LanguageModel:
-    """Return the model that *step* asks; raise `ModelError` if there is none."""
+    """Return the model for *step*; raise `ModelError` if there is none."""
     model = step.model or performer.model
     if model is None:
         raise ModelError("unavailable", "no language model is configured")
@@ -262,16 +263,17 @@ def choose_model(step: Ask, performer: Performer) -> LanguageModel:
 def gather_flows(
     flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | None = None
 ) -> Flow[list[T]]:
-    """Perform *flows* together and return their results in the same order.
+    """Perform *flows* at the same time and return their results in the order of *flows*.
 
-    Each round performs the steps that all flows yielded as one `Together`, so no flow may yield a
-    `Beside`. If one flow raises, its exception is raised here and the others are closed.
+    In each round, the steps that all flows yielded are performed as one `Together`, so no flow may
+    yield a `Beside`. If a flow raises an exception, the exception is raised here and the other
+    flows are closed.
 
     Args:
         flows: The flows.
         limit: The most steps that run at once.
-        deadline: When waiting ends. A late step is a late outcome for a flow that yielded a
-            `Together`, and raises `TimeoutError` in a flow that yielded the step alone.
+        deadline: When waiting ends. If a step is late, a flow that yielded a `Together` gets a late
+            outcome, and a flow that yielded the step itself gets a `TimeoutError`.
     """
     latest = NEVER if deadline is None else deadline.at
     results: dict[int, T] = {}
@@ -308,7 +310,10 @@ Models = Mapping[str, Any]
 def observe_flow(
     flow: Flow[T], observation: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """Return *flow* observed as the operation of *observation*; *models* are what its steps ask."""
+    """Return *flow*, observed as the operation of *observation*.
+
+    *models* are the models that the steps call.
+    """
     return _observe_flow(flow, observation, models) if observation.is_observed else flow
 
 
@@ -318,16 +323,16 @@ def _observe_flow(flow: Flow[T], observation: Observation, models: Models) -> Fl
 
 
 def observe_steps(
-    flow: Flow[T], within: Observation, models: Models = MappingProxyType({})
+    flow: Flow[T], parent: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """Return *flow* with its steps observed as operations *within* another one.
+    """Return *flow* with each of its steps observed as an operation within *parent*.
 
-    Steps that are part of an operation already keep it. *models* are what the steps ask.
+    A step that has an observation keeps it. *models* are the models that the steps call.
     """
-    return _observe_steps(flow, within, models) if within.is_observed else flow
+    return _observe_steps(flow, parent, models) if parent.is_observed else flow
 
 
-def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T]:
+def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T]:
     with closing(flow):
         answer: Any = None
         error: Exception | None = None
@@ -337,10 +342,10 @@ def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
             if isinstance(step, Beside):
-                step = replace(step, flow=_observe_steps(step.flow, within, models))
+                step = replace(step, flow=_observe_steps(step.flow, parent, models))
             for leaf in list_leaves(step):
                 if leaf.observation is NOT_OBSERVED:
-                    leaf.observation = _observe_step(leaf, within, models)
+                    leaf.observation = _observe_step(leaf, parent, models)
             answer = error = None
             try:
                 answer = yield step
@@ -348,29 +353,29 @@ def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T
                 error = raised
 
 
-def _observe_step(step: Leaf, within: Observation, models: Models) -> Observation:
+def _observe_step(step: Leaf, parent: Observation, models: Models) -> Observation:
     if isinstance(step, Search):
-        return within.child(
+        return parent.child(
             "search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text
         )
     if isinstance(step, Embed):
-        return observe_embedding(within, models.get("embedding"), step.texts)
+        return observe_embedding(parent, models.get("embedding"), step.texts)
     if isinstance(step, Ask):
         fields = describe_model(step.model or models.get("model"))
-        return within.child("model", step.prompt.mode, content=step.prompt, **fields)
+        return parent.child("model", step.prompt.mode, content=step.prompt, **fields)
     if isinstance(step, Rerank):
         fields = describe_model(models.get("rerank"))
-        return within.child(
+        return parent.child(
             "rerank", counts={"texts": len(step.texts)}, content=step.texts, **fields
         )
     return NOT_OBSERVED
 
 
-def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """Return the observation of embedding *texts*, which has not started."""
-    if not within.is_observed:
-        return within
-    return within.child(
+def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
+    """Return a new observation of embedding *texts* within *parent*; it has not started yet."""
+    if not parent.is_observed:
+        return parent
+    return parent.child(
         "embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder)
     )
 
@@ -378,7 +383,7 @@ def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) 
 def list_leaves(step: Step) -> Sequence[Leaf]:
     """Return the single steps of *step*.
 
-    Of a `Beside` that is its search alone, because its flow yields steps itself.
+    For a `Beside`, this is only its search, because its flow yields its own steps.
     """
     if isinstance(step, Together):
         return step.steps
@@ -386,12 +391,12 @@ def list_leaves(step: Step) -> Sequence[Leaf]:
 
 
 def _find_deadline(step: Step) -> float:
-    """Return when *step* is given up; a step that stands alone never is."""
+    """Return when *step* is given up: the deadline of a `Together`, or never for a single step."""
     return step.deadline.at if isinstance(step, Together) else NEVER
 
 
 def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
-    """Send *outcomes* of the last *step* to *flow* and return its next step.
+    """Send *outcomes* of *step*, the last step, to *flow* and return the flow's next step.
 
     Raises `StopIteration` at the end of the flow.
     """
@@ -411,8 +416,8 @@ Asked = TypeVar("Asked")
 def converse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Any]) -> T:
     """Run the generator *talk* to its end and return its result.
 
-    *send* is called with each item that the generator yields. What it returns is sent to the
-    generator; if it raises, the exception is thrown into the generator.
+    Calls *send* with each item that the generator yields, and sends the result back to the
+    generator. An exception of *send* is thrown into the generator.
     """
     try:
         request = next(talk)
@@ -428,7 +433,7 @@ def converse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Any]) -> T:
 
 
 async def aconverse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Awaitable[Any]]) -> T:
-    """Run the generator *talk* as `converse` does, awaiting *send*."""
+    """Run the generator *talk* to its end like `converse`, awaiting each result of *send*."""
     try:
         request = next(talk)
         while True:

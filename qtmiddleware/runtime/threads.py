@@ -1,9 +1,9 @@
 """Daemon threads shared by all flows, and bulkheads that limit how many one middleware uses.
 
-A thread inside a foreign call cannot be stopped; when its time is over, nobody waits for it any
-more. The threads are daemons because a call that hangs must not keep the interpreter from ending:
-with a call that sleeps for 8 s, a process ends after 8.1 s on `ThreadPoolExecutor`, after 8.3 s on
-`anyio.to_thread`, and at once here.
+A thread that is running other code cannot be stopped; at the deadline the caller only stops
+waiting for it. The threads are daemons because a call that hangs must not keep the interpreter
+from ending. With a call that sleeps for 8 s, a process ends after 8.1 s on `ThreadPoolExecutor`,
+after 8.3 s on `anyio.to_thread`, and at once with these threads.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class Overloaded(ModelError):
-    """All threads of a middleware are taken. The message quotes no text: this package writes it."""
+    """All threads of a middleware are in use. The message never quotes a query or passage."""
 
 
 def _is_ending() -> bool:
     """Return whether the interpreter is ending.
 
-    Daemon threads stop then, and no new thread can start.
+    Daemon threads are stopped at that time, and no new thread can start.
     """
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
 class Threads:
-    """A pool of daemon threads: a thread starts if none is idle, so no task waits for another task.
+    """A pool of daemon threads that starts a new thread if none is idle, so that no task waits.
 
-    An idle thread ends after 10 seconds. The queue class is looked up when a queue is made, because
-    gevent may replace threads and queues after this module was loaded, and a queue from before
+    An idle thread ends after 10 seconds. The queue class is looked up each time a queue is made,
+    because gevent may replace threads and queues after this module was loaded. A queue made before
     would block all greenlets.
     """
 
@@ -58,7 +58,7 @@ class Threads:
     def renew(self) -> None:
         """Forget the idle threads: they belong to the parent process.
 
-        (gevent's greenlets survive a fork; they wait for ever.)
+        (gevent's greenlets survive a fork, but wait forever.)
         """
         # One queue per idle thread, which waits there for its next task, or for `None` to end.
         self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
@@ -66,13 +66,14 @@ class Threads:
     def start(self, task: Callable[[], None]) -> None:
         """Perform *task* at once in a thread.
 
-        If no thread can start, as when the interpreter ends, the task is performed here.
+        If no thread can start, for example because the interpreter is ending, *task* runs in the
+        caller's thread.
         """
         if not self.take(task):
             task()
 
     def take(self, task: Callable[[], None]) -> bool:
-        """Perform *task* at once in a thread; return whether there was one."""
+        """Perform *task* at once in a thread; return false if no thread can start."""
         if sys.is_finalizing():
             # A thread that starts now would never run.
             return False
@@ -122,16 +123,17 @@ _threads: Final = Threads()
 
 
 class Bulkhead:
-    """At most *limit* threads at a time for the work of one middleware.
+    """Limits the work of one middleware to *limit* threads at a time.
 
-    If no thread is free, a call is refused at once, because a queue behind hanging calls never
-    moves. A warning is logged when that begins, and when half of the threads are free again.
-    Thread-safe; a forked process begins with all threads free. Source: Nygard, Release It!, 2007.
+    If no thread is free, a call is refused at once, because a queue behind hanging calls would
+    never move. A warning is logged when refusals begin, and when half of the threads are free
+    again. Thread-safe; a forked process begins with all threads free. Source: Nygard, Release It!,
+    2007.
 
     Attributes:
         limit: The most threads.
         refused: How many calls were refused.
-        in_use: How many threads are taken now.
+        in_use: How many threads are in use now.
         given_up: How many calls were left running because they were late.
     """
 
@@ -173,7 +175,7 @@ class Bulkhead:
         raise self._make_refusal()
 
     def give_up(self, calls: int) -> None:
-        """Count *calls* that go on in their threads although nobody waits for them."""
+        """Add *calls*, the number of calls that still run although no caller waits for them."""
         if calls:
             with self._lock:
                 self.given_up += calls
@@ -214,11 +216,10 @@ _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=N
 
 
 def copy_context_within(bulkhead: Bulkhead) -> Context:
-    """Return a copy of the caller's context in which `in_thread` takes threads of *bulkhead*.
+    """Return a copy of the caller's context in which `in_thread` uses the threads of *bulkhead*.
 
-    From here on, no bulkhead limits the threads of the caller's own context: it performs an
-    original search. That also holds if another middleware called this one beside its own original
-    search.
+    The caller's own context, which performs an original search, is no longer limited by a bulkhead.
+    This is also true if another middleware made this call and its bulkhead was the limit.
     """
     context = copy_context()
     context.run(_bulkhead.set, bulkhead)
@@ -228,9 +229,9 @@ def copy_context_within(bulkhead: Bulkhead) -> Context:
 
 
 def current_bulkhead() -> Bulkhead | None:
-    """Return the bulkhead that limits the threads started here.
+    """Return the bulkhead that limits threads started in this context.
 
-    Returns ``None`` inside an original search and outside of any flow.
+    Returns ``None`` in an original search and outside of flows.
     """
     return _bulkhead.get()
 
@@ -245,12 +246,15 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
 
 
 async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> T:
-    """Await the result of *call*, performed in a daemon thread.
+    """Run *call* in a daemon thread and await the result.
 
     The event loop's default pool is not used, because it is small and belongs to the application.
-    An original search always gets a thread. Other calls take a thread of *bulkhead* or, by default,
-    of their own middleware's bulkhead. Raises what *call* raises, and `ModelError` ``overloaded``
-    if no thread is free.
+    An original search always gets a thread. All other calls get a thread of *bulkhead*, by default
+    the bulkhead of the current context.
+
+    Raises:
+        ModelError: ``overloaded`` if no thread is free.
+        BaseException: The exception that *call* raises.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -287,14 +291,14 @@ async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> 
 
 
 def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -> list[T]:
-    """Return what each of *calls* returns, in their order.
+    """Return the results of *calls*, in the order of *calls*.
 
-    The calls are performed in the caller's thread and in threads of *bulkhead*, as far as some are
-    free. If a call raises, its exception is raised here and no other call begins; calls under way
-    end by themselves.
+    The calls run in the caller's thread and in free threads of *bulkhead*. If a call raises an
+    exception, the exception is raised here and no other call begins; running calls go on to their
+    end.
 
     Args:
-        calls: The functions, without parameters.
+        calls: Functions without parameters.
         bulkhead: The threads.
         limit: The most calls that run at once.
     """
@@ -328,9 +332,10 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
 
 
 async def acall_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], limit: int) -> list[T]:
-    """Return what each of *calls* returns, in their order, with at most *limit* running at once.
+    """Return the results of *calls*, in the order of *calls*; at most *limit* calls run at once.
 
-    If a call raises, or the caller is cancelled, the others are cancelled and waited for.
+    If a call raises an exception, or the caller is cancelled, all other calls are cancelled and
+    awaited.
     """
     room = asyncio.Semaphore(limit)
 

@@ -1,8 +1,8 @@
-"""Load what the first query needs, in threads beside the rest of the program.
+"""Load the packages and data that the first query needs, in background threads.
 
-Packages are imported once per process. If a process forks during an import, the package stays half
-imported in the child, because the importing thread does not exist there. So every fork waits until
-the loading has ended.
+Packages are imported once per process. If a process forks during an import, the package stays
+half imported in the child, because the importing thread does not exist there. To prevent this,
+every fork waits until the loading has ended.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
     """Perform *load* and then *rehearse* in a thread; do nothing if no thread can start.
 
     Queries wait for *load* but not for *rehearse*. Both functions handle their own errors. The
-    thread is no daemon: a daemon that is stopped inside a package's native code can crash the
-    ending interpreter. So a process that ends at once waits for the thread.
+    thread is not a daemon, because a daemon that is stopped inside a package's native code can
+    crash the ending interpreter. A process that ends at once waits for the thread.
     """
     loaded = threading.Event()
 
@@ -59,7 +59,7 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
 
 
 def is_loading() -> bool:
-    """Return whether a query must wait for something that is being loaded."""
+    """Return whether a query must wait because something is being loaded."""
     # Every query asks this, and mostly nothing is being loaded.
     return bool(_loading) and any(
         not loaded.is_set() and thread.is_alive() for thread, loaded in _loading.copy().items()
@@ -67,14 +67,14 @@ def is_loading() -> bool:
 
 
 def is_warming() -> bool:
-    """Return whether a thread is loading or rehearsing; after 10 seconds it does not count."""
+    """Return whether a thread is loading or rehearsing; false 10 seconds after the last start."""
     return monotonic() < _last_start + _LONGEST_WAIT and any(
         thread.is_alive() for thread in _loading.copy()
     )
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
-    """Wait until everything is loaded or *deadline* has passed; then begin the deadline's time."""
+    """Wait until everything is loaded or *deadline* has passed, then call ``deadline.begin()``."""
     for thread, loaded in _loading.copy().items():
         if thread.is_alive():
             loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))
@@ -82,14 +82,14 @@ def wait_until_loaded(deadline: Deadline) -> None:
 
 
 async def await_until_loaded(deadline: Deadline) -> None:
-    """Wait as `wait_until_loaded` does, without blocking the running loop."""
+    """Wait like `wait_until_loaded`, without blocking the running loop."""
     while is_loading() and not deadline.passed:
         await asyncio.sleep(_POLL_SECONDS)
     deadline.begin()
 
 
 def finish_loading() -> None:
-    """Wait until the loading threads have ended; a loading thread itself does not wait."""
+    """Wait until the loading threads have ended; return at once in a loading thread."""
     threads = tuple(_loading.copy())
     for thread in threads if threading.current_thread() not in threads else ():
         # A thread that has not started yet cannot be joined.

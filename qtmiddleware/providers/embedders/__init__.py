@@ -17,9 +17,9 @@ __all__ = [
 
 
 def query_embedder(given: Any) -> CallableEmbedder:
-    """Return an embedder of questions for *given*; raise `WrapError` if *given* cannot embed.
+    """Return an embedder of questions made from *given*; raise `WrapError` if *given* cannot embed.
 
-    *given* may be a `CallableEmbedder` or whatever a `CallableEmbedder` can be made of.
+    *given* is a `CallableEmbedder`, or any function or object that `CallableEmbedder` accepts.
     """
     return (
         given.queries

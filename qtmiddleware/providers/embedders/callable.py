@@ -1,10 +1,11 @@
 """Embed texts with any function, client method or object of another library.
 
-Such a function takes one text and returns its vector, or takes a list of texts and returns a list
-of vectors. If neither its type nor its signature says which, the first real call finds out. That a
-call succeeds proves nothing: a function of one text often accepts a list and returns the vector of
-the first text, and a function of lists accepts a text and returns the vectors of its letters. The
-vectors decide: there must be one per text, and different texts must have different vectors.
+A function that embeds takes one text and returns its vector, or takes a list of texts and returns
+a list of vectors. If its type and its signature do not say which, the first real calls show it. A
+call that succeeds is no proof: a function of one text often accepts a list and returns the vector
+of the first text, and a function of lists accepts a text and returns the vectors of its letters.
+Therefore the vectors are checked: there must be one per text, and different texts must have
+different vectors.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from qtmiddleware.runtime.steps import aconverse, converse
 
 
 class Contract(Enum):
-    """The parameter and the result of a function that embeds."""
+    """The parameter type and result type of a function that embeds."""
 
     ONE = "a function from a text to its vector"
     MANY = "a function from a list of texts to a list of vectors"
@@ -94,23 +95,24 @@ class CallableEmbedder:
 
     A function (method, partial, callable object; synchronous or not) takes one text and returns its
     vector, or takes a list of texts and returns one vector per text. Vectors are lists, tuples,
-    arrays or tensors; a whole response of OpenAI's ``embeddings.create`` or Pinecone's
-    ``inference.embed`` is accepted, too. Objects are LangChain's ``Embeddings``, LlamaIndex
-    embeddings, sentence-transformers models and any `Embedder`.
+    arrays or tensors. A whole response of OpenAI's ``embeddings.create`` or Pinecone's
+    ``inference.embed`` is accepted, too. Accepted objects are LangChain's ``Embeddings``,
+    LlamaIndex embeddings, sentence-transformers models and any `Embedder`.
 
-    Whether a function takes a text or a list is read from the annotation of its parameter (``str``,
-    ``list[str]``, ``Sequence[str]``). Otherwise it is learned from the first texts and remembered.
-    To learn it, a single text is sent along with a constant second text; a function of single texts
-    is called three more times.
+    The annotation of the function's parameter (``str``, ``list[str]``, ``Sequence[str]``) says
+    whether the function takes a text or a list. Without an annotation, the embedder finds out with
+    the first texts and remembers the answer. To find out, a single text is sent with a constant
+    second text, and a function of single texts is called three more times.
 
-    Thread-safe if *given* is. On use, exceptions of the function pass through unchanged.
+    Thread-safe if *given* is. Exceptions of the function pass through unchanged.
 
     Args:
         given: The function or object.
         name: The name that is stored in an index made with this embedder; by default the name of
             the function or model.
-        dimension: The length of the vectors; by default learned from the first vectors.
-        for_queries: Whether to call the object's method for questions instead of passages.
+        dimension: The length of the vectors; by default the length of the first vectors.
+        for_queries: Whether to call the object's method for questions instead of its method for
+            passages.
 
     Raises:
         WrapError: *given* cannot embed.
@@ -138,17 +140,17 @@ class CallableEmbedder:
 
     @property
     def name(self) -> str:
-        """The name that was given, or else the name of the function or model."""
+        """The *name* argument, or else the name of the function or model."""
         return self._name
 
     @property
     def server(self) -> Any:
-        """The server's host and port, if *given* is an embedder of this package that knows them."""
+        """The server's host and port, if *given* is an embedder of this package with a server."""
         return getattr(self._given, "server", None)
 
     @property
     def dimension(self) -> int:
-        """The length of every vector; if it is unknown, one word is embedded to learn it."""
+        """The length of every vector. If the length is unknown, one word is embedded to find it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
@@ -157,7 +159,7 @@ class CallableEmbedder:
     def queries(self) -> CallableEmbedder:
         """The embedder of questions for an index made with this embedder.
 
-        That is this embedder itself, if questions are embedded like passages.
+        If questions and passages are embedded in the same way, this is the embedder itself.
         """
         if _find_methods(self._given, QUERY_METHODS)[0] == self._plain:
             return self
@@ -166,19 +168,20 @@ class CallableEmbedder:
         )
 
     def embed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
-        """Return one vector per text, in the texts' order.
+        """Return one vector per text, in the order of *texts*.
 
-        An asynchronous function runs in the background loop. A function that takes one text per
-        call is called for at most *limit* texts at a time, in threads if it is synchronous.
+        An asynchronous function runs in the background loop. A function of single texts is called
+        for up to *limit* texts at a time, in threads if it is synchronous.
         """
         if not texts:
             return []
         return converse(self._embed(list(texts)), partial(self._call_each, limit=limit))
 
     async def aembed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
-        """Return one vector per text, without blocking the running loop.
+        """Return one vector per text, in the order of *texts*, without blocking the running loop.
 
-        A synchronous function runs in a thread; *limit* is as in `embed`.
+        A synchronous function runs in a thread. A function of single texts is called for up to
+        *limit* texts at a time.
         """
         if not texts:
             return []
@@ -188,7 +191,10 @@ class CallableEmbedder:
         )
 
     def _call_each(self, calls: _Calls, limit: int) -> list[Any]:
-        """Return the function's results for *calls*; a single call is made in this thread."""
+        """Call the function once with each argument in *calls* and return the results.
+
+        A single call is made in this thread.
+        """
         if len(calls) > 1:
             return run_in_background_loop(lambda: self._gather_calls(self._plain, calls, limit))
         returned = self._call(self._plain, calls[0])
@@ -199,7 +205,10 @@ class CallableEmbedder:
         ]
 
     async def _gather_calls(self, fn: Callable[..., Any], calls: _Calls, limit: int) -> list[Any]:
-        """Return the result for each of *calls*, at most *limit* at a time; leave none running."""
+        """Call *fn* once with each argument in *calls* and return the results.
+
+        At most *limit* calls run at once. If a call fails, all other calls are cancelled.
+        """
         if len(calls) == 1:
             return [await self._acall(fn, calls[0])]
         slots = asyncio.Semaphore(limit)
@@ -220,7 +229,7 @@ class CallableEmbedder:
         if isinstance(argument, list):
             argument = list(argument)  # A copy, because the function may change its argument.
         returned = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-        return returned if inspect.isawaitable(returned) else _read_iterator(returned)
+        return returned if inspect.isawaitable(returned) else _list_if_iterator(returned)
 
     async def _acall(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call, fn, argument)
@@ -228,7 +237,7 @@ class CallableEmbedder:
         return await _await_result(returned) if inspect.isawaitable(returned) else returned
 
     def _embed(self, texts: list[str]) -> _Embedding:
-        """Return the vectors of *texts*, by yielding the calls to make."""
+        """Return the vectors of *texts*; yields the calls of the function that are needed."""
         if self._contract is Contract.ONE:
             vectors = yield from self._embed_singly(texts)
         elif self._contract is Contract.MANY:
@@ -246,10 +255,10 @@ class CallableEmbedder:
         return vectors
 
     def _learn_contract(self, texts: list[str]) -> _Embedding:
-        """Return the vectors of *texts*, and learn whether the function takes a text or a list.
+        """Return the vectors of *texts*, and find out whether the function takes a text or a list.
 
-        Two texts may have the same vector (some models do not tell "Fees" from "fees"), so equal
-        vectors from a list decide nothing.
+        Equal vectors from a list prove nothing, because two texts may have the same vector (for
+        some models "Fees" and "fees" do).
         """
         sent = (
             texts
@@ -257,7 +266,7 @@ class CallableEmbedder:
             else [*texts, next(probe for probe in _PROBES if probe != texts[0])]
         )
         list_attempt = yield from self._try_call(sent, len(sent))
-        if list_attempt.vectors and not _are_alike(list_attempt.vectors):
+        if list_attempt.vectors and not _are_nearly_equal(list_attempt.vectors):
             self._contract = Contract.MANY
             return list_attempt.vectors[: len(texts)]
         text_attempt, other_attempt = (
@@ -265,51 +274,59 @@ class CallableEmbedder:
             (yield from self._probe(_PROBES[1])),
         )
         if text_attempt.vectors and other_attempt.vectors:
-            if (yield from self._reads_whole(text_attempt.vectors[0], other_attempt.vectors[0])):
+            if (
+                yield from self._reads_whole_texts(
+                    text_attempt.vectors[0], other_attempt.vectors[0]
+                )
+            ):
                 self._contract = Contract.ONE
                 return (yield from self._embed_singly(texts))
-            text_attempt = text_attempt._replace(came="treated the text as a list of letters")
-        elif list_attempt.vectors and (yield from self._keeps_texts_apart()):
+            text_attempt = text_attempt._replace(report="treated the text as a list of letters")
+        elif list_attempt.vectors and (yield from self._embeds_list_items_separately()):
             self._contract = Contract.MANY
             return list_attempt.vectors[: len(texts)]
         if (error := _choose_error(text_attempt.error, list_attempt.error)) is not None:
             raise error
         raise EmbeddingError(
             f"{self._name} must be {Contract.ONE.value} or {Contract.MANY.value}. "
-            f"Given a text it {text_attempt.came}; given a list of {len(sent)} texts it"
-            f" {list_attempt.came}"
+            f"Given a text it {text_attempt.report}; given a list of {len(sent)} texts it"
+            f" {list_attempt.report}"
         ) from (text_attempt.error or list_attempt.error)
 
-    def _reads_whole(self, vector: list[float], other: list[float]) -> Generator[_Calls, Any, bool]:
-        """Return whether the two vectors are those of whole probes, not of their first letter.
+    def _reads_whole_texts(
+        self, vector: list[float], other_vector: list[float]
+    ) -> Generator[_Calls, Any, bool]:
+        """Return whether *vector* and *other_vector* represent whole texts, not only first letters.
 
-        Both probes begin with the same letter. If the vectors are equal, the function may still
-        read whole texts and have one vector for everything, as in tests. A list tells which.
+        The two vectors belong to the two probes, which begin with the same letter. If the vectors
+        are equal, the function may return one vector for every text, as in tests. In this case a
+        third call, with a list, decides.
         """
-        if not _are_alike([vector, other]):
+        if not _are_nearly_equal([vector, other_vector]):
             return True
         attempt = yield from self._probe([_PROBES[0]])
-        return _are_alike([vector, *(attempt.vectors or ())])
+        return _are_nearly_equal([vector, *(attempt.vectors or ())])
 
-    def _keeps_texts_apart(self) -> Generator[_Calls, Any, bool]:
-        """Return whether a text has the same vector in a list as alone.
+    def _embeds_list_items_separately(self) -> Generator[_Calls, Any, bool]:
+        """Return whether a text's vector in a list of two texts equals its vector in a list of one.
 
-        This is asked if different texts had equal vectors.
+        Used if different texts had equal vectors.
         """
         pair, alone = (
             (yield from self._probe(list(_PROBES))),
             (yield from self._probe([_PROBES[1]])),
         )
         return (
-            _are_alike([*pair.vectors[1:], *alone.vectors])
+            _are_nearly_equal([*pair.vectors[1:], *alone.vectors])
             if pair.vectors and alone.vectors
             else False
         )
 
     def _probe(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
-        """Call the function with *argument* and return the attempt; raise the error of an outage.
+        """Call the function with *argument* and return the attempt.
 
-        A service that is down cannot show how the function works.
+        An error that shows an outage is raised, because a service that is down cannot show how the
+        function works.
         """
         attempt = yield from self._try_call(
             argument, 1 if isinstance(argument, str) else len(argument)
@@ -323,18 +340,21 @@ class CallableEmbedder:
         try:
             (returned,) = yield [argument]
         except Exception as error:
-            return _Attempt(error=error, came=f"raised {type(error).__name__}")
+            return _Attempt(error=error, report=f"raised {type(error).__name__}")
         try:
             vectors = self._read(returned, count, self._dimension)
         except EmbeddingError as error:
             problem = str(error).removeprefix(f"{self._name} returned ")
-            return _Attempt(came=f"returned {type(returned).__name__} ({problem})")
+            return _Attempt(report=f"returned {type(returned).__name__} ({problem})")
         return _Attempt(
-            vectors, came="returned the same vector for each" if count > 1 else "returned one"
+            vectors, report="returned the same vector for each" if count > 1 else "returned one"
         )
 
     def _read(self, returned: Any, count: int, dimension: int | None) -> Vectors:
-        """Return the *count* vectors in the function's result; raise `EmbeddingError`."""
+        """Return the *count* vectors in *returned*, a result of the function.
+
+        Raises `EmbeddingError` if *returned* has another form.
+        """
         data = (
             returned.get("data")
             if isinstance(returned, Mapping)
@@ -352,7 +372,7 @@ class CallableEmbedder:
             )
         elif isinstance(returned, Mapping | Set):
             returned = None
-        elif _is_flat(returned):
+        elif _is_single_vector(returned):
             if count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {count} texts")
             returned = [returned]
@@ -360,34 +380,35 @@ class CallableEmbedder:
 
 
 class _Attempt(NamedTuple):
-    """One call that was tried.
+    """The result of one call that was made to find out how a function works.
 
     Attributes:
         vectors: The checked vectors, or ``None``.
         error: The function's exception, if it raised one.
-        came: The result in words.
+        report: A description of the result for error messages.
     """
 
     vectors: _Vectors | None = None
     error: Exception | None = None
-    came: str = ""
+    report: str = ""
 
 
 async def _await_result(pending: Awaitable[Any]) -> Any:
-    return _read_iterator(await pending)
+    return _list_if_iterator(await pending)
 
 
-def _read_iterator(returned: Any) -> Any:
-    """Return *returned*, or the list of its items if it can be read only once."""
+def _list_if_iterator(returned: Any) -> Any:
+    """Return the list of the items if *returned* is an iterator, else *returned* itself."""
     return list(returned) if isinstance(returned, Iterator) else returned
 
 
 def _find_methods(
     embedder: Any, names: Sequence[str]
 ) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    """Return the method of *embedder* that embeds, and its asynchronous one if there is another.
+    """Return the method of *embedder* that embeds, and its asynchronous method.
 
-    Raises `WrapError` if there is none.
+    The second item is ``None`` if there is no separate asynchronous method. If there is only an
+    asynchronous method, both items are that method. Raises `WrapError` if there is no method.
     """
     if not isinstance(embedder, str | bytes | type):
         for name in names:
@@ -411,7 +432,7 @@ def _find_methods(
 
 
 def _find_name(embedder: Any, fn: Any) -> str:
-    """Return the model's name if *embedder* is an object that has one, else the function's name."""
+    """Return the model's name if *embedder* is an object that has a name, else the name of *fn*."""
     if fn is embedder:
         return getattr(fn, "__qualname__", "") or type(fn).__qualname__
     names = (getattr(embedder, name, None) for name in ("name", "model_name", "model"))
@@ -421,9 +442,10 @@ def _find_name(embedder: Any, fn: Any) -> str:
 
 
 def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
-    """Return the keyword for the texts, and the contract that the parameter's annotation tells.
+    """Return the keyword for the texts, and the contract that the parameter's annotation shows.
 
-    The keyword is ``""`` if *fn* takes the texts as its first positional argument.
+    The keyword is ``""`` if *fn* takes the texts as its first positional argument. The contract is
+    ``None`` if the annotation does not show it.
     """
     try:
         parameters = list(inspect.signature(fn, eval_str=True).parameters.values())
@@ -455,7 +477,7 @@ def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
 
 
 def _read_contract(annotation: Any) -> Contract | None:
-    """Return the contract for a parameter of this type; ``None`` if it tells none, or both."""
+    """Return the contract for a parameter with this *annotation*; ``None`` if it is unclear."""
     if annotation is str:
         return Contract.ONE
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -467,8 +489,8 @@ def _read_contract(annotation: Any) -> Contract | None:
     )
 
 
-def _is_flat(returned: Any) -> bool:
-    """Return whether *returned* is one vector: its first item is a number.
+def _is_single_vector(returned: Any) -> bool:
+    """Return whether *returned* is a single vector, that is, whether its first item is a number.
 
     In an array or tensor, a number is an item without dimensions.
     """
@@ -481,10 +503,10 @@ def _is_flat(returned: Any) -> bool:
     return False
 
 
-def _are_alike(vectors: _Vectors) -> bool:
+def _are_nearly_equal(vectors: _Vectors) -> bool:
     """Return whether all vectors are equal within a tolerance (relative 1e-4, absolute 1e-6).
 
-    The arithmetic of services differs slightly from call to call.
+    A service's vectors for the same text differ slightly from call to call.
     """
     reference, *others = vectors
     return all(
@@ -497,10 +519,11 @@ def _are_alike(vectors: _Vectors) -> bool:
 
 
 def _choose_error(*errors: Exception | None) -> Exception | None:
-    """Return the error to raise, of the calls with a text and with a list, or ``None``.
+    """Return the first of *errors* that a service caused, or ``None``.
 
-    That is a service's outage or, if both calls failed, the service's refusal. Exceptions about the
-    type of the argument are not chosen.
+    *errors* are the errors of two calls, one with a text and one with a list. An outage is always
+    caused by the service. If both calls failed, every exception counts except those about a wrong
+    argument.
     """
     raised = [error for error in errors if error is not None]
     candidates = (

@@ -1,11 +1,11 @@
 """Embed texts with OpenAI, and with every service that has the same embeddings API.
 
 The service takes at most 2,048 texts and 300,000 tokens per request, and 8,191 tokens per text.
-Tokens are not counted here, because that needs a table that the vendor's package downloads. A token
+Tokens are not counted, because counting needs a table that the vendor's package downloads. A token
 is at least one byte of UTF-8, so a request of 300,000 bytes is never too large. In European
 languages a token is three bytes or more, so a text of 24,573 bytes nearly always fits. If the
-service still says that something is too long, the request is halved, and in the end the text
-itself. The part of a text that is kept depends on that text alone.
+service still says that a request is too long, the request is split in half; a single text is cut
+in half. The part of a text that is kept does not depend on the other texts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qtmiddleware.providers.openai_client import (
     ClientPerProcess,
     copy_without_retries,
     find_provider,
-    is_any_of,
+    has_class_named,
     is_async_client,
     is_vendor_client,
     make_client,
@@ -75,29 +75,28 @@ _CONNECTIONS: Final = frozenset({"APIConnectionError", "TransportError", "OSErro
 class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
-    An empty text is sent as one space, because the service rejects empty texts. Of a text of more
-    than 24,573 bytes (about 8,191 tokens) the beginning is sent, and half of that as long as the
+    An empty text is sent as one space, because the service rejects empty texts. A text of more than
+    24,573 bytes (about 8,191 tokens) is cut to 24,573 bytes, and then cut in half as often as the
     service says that it is too long.
 
-    There are as many retries as the client allows (by default two), with the pauses that the
-    service asks for. They are made here, because the SDK's own retries know no deadline. Threads
+    The embedder retries as often as the client allows (by default twice), with the pauses that the
+    service asks for. The SDK's own retries are not used, because they ignore the timeout. Threads
     may share an embedder.
 
     Args:
         model: The model's name.
-        client: An ``openai.OpenAI``, which is used as it is and never closed. By default a client
-            is made on first use, with the key from ``OPENAI_API_KEY``. A user's own server needs no
-            key.
+        client: An ``openai.OpenAI``, which is never closed or changed. By default a client is made
+            on first use, with the key from ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The address of the service; by default ``OPENAI_BASE_URL``, else the SDK's
             default.
         dimensions: The length of the vectors, for models that can shorten them; sent only if given.
-            The length of an unknown model's vectors is learned from the first ones.
+            For an unknown model, the length is that of the first vectors.
         batch_size: The most texts per request, at most 2,048.
-        timeout: How many seconds one request may take, with its retries and pauses. Many texts take
-            many requests, one after the other.
+        timeout: How many seconds one request may take, including its retries and pauses. Many texts
+            take many requests, one after another.
 
     Raises:
-        ConfigError: The model does not have these *dimensions*.
+        ConfigError: The model does not support these *dimensions*.
         EmbeddingError: On use, if the texts cannot be embedded.
     """
 
@@ -126,7 +125,7 @@ class OpenAIEmbedder:
 
     @property
     def name(self) -> str:
-        """The model's name without the dimensions; `dimension` is always stored beside it."""
+        """The model's name without the dimensions; an index stores `dimension` separately."""
         return self._model
 
     @property
@@ -136,18 +135,18 @@ class OpenAIEmbedder:
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if a given client does not tell them."""
+        """The server's host and port; ``None`` if a given client does not show them."""
         return read_server(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
 
     @property
     def dimension(self) -> int:
-        """The length of every vector; if it is unknown, one word is embedded to learn it."""
+        """The length of every vector. If the length is unknown, one word is embedded to find it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the texts' order; raise `EmbeddingError`."""
+        """Return one vector per text, in the order of *texts*; raise `EmbeddingError`."""
         if not texts:
             return []
         client, retries = self._choose_client(), 0
@@ -160,7 +159,7 @@ class OpenAIEmbedder:
         return vectors
 
     def close(self) -> None:
-        """Close the client that was made here; the next use makes a new one."""
+        """Close the client if the embedder made it; the next use makes a new client."""
         self._own.close()
 
     @property
@@ -199,9 +198,9 @@ class OpenAIEmbedder:
             return make_client(address=address)
 
     def _embed_batch(self, client: Any, texts: list[str], retries: int) -> Vectors:
-        """Return the vectors of *texts*, by several requests if one would be too long."""
+        """Return the vectors of *texts*, in several requests if one request would be too long."""
         try:
-            answer = self._ask(client, texts, retries)
+            answer = self._send_with_retries(client, texts, retries)
         except EmbeddingError:
             raise
         except Exception as error:
@@ -224,8 +223,8 @@ class OpenAIEmbedder:
             halves.add(self._embed_batch(client, batch, retries))
         return halves
 
-    def _ask(self, client: Any, texts: list[str], retries: int) -> Any:
-        """Return the answer to one request, with at most *retries* retries if they may help.
+    def _send_with_retries(self, client: Any, texts: list[str], retries: int) -> Any:
+        """Send one request and return the answer, with up to *retries* retries.
 
         Raises the client's exception.
         """
@@ -236,7 +235,7 @@ class OpenAIEmbedder:
             try:
                 return self._send(client, texts, deadline)
             except Exception as error:
-                pause = _pause_after(error, tries) if tries <= retries else NEVER
+                pause = _choose_pause(error, tries) if tries <= retries else NEVER
                 if pause >= deadline.remaining():
                     raise
             time.sleep(pause)
@@ -263,7 +262,7 @@ class OpenAIEmbedder:
 
 
 def _check_dimensions(model: str, dimensions: int | None) -> None:
-    """Raise `ConfigError` if *model* is known not to have vectors of that length."""
+    """Raise `ConfigError` if *model* is known not to support vectors of length *dimensions*."""
     longest = DIMENSIONS.get(model)
     if dimensions is None or longest is None or (1 <= dimensions <= longest and model not in FIXED):
         return
@@ -281,9 +280,9 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
 
 
 def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
-    """Return the texts as the service takes them, in groups within both limits of a request.
+    """Return *texts* in groups that fit in one request each, by number of texts and by bytes.
 
-    The order stays. Long texts are cut, and empty texts become one space.
+    The order stays the same. Long texts are cut, and empty texts become one space.
     """
     groups: list[list[str]] = []
     size = 0
@@ -303,15 +302,15 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
     return groups
 
 
-def cut_to_bytes(text: str, most: int) -> str:
-    """Return the beginning of *text* that fits in *most* bytes of UTF-8."""
-    return text.encode()[:most].decode(errors="ignore")
+def cut_to_bytes(text: str, max_bytes: int) -> str:
+    """Return the beginning of *text* that fits in *max_bytes* bytes of UTF-8."""
+    return text.encode()[:max_bytes].decode(errors="ignore")
 
 
 def _halve(texts: list[str]) -> list[list[str]]:
-    """Return *texts* in two halves, or a single text at half its length.
+    """Split *texts* into two halves, or cut a single text to half its length.
 
-    The list is empty if a single text is short already.
+    Returns an empty list for a single text that is already short.
     """
     if len(texts) > 1:
         middle = len(texts) // 2
@@ -321,7 +320,7 @@ def _halve(texts: list[str]) -> list[list[str]]:
 
 
 def _is_too_long(error: Exception) -> bool:
-    """Return whether the service says that the request, or a text in it, is too long."""
+    """Return whether the service says that the request or one of its texts is too long."""
     status = status_of(error)
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(str(error)) is not None)
 
@@ -330,14 +329,14 @@ def _is_out_of_quota(error: Exception) -> bool:
     return read_body_field(error, "code") == "insufficient_quota"
 
 
-def _pause_after(error: Exception, tries: int) -> float:
-    """Return the seconds to wait after *error*, the *tries*-th failure in a row, before a retry.
+def _choose_pause(error: Exception, tries: int) -> float:
+    """Return the seconds to wait after *error* before a retry; infinite if a retry cannot help.
 
-    The pause is infinite if a retry cannot help.
+    *tries* is the number of failed tries so far.
     """
     status = status_of(error)
     if status is None:
-        passing = is_any_of(error, _CONNECTIONS | TIMEOUTS)
+        passing = has_class_named(error, _CONNECTIONS | TIMEOUTS)
     else:
         passing = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
     if not passing:

@@ -15,20 +15,23 @@ from qtmiddleware.runtime.forking import ForkLock
 class SentenceTransformersEmbedder:
     """Embeds texts with a sentence-transformers model.
 
-    Vectors have length 1. Queries and passages are embedded alike, with the model's default prompt
-    if it has one. The model cuts texts that are longer than it reads.
+    Vectors have length 1. Queries and passages are embedded in the same way, with the model's
+    default prompt if it has one. The model cuts texts that are longer than its maximum.
 
     Nothing is imported, read or downloaded before the first use. Threads may share an embedder;
-    they take turns, because the tokenizers cannot be shared. Raises on use: `MissingExtra` without
-    the extra ``models``, `EmbeddingError` if the model cannot be loaded or fails.
+    only one thread embeds at a time, because the tokenizers cannot be shared.
 
     Args:
         model: The model's name on the model hub, or its folder.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         batch_size: How many texts are embedded at a time.
         trust_remote_code: Whether code that comes with the model may run, which some models need.
-        dimensions: How many of the first numbers of each vector are kept, for models trained for
-            that (Kusupati et al. 2022, Matryoshka); by default all.
+        dimensions: The number of values of each vector to keep, counted from the first, for models
+            trained for shorter vectors (Kusupati et al. 2022, Matryoshka); by default all.
+
+    Raises:
+        MissingExtra: On use, without the extra ``models``.
+        EmbeddingError: On use, if the model cannot be loaded or fails.
     """
 
     def __init__(
@@ -69,13 +72,13 @@ class SentenceTransformersEmbedder:
 
     @property
     def dimension(self) -> int:
-        """The length of every vector; if it is unknown, one word is embedded to learn it."""
+        """The length of every vector. If the length is unknown, one word is embedded to find it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the texts' order; an empty text has a vector, too."""
+        """Return one vector per text, in the order of *texts*; an empty text has a vector, too."""
         if not texts:
             return []
         with self._lock.free:
@@ -96,7 +99,7 @@ class SentenceTransformersEmbedder:
         return vectors
 
     def _load_once(self) -> Any:
-        """Return the model; the first call loads it while other threads wait."""
+        """Return the model. The first call loads the model, and other threads wait for it."""
         if self._model is None:
             self._model = load_model(
                 "SentenceTransformer",

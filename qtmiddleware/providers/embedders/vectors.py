@@ -20,7 +20,7 @@ class Vectors(list[list[float]]):
     """A list of vectors.
 
     Attributes:
-        input_tokens: How many tokens the service says it read for them; 0 if it says nothing.
+        input_tokens: How many tokens the service says it read; 0 if it gives no number.
     """
 
     __slots__ = ("input_tokens",)
@@ -29,21 +29,21 @@ class Vectors(list[list[float]]):
         super().__init__(vectors)
         self.input_tokens = input_tokens
 
-    def add(self, more: Vectors) -> None:
-        """Append the vectors of *more* and add its tokens."""
-        self.extend(more)
-        self.input_tokens += more.input_tokens
+    def add(self, vectors: Vectors) -> None:
+        """Append *vectors*, and add their number of input tokens."""
+        self.extend(vectors)
+        self.input_tokens += vectors.input_tokens
 
 
 def check_vectors(returned: Any, count: int, *, dimension: int | None, name: str) -> Vectors:
     """Return *returned* as *count* lists of finite floats, all of the same length.
 
-    Raises `EmbeddingError` if that is not possible.
+    Raises `EmbeddingError` if *returned* has another form.
 
     Args:
         returned: Lists, tuples or arrays of numbers.
         count: How many vectors there must be.
-        dimension: The length that the vectors must have, or ``None``.
+        dimension: The length that the vectors must have; ``None`` for any length.
         name: The model's name in error messages.
     """
     try:
@@ -69,18 +69,24 @@ def check_vectors(returned: Any, count: int, *, dimension: int | None, name: str
 
 
 def _read_numbers(vector: Sequence[Any]) -> list[float]:
-    """Return *vector* as a list of floats; an array is converted in one step."""
+    """Return *vector* as a list of floats."""
     if isinstance(vector, str | bytes):
         raise TypeError("a text instead of a vector")
     return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
 
 
 def read_vectors(answer: Any, count: int, name: str) -> Vectors:
-    """Return the *count* vectors of *answer*, in order of their index, with the tokens read.
+    """Return the *count* vectors in *answer*, sorted by index, with the number of tokens read.
 
-    *answer* is the bytes of a body, a mapping or a client's own object. The vectors are not checked
-    yet. Raises `EmbeddingError`, which calls the model *name*, if *answer* cannot be read or has
-    another number of vectors.
+    The vectors are not checked yet.
+
+    Args:
+        answer: The bytes of a body, a mapping or a client's own object.
+        count: How many vectors there must be.
+        name: The model's name in error messages.
+
+    Raises:
+        EmbeddingError: *answer* cannot be read or has another number of vectors.
     """
     try:
         response = json.loads(answer) if isinstance(answer, bytes) else answer
@@ -102,10 +108,10 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
 
 
 def count_tokens(answer: Any) -> int:
-    """Return how many tokens *answer*, a service's whole response, says were read; 0 if unknown.
+    """Return how many tokens a service says it read, from its whole response; 0 if unknown.
 
-    OpenAI calls them ``prompt_tokens``, Pinecone ``total_tokens``. Impossible numbers count as
-    unknown.
+    OpenAI calls this number ``prompt_tokens``, Pinecone ``total_tokens``. Impossible numbers count
+    as unknown.
     """
     usage = read_field(answer, "usage")
     counts = (read_field(usage, name) for name in ("prompt_tokens", "total_tokens"))
@@ -113,16 +119,16 @@ def count_tokens(answer: Any) -> int:
 
 
 def _read_index(item: Any, position: int) -> int:
-    """Return the position of the text that *item* belongs to.
+    """Return the index in *item*, or *position* if *item* has no index.
 
-    Some servers leave the index out and keep the order; then it is *position*.
+    Some servers omit the index and keep the order of the texts.
     """
     index = read_field(item, "index")
     return index if isinstance(index, int) else position
 
 
 def _decode_vector(vector: Any) -> Any:
-    """Return *vector*, decoded if it is base64 of 32-bit floats, least significant byte first."""
+    """Return *vector*; if it is base64 of little-endian 32-bit floats, decode it first."""
     if not isinstance(vector, str):
         return vector
     numbers = array("f", b64decode(vector, validate=True))

@@ -1,9 +1,9 @@
-"""Language models behind one protocol, `qtmiddleware.protocols.LanguageModel`.
+"""Language models that implement one protocol, `qtmiddleware.protocols.LanguageModel`.
 
-`openai` asks OpenAI and everything compatible with it, `callable` makes a model of any function,
-chat model or chain, and `recorded` writes and replays recordings. Every model serves blocking
-calls. Each has *can_async*, which says whether `acomplete` can be awaited, too. Importing this
-package loads none of them.
+`openai` calls OpenAI and every compatible service, `callable` makes a model of any function, chat
+model or chain, and `recorded` writes and replays recordings. Every model can be called blocking;
+the attribute *can_async* says whether `acomplete` can be awaited, too. Importing this package
+loads no model.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ _ALLOWED = ", ".join(
 def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
     """Return *client_or_model* as a language model, with the name and options from *settings*.
 
-    ``None`` makes a client. An object with ``name``, ``complete`` and ``acomplete`` is a model
-    already. An ``openai`` client (or a pair of a sync and an async client) is asked for
-    ``transformationModel``. Chat models and functions are called as `CallableModel` says. Raises
-    `ConfigError` for everything else.
+    - ``None`` makes an ``openai`` client.
+    - An object with ``name``, ``complete`` and ``acomplete`` is returned unchanged.
+    - An ``openai`` client, or a pair of a sync and an async client, calls ``transformationModel``.
+    - A client of another supported vendor is used in the same way.
+    - Chat models and functions are called as described in `CallableModel`.
+
+    Raises `ConfigError` for anything else.
     """
     candidate = client_or_model
     if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
@@ -55,7 +58,7 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
 def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
     """Return the clients that `as_language_model` would make, so that several models share them.
 
-    Returns ``None`` if `as_language_model` would make none.
+    Returns ``None`` if `as_language_model` would make no clients.
     """
     from qtmiddleware.providers.llms.openai import accepts
     from qtmiddleware.providers.llms.openai.clients import Clients
@@ -68,9 +71,9 @@ def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
 
 
 def has_language_model(settings: Settings) -> bool:
-    """Return whether there is a key, or the address of a service that may need none.
+    """Return whether a key or a service's address is set, in *settings* or the environment.
 
-    They are looked for in *settings* and the environment.
+    The service at an address may need no key.
     """
     from qtmiddleware.providers.llms.openai.clients import is_reachable
 

@@ -1,6 +1,6 @@
-"""Anthropic's models, through a client of the package ``anthropic``, also for Bedrock and others.
+"""Anthropic's models, through a client of the package ``anthropic``.
 
-The clients for Bedrock, Vertex and Foundry belong to the same package.
+The package also has clients for Bedrock, Vertex and Foundry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qtmiddleware.providers.llms.vendors import (
     find_limit,
     find_schema,
     make_chunk,
-    provide,
+    make_provider_functions,
     split_messages,
 )
 from qtmiddleware.runtime.fields import read_field
@@ -99,7 +99,9 @@ class _Anthropic(Vendor):
         usage = _Usage()
         usage.add(read_field(answer, "usage"))
         names = {"model": read_field(answer, "model"), "id_": read_field(answer, "id")}
-        return make_chunk(content, _read_end(answer), usage.sum_up(), part="message", **names)
+        return make_chunk(
+            content, _read_finish_reason(answer), usage.sum_up(), part="message", **names
+        )
 
     def make_reader(self) -> Callable[[Any], Chunk | None]:
         usage = _Usage()
@@ -112,7 +114,7 @@ class _Anthropic(Vendor):
                 names.update(model=read_field(message, "model"), id_=read_field(message, "id"))
             delta = read_field(event, "delta")
             text = read_field(delta, "text")
-            finish = _read_end(delta)
+            finish = _read_finish_reason(delta)
             if finish is None and not isinstance(text, str):
                 return None
             return make_chunk(text, finish, usage.sum_up() if finish else None, **names)
@@ -121,7 +123,7 @@ class _Anthropic(Vendor):
 
 
 class _Usage:
-    """The tokens of one reply; their counts come in several events, each with the sum so far."""
+    """The token counts of one reply; several events bring them, each with the total so far."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -136,7 +138,7 @@ class _Usage:
         )
 
 
-def _read_end(holder: Any) -> str | None:
+def _read_finish_reason(holder: Any) -> str | None:
     end = read_field(holder, "stop_reason")
     return _ENDS.get(end, end) if isinstance(end, str) else None
 
@@ -145,4 +147,4 @@ def _make_timeout(seconds: float) -> Any:
     return sys.modules["anthropic"].Timeout(seconds, connect=min(0.9 * seconds, LONGEST_CONNECT))
 
 
-accepts, make_model = provide(_Anthropic())
+accepts, make_model = make_provider_functions(_Anthropic())

@@ -44,29 +44,30 @@ _LISTS: Final = ("list", "List", "Sequence", "Iterable", "Message", "dict")
 
 
 class CallableModel:
-    """Asks a function, a LangChain chat model or chain, or a LlamaIndex LLM.
+    """Calls a function, a LangChain chat model or chain, or a LlamaIndex LLM.
 
-    A function is called with ``[{"role", "content"}, ...]``, as its parameter ``messages`` or else
-    its first one. A function that takes a text (``prompt``, or a first parameter annotated ``str``)
-    gets the instructions and the question as one text. Its result, awaited if necessary, is read by
-    `read_returned`.
+    A function is called with ``[{"role", "content"}, ...]`` as the parameter ``messages``, or else
+    as its first parameter. If the parameter is named ``prompt`` or the first parameter is annotated
+    ``str``, the function gets the instructions and the question as one text. The result, awaited if
+    necessary, is read by `read_returned`.
 
     Async functions are awaited in the caller's loop, or in the background loop if the caller
-    blocks; they are cancelled at the deadline. Plain functions run in the caller's thread, or in a
-    daemon thread if the caller awaits; they cannot be stopped, so the caller only stops waiting.
+    blocks. They are cancelled at the deadline. Plain functions run in the caller's thread, or in a
+    daemon thread if the caller awaits. They cannot be stopped; at the deadline an awaiting caller
+    only stops waiting.
 
     Args:
         fn: The function, chat model, chain or LLM.
         name: The name, which is part of every cache key; by default the name of the model that *fn*
-            asks, if known, or else of *fn*.
-        model: The value for the function's parameter ``model``, if it is required.
+            calls if it is known, else the name of *fn*.
+        model: The value for the function's parameter ``model``, if that parameter is required.
         input_price: US dollars per million tokens read.
         output_price: US dollars per million tokens written.
 
     Raises:
-        ModelError: On use, ``failed`` for a defect of *fn*, which is logged once. Any other
-            exception becomes one, too, with the reason of its HTTP status, or ``unavailable``. A
-            `ModelError` keeps its reason.
+        ModelError: On use. The reason is ``failed`` for a bug in *fn*, which is logged once. For
+            any other exception the reason follows from the HTTP status, or is ``unavailable``
+            without a status. A `ModelError` of *fn* keeps its reason.
     """
 
     can_async = True
@@ -98,7 +99,7 @@ class CallableModel:
         return self._name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raise `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError` on failure."""
         if self._plain is None:
             return complete_in_background(self.acomplete, prompt, deadline)
         check_time_left(deadline)
@@ -111,16 +112,16 @@ class CallableModel:
         return complete_in_background(partial(self._await_reply, lambda: answer), prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raise `ModelError`."""
+        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
         return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
 
     async def _await_reply(
-        self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline
+        self, start_call: Callable[[], Any], prompt: Prompt, deadline: Deadline
     ) -> Reply:
         seconds = check_time_left(deadline)
         try:
             async with asyncio.timeout(None if seconds == NEVER else seconds) as scope:
-                answer = begin()
+                answer = start_call()
                 while inspect.isawaitable(answer):
                     answer = await answer
         except Overloaded:
@@ -163,9 +164,9 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
 
 
 def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
-    """Return the blocking and the awaitable call of *fn*, and whether they pass *model*.
+    """Return the blocking call and the awaitable call of *fn*, and whether they pass *model*.
 
-    A call that *fn* does not have is ``None``.
+    A call that *fn* does not support is ``None``.
     """
     if _has_methods(fn, "invoke", "ainvoke"):
         return (
@@ -189,7 +190,7 @@ def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
 
 
 def _make_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
-    """Return *fn* as a function of the prompt, and whether it is given *model*."""
+    """Return a function that calls *fn* with a prompt, and whether it passes *model*."""
     try:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins do not tell their parameters.
@@ -231,7 +232,7 @@ def _takes_text(parameter: inspect.Parameter) -> bool:
 
 
 def _find_model_name(fn: Any) -> str:
-    """Return the name of the model that *fn* asks; ``""`` if it does not say."""
+    """Return the name of the model that *fn* calls; ``""`` if it is unknown."""
     name = getattr(fn, "keywords", {}).get("model") if isinstance(fn, functools.partial) else None
     if is_chat_model(fn):
         name = getattr(fn, "model_name", None) or getattr(fn, "model", None)
@@ -244,7 +245,7 @@ def accepts(candidate: Any) -> bool:
 
 
 def make_model(fn: Any, settings: Settings) -> CallableModel:
-    """Return a `CallableModel` that asks *fn*, with the prices from *settings*."""
+    """Return a `CallableModel` that calls *fn*, with the prices from *settings*."""
     llm = settings.llm
     return CallableModel(
         fn,
@@ -269,17 +270,17 @@ ACCEPTED: Final = (
 def read_returned(
     answer: Any, prompt: Prompt, label: str, prices: Callable[[str], Prices]
 ) -> Reply:
-    """Return the reply that *answer* holds, with tokens, cost and truncation if it tells them.
+    """Return the reply in *answer*, with the tokens, cost and truncation that *answer* reports.
 
     Args:
-        answer: The result of the function *label*: what `ACCEPTED` names, or a dict with the fields
-            that *prompt* asks for.
+        answer: The result of the user's function: one of the forms in `ACCEPTED`, or a dict with
+            the fields that *prompt* asks for.
         prompt: The prompt.
         label: The function's name in error messages.
         prices: Returns the prices of a model by its name.
 
     Raises:
-        ModelError: As `read_reply` raises; ``unparsable`` for anything else.
+        ModelError: The errors of `read_reply`; ``unparsable`` for any other form.
     """
     if isinstance(answer, str):
         reply = make_reply(answer, None)
@@ -329,7 +330,7 @@ def _read_message(answer: Any, label: str) -> Reply:
 
 
 def _find_text(holder: Any) -> str | None:
-    """Return the text of a message or of another object with one text; ``None`` without text."""
+    """Return the text of *holder*, a message or another object with one text; else ``None``."""
     if holder is None or isinstance(holder, str | bytes):
         return None
     if isinstance(read_field(holder, "content"), list | tuple):

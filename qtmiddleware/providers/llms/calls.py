@@ -1,4 +1,4 @@
-"""The time that a model call may take, and blocking calls of models that can only be awaited."""
+"""The time limits of model calls, and blocking calls of models that can only be awaited."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from qtmiddleware.types import Deadline
 
 
 def check_time_left(
-    deadline: Deadline, otherwise: str = "no time was left to call the language model"
+    deadline: Deadline, message: str = "no time was left to call the language model"
 ) -> float:
-    """Return the seconds until *deadline*, infinite if there is none.
+    """Return the seconds until *deadline*; infinite if there is no deadline.
 
-    If no time is left, raises `ModelError` with the message *otherwise*: ``cancelled`` if nobody
-    waits any more, else ``timeout``.
+    If no time is left, raises `ModelError` with *message*. The reason is ``cancelled`` if the
+    deadline was cancelled, else ``timeout``.
     """
     seconds = deadline.remaining()
     if seconds <= 0:
         # A cancelled deadline has the time 0.
-        raise ModelError("timeout" if deadline.at > 0 else "cancelled", otherwise)
+        raise ModelError("timeout" if deadline.at > 0 else "cancelled", message)
     return seconds
 
 
@@ -36,7 +36,7 @@ LONGEST_CONNECT: Final = 5.0
 
 
 def make_timeout(seconds: float) -> Any:
-    """Return the timeouts of a request that may take *seconds*."""
+    """Return the timeouts of a request that may take *seconds*, as an `openai.Timeout`."""
     import openai
 
     # Connecting times out a little sooner than the request, because a TLS handshake is cleaned up
@@ -45,7 +45,7 @@ def make_timeout(seconds: float) -> Any:
 
 
 def find_request_timeout(deadline: Deadline) -> float:
-    """Return the most seconds that a request may take; raise `ModelError` if no time is left."""
+    """Return how many seconds a request may take; raise `ModelError` if no time is left."""
     return min(check_time_left(deadline), LONGEST_WAIT)
 
 
@@ -59,7 +59,10 @@ def complete_in_background(
     prompt: Prompt,
     deadline: Deadline,
 ) -> Reply:
-    """Return the reply of *acomplete*, run in the background loop; raise `ModelError`."""
+    """Run *acomplete* in the background loop, wait, and return its reply.
+
+    Raises `ModelError`: ``timeout``, ``cancelled``, or the error of *acomplete*.
+    """
     seconds = check_time_left(deadline)
     try:
         return run_in_background_loop(partial(acomplete, prompt, deadline), seconds + _GRACE)

@@ -1,4 +1,4 @@
-"""Tell defects in a user's own function or model from failures of the service that it calls."""
+"""Distinguish bugs in a user's own function from failures of the service that it calls."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ _reported: dict[tuple[object, str], object] = {}
 
 
 def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
-    """Return the `ModelError` ``failed`` if *error* is a defect in the code of *fn*, else ``None``.
+    """Return a `ModelError` ``failed`` if *error* is a bug in the code of *fn*, else ``None``.
 
-    An error is a defect if Python itself raised it (`TypeError`, `KeyError`, ...), and not in a
-    library for connections. The first one per type and function is logged at ERROR with its stack,
-    without local variables and without its message, which may quote the question. Every error,
-    defect or not, is logged at DEBUG with its message.
+    An error is a bug if Python itself raised it (`TypeError`, `KeyError`, ...), unless it came from
+    a library for connections. The first bug per type and function is logged at ERROR with its
+    stack. That record has no local variables and no error message, because the message may quote
+    the question. Every error is also logged at DEBUG with its message.
 
     Args:
         error: The exception.
         label: The name of *fn* in messages.
-        fn: The function or model that raised it.
+        fn: The function or model that raised *error*.
     """
     kind, this_call = type(error).__name__, object()
     if _log.isEnabledFor(logging.DEBUG):
@@ -119,7 +119,7 @@ def _is_defect(error: BaseException) -> bool:
 
 
 def _find_library(traceback: TracebackType | None) -> str:
-    """Return the package of the code that raised."""
+    """Return the name of the top-level package whose code raised the exception."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     name = "" if traceback is None else traceback.tb_frame.f_globals.get("__name__")
@@ -129,7 +129,7 @@ def _find_library(traceback: TracebackType | None) -> str:
 def _list_parameters(fn: Any) -> str:
     """Return the names of the parameters of *fn* in brackets, or ``""`` if they are unknown.
 
-    Their defaults are left out, because a default may contain a key.
+    Default values are omitted, because they may contain a key.
     """
     try:
         names = read_parameters(fn)

@@ -1,6 +1,6 @@
 """Google's models, through a ``google.genai.Client`` for the Gemini API or for Vertex.
 
-One client serves blocking and awaited calls.
+The same client makes blocking and awaited calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qtmiddleware.providers.llms.vendors import (
     find_limit,
     find_schema,
     make_chunk,
-    provide,
+    make_provider_functions,
     split_messages,
 )
 from qtmiddleware.runtime.fields import read_field
@@ -63,7 +63,7 @@ class _Google(Vendor):
         kind: Any = type(api)
         # The class closes its connections when it is garbage-collected, but the copy does not own
         # them.
-        api.__class__ = _without_destructor(kind)
+        api.__class__ = _make_class_without_destructor(kind)
         api._httpx_client = http
         return type(client.models)(api)
 
@@ -98,18 +98,18 @@ class _Google(Vendor):
         return call(model=request["model"], contents=user, config=settings)
 
     def read_whole(self, answer: Any) -> Any:
-        return _read(answer, "message")
+        return _convert_answer(answer, "message")
 
     def make_reader(self) -> Callable[[Any], Chunk | None]:
-        return lambda event: _read(event, "delta")
+        return lambda event: _convert_answer(event, "delta")
 
 
 @cache
-def _without_destructor(kind: Any) -> Any:
+def _make_class_without_destructor(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"__del__": lambda _: None})
 
 
-def _read(answer: Any, part: str) -> Chunk:
+def _convert_answer(answer: Any, part: str) -> Chunk:
     usage = read_field(answer, "usage_metadata")
     output_counts = [
         read_field(usage, f"{kind}_token_count") or 0 for kind in ("candidates", "thoughts")
@@ -132,10 +132,10 @@ def _read(answer: Any, part: str) -> Chunk:
         if not read_field(piece, "thought")
     )
     names = {"model": read_field(answer, "model_version"), "id_": read_field(answer, "response_id")}
-    return make_chunk(text, _read_end(candidates[0]), tokens, part=part, **names)
+    return make_chunk(text, _read_finish_reason(candidates[0]), tokens, part=part, **names)
 
 
-def _read_end(candidate: Any) -> str | None:
+def _read_finish_reason(candidate: Any) -> str | None:
     end = read_field(candidate, "finish_reason")
     if not end:
         return None
@@ -145,4 +145,4 @@ def _read_end(candidate: Any) -> str | None:
     return _ENDS.get(name, name)
 
 
-accepts, make_model = provide(_Google())
+accepts, make_model = make_provider_functions(_Google())

@@ -1,4 +1,4 @@
-"""A language model behind a circuit breaker and a budget."""
+"""A language model with a circuit breaker and a budget."""
 
 from __future__ import annotations
 
@@ -27,27 +27,32 @@ _NEARLY: Final = 0.005
 
 
 class _NoReply(ModelError):
-    """A model returned something other than a reply. This package wrote the message."""
+    """A model returned something other than a reply. The message quotes no text of the model."""
 
 
 def is_ours(model: object) -> bool:
-    """Return whether *model* belongs to this package.
+    """Return whether the class of *model* belongs to this package.
 
-    Error messages of other models may quote the prompt.
+    Error messages of all other models may quote the prompt.
     """
     return type(model).__module__.startswith("qtmiddleware.")
 
 
 class GovernedModel:
-    """Asks *inner* unless its circuit breaker is open or its budget has no room.
+    """Calls *inner*, unless its circuit breaker is open or the budget has no room.
 
-    Raises `ModelError` ``circuit_open`` or ``over_budget`` then, without asking. The breaker counts
-    refusals as answers; cancelled calls and bugs in the user's own code count as neither answers
-    nor failures. Every other error is a failure. A late call is a failure only if it had at least
-    half of the time that *settings* grant. A service that says when to come back (429 with
-    Retry-After) is not asked until then.
+    If the call is not allowed, raises `ModelError` ``circuit_open`` or ``over_budget`` at once. The
+    breaker counts the result of a call as follows:
 
-    Raises `ConfigError` if money is limited and the price of *inner* is not known.
+    - A reply or a refusal is an answer.
+    - A cancelled call, a bug in the user's own code or a lack of threads is neither an answer nor a
+      failure.
+    - A late call is a failure if it had at least half of the time allowed by *settings*.
+    - Every other error is a failure.
+
+    If the service says when to come back (429 with Retry-After), it is not called until then.
+
+    Raises `ConfigError` if the budget limits money and the price of *inner* is unknown.
     """
 
     def __init__(
@@ -82,16 +87,19 @@ class GovernedModel:
 
     @property
     def provider(self) -> str:
-        """The model's provider, if it is known."""
+        """The model's provider; ``""`` if unknown."""
         return getattr(self.inner, "provider", "")
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port, if they are known."""
+        """The server's host and port; ``None`` if unknown."""
         return getattr(self.inner, "server", None)
 
     def reason_to_wait(self) -> ModelError | None:
-        """Return why a call would be refused now, without asking; ``None`` if it would be made."""
+        """Return the error that a call would raise now; ``None`` if a call would be made.
+
+        The model is not called.
+        """
         rest = self.breaker.rest
         if rest > 0:
             status = "being tested with one call"
@@ -104,22 +112,22 @@ class GovernedModel:
         return ModelError("over_budget", shortage) if shortage else None
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raise `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError` on failure."""
         # If two threads import the same packages, one may see a half-initialised package.
         wait_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call:
             return call.settle(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raise `ModelError`."""
+        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
         await await_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call:
             return call.settle(await self.inner.acomplete(prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
-        """Yield the pieces of the reply and, last, the whole.
+        """Yield the pieces of the reply and, at the end, the whole reply as a `Reply`.
 
-        A model that cannot stream yields only the whole.
+        A model that cannot stream yields only the `Reply`.
         """
         inner: Any = self.inner
         if not hasattr(inner, "stream"):
@@ -136,7 +144,10 @@ class GovernedModel:
     async def astream(
         self, prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[str | Reply, None]:
-        """Yield the pieces of the reply and, last, the whole, without blocking the running loop."""
+        """Yield the pieces of the reply and, at the end, the whole reply as a `Reply`.
+
+        The running loop is not blocked. A model that cannot stream yields only the `Reply`.
+        """
         inner: Any = self.inner
         if not hasattr(inner, "astream"):
             yield await self.acomplete(prompt, deadline)
@@ -165,33 +176,33 @@ class GovernedModel:
             prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._most or prompt.max_tokens)
             usd = self.prices.cost(prompt_tokens, most) or 0.0
-            reserved = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
+            reservation = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
         except BaseException:
             attempt.abandon()
             raise
         # The time is copied, because the deadline may be cancelled, which changes it.
-        return _Call(self, attempt, reserved, deadline.at)
+        return _Call(self, attempt, reservation, deadline.at)
 
     def __repr__(self) -> str:
         return repr(self.inner)
 
 
 class _Call:
-    """One call under way, which reports its end to the breaker and the meter."""
+    """One running call, whose result is reported to the breaker and the meter."""
 
     def __init__(
-        self, model: GovernedModel, attempt: Attempt, reserved: Reservation, until: float
+        self, model: GovernedModel, attempt: Attempt, reservation: Reservation, until: float
     ) -> None:
         self._model = model
         self._attempt = attempt
-        self._reserved = reserved
+        self._reserved = reservation
         self._until = until
         self._has_output = False
 
     def settle(self, reply: object) -> Reply:
-        """Record *reply*, which ends the call, and return it.
+        """Record that *reply* ends the call, with its cost, and return *reply*.
 
-        Raises `ModelError` if the model returned something other than a `Reply`.
+        Raises `ModelError` if *reply* is not a `Reply`.
         """
         if not isinstance(reply, Reply):
             raise _NoReply(
@@ -210,7 +221,7 @@ class _Call:
         return reply
 
     def receive(self, piece: str | Reply) -> str | Reply:
-        """Return *piece* of a stream; if it is the whole reply, record what the call cost."""
+        """Return *piece* of a stream; if *piece* is a `Reply`, record the cost of the call."""
         self._has_output = True
         return self.settle(piece) if isinstance(piece, Reply) else piece
 
@@ -228,7 +239,7 @@ class _Call:
         elif error is None:
             self._attempt.succeed()
         elif not isinstance(error, Exception):
-            self._record_given_up()
+            self._record_abandonment()
         elif find_defect(error, self._model.name, self._model.inner):
             self._attempt.abandon()
         else:
@@ -238,7 +249,7 @@ class _Call:
         if error.is_free and not self._has_output:
             self._reserved.settle(0, 0.0)
         if error.reason == "cancelled":
-            self._record_given_up()
+            self._record_abandonment()
         elif error.reason == "timeout":
             self._attempt.time_out()
         elif error.reason in ("failed", "overloaded"):
@@ -248,7 +259,7 @@ class _Call:
         else:
             self._attempt.fail(limit_pause(error.retry_after))
 
-    def _record_given_up(self) -> None:
+    def _record_abandonment(self) -> None:
         if monotonic() >= self._until - _NEARLY:
             self._attempt.time_out()
         else:

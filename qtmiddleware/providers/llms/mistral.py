@@ -1,6 +1,6 @@
 """Mistral's models, through a client of the package ``mistralai``.
 
-One client serves blocking and awaited calls.
+The same client makes blocking and awaited calls.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Final
 
-from qtmiddleware.providers.llms.vendors import Chunk, Vendor, find_limit, provide
+from qtmiddleware.providers.llms.vendors import Chunk, Vendor, find_limit, make_provider_functions
 from qtmiddleware.runtime.fields import read_field
 
 _KEPT: Final = ("model", "messages", "response_format", "temperature", "reasoning_effort")
@@ -49,14 +49,17 @@ class _Mistral(Vendor):
         )
 
     def read_whole(self, answer: Any) -> Any:
-        return _read(answer)
+        return _convert_answer(answer)
 
     def make_reader(self) -> Callable[[Any], Chunk | None]:
-        return lambda event: _read(read_field(event, "data"))
+        return lambda event: _convert_answer(read_field(event, "data"))
 
 
-def _read(answer: Any) -> Any:
-    """Return *answer*, which is a chat completion already, except for one name of an ending."""
+def _convert_answer(answer: Any) -> Any:
+    """Return *answer*, which has OpenAI's form except for the finish reason ``model_length``.
+
+    ``model_length`` becomes ``length``.
+    """
     choices = read_field(answer, "choices")
     if (
         isinstance(choices, list)
@@ -69,4 +72,4 @@ def _read(answer: Any) -> Any:
     return answer
 
 
-accepts, make_model = provide(_Mistral())
+accepts, make_model = make_provider_functions(_Mistral())

@@ -1,9 +1,9 @@
-"""Recorded replies: a model that replays them, and a wrapper that writes them.
+"""Recorded replies: a model that replays replies, and a wrapper that records them.
 
 A recording is JSON lines, one object per query: ``_id``, ``standalone`` (only if there is history),
 ``rewrite``, ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``, ``keywords``, all optional.
 A line may contain ``query`` and ``history``; otherwise the recording's query set must be given.
-``mode`` names the prompt that a line answers; without it the line answers every prompt.
+``mode`` names the prompt that a line answers; a line without ``mode`` answers every prompt.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MOST_CHARS: Final = 10_000_000
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records at *path*.
+    """Yield the records of the recording at *path*.
 
-    Raises `ConfigError`, which names the line, if a record cannot be read.
+    If a record cannot be read, raises `ConfigError` with the line number.
     """
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
@@ -74,31 +74,31 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def fit_shape(value: Any, wanted: ReplyField) -> Any:
-    """Return *value* if it has the shape of the field *wanted*, else ``None`` or an empty list."""
-    if wanted.shape != "list":
+def fit_shape(value: Any, reply_field: ReplyField) -> Any:
+    """Return *value* if it has the shape of *reply_field*, else ``None`` or an empty list."""
+    if reply_field.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
     items = (
         [item for item in value if isinstance(item, str) and item.strip()]
         if isinstance(value, list)
         else []
     )
-    return items[: wanted.max_items or None]
+    return items[: reply_field.max_items or None]
 
 
 def normalise(text: Any) -> str:
-    """Return *text* with each run of white space as one blank; ``""`` if it is not a text."""
+    """Return *text* with each run of white space as one blank; ``""`` if *text* is not a string."""
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
 def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
-    """Return the texts of a conversation's messages, with white space normalised.
+    """Return the texts of the messages in *history*, with white space normalised.
 
-    Left out, as in prompts, are blank messages, messages of the system, and a last message that
-    equals *query*.
+    These messages are skipped, as they are in prompts: blank messages, system messages, and a last
+    message that equals *query*.
     """
     turns = (
-        (_read_part(message, "role"), normalise(_read_part(message, "content")))
+        (_read_message_field(message, "role"), normalise(_read_message_field(message, "content")))
         for message in history
     )
     contents = [text for role, text in turns if text and role != "system"]
@@ -107,7 +107,7 @@ def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     return tuple(contents)
 
 
-def _read_part(message: Any, name: str) -> Any:
+def _read_message_field(message: Any, name: str) -> Any:
     return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
 
 
@@ -118,8 +118,8 @@ class _Entry:
     Attributes:
         history: The messages before the question; ``None`` if they are unknown.
         in_conversation: Whether the question has history.
-        fields: The recorded fields, by name.
-        by_mode: The recorded fields of each mode.
+        fields: The recorded fields of all modes, by name.
+        by_mode: The recorded fields of each mode, by name.
     """
 
     history: tuple[str, ...] | None
@@ -140,11 +140,12 @@ class _Entry:
 class RecordedModel:
     """Answers from a recording, at once, without tokens or costs.
 
-    A question is looked up by its text, white space aside, and by its history: follow-ups such as
-    "Why?" occur in several conversations. Among records of equal text, the record whose history
-    ends like the prompt's is taken. If the histories are unknown and several records fit, there is
-    no answer. A recorded standalone form is found, too. The reply is the JSON of those requested
-    fields that were recorded; ``standalone`` only if the prompt has history.
+    A question is found by its text (ignoring white space) and its history, because follow-ups such
+    as "Why?" occur in several conversations. If several records have the same text, the record is
+    used whose history has the most messages in common with the end of the prompt's history. If
+    several records fit equally well, there is no answer. A question is also found by its recorded
+    standalone form. The reply is JSON with the requested fields that were recorded; ``standalone``
+    is included only if the prompt has history.
 
     Args:
         records: The records, as `read_lines` yields them.
@@ -152,7 +153,7 @@ class RecordedModel:
         name: The model's name.
 
     Raises:
-        ConfigError: No record could ever be found, because none names its query.
+        ConfigError: No record can ever be found, because none has a query.
     """
 
     can_async = True
@@ -170,7 +171,7 @@ class RecordedModel:
         queries_by_id = {str(query["_id"]): _read_query(query) for query in queries}
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
-            self._index(record, queries_by_id)
+            self._add_record(record, queries_by_id)
         if total and not self._by_text and not self._by_standalone:
             raise ConfigError(
                 f"none of the {total} recorded replies names its query; pass queries="
@@ -198,10 +199,11 @@ class RecordedModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:  # noqa: ARG002  (it answers at once)
         """Return the recorded reply to *prompt*.
 
-        Raises `ModelError`: ``unrecorded`` if there is no record, ``empty`` if it has none of the
-        requested fields.
+        Raises:
+            ModelError: ``unrecorded`` if there is no record; ``empty`` if the record has none of
+                the requested fields.
         """
-        entry = self._find(prompt)
+        entry = self._find_entry(prompt)
         if entry is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
         requested = [
@@ -219,12 +221,13 @@ class RecordedModel:
         return Reply(json.dumps(answer, ensure_ascii=False), cost_usd=0.0)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the recorded reply to *prompt*, as `complete` does."""
+        """Return the recorded reply to *prompt*, like `complete`."""
         return self.complete(prompt, deadline)
 
-    def _index(
+    def _add_record(
         self, record: Mapping[str, Any], queries_by_id: Mapping[str, tuple[str, tuple[str, ...]]]
     ) -> None:
+        """Add *record* to the indexes of texts and standalone forms."""
         key = str(record.get("_id", ""))
         query_text, history = queries_by_id.get(key, ("", None))
         text = normalise(record.get("query") or query_text)
@@ -241,14 +244,15 @@ class RecordedModel:
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
 
-    def _find(self, prompt: Prompt) -> _Entry | None:
+    def _find_entry(self, prompt: Prompt) -> _Entry | None:
+        """Return the record for *prompt*; ``None`` if there is none or several fit equally well."""
         text = normalise(prompt.query)
         entries = self._by_text.get(text, {}).values()
         if not (contents := read_contents(prompt.history, text)):
             plain = (entry for entry in entries if not entry.in_conversation)
             return next(plain, None) or self._by_standalone.get(text)
         ranked = [
-            (_count_common_end(entry.history or (), contents), entry)
+            (_count_equal_last_messages(entry.history or (), contents), entry)
             for entry in entries
             if entry.in_conversation
         ]
@@ -264,27 +268,32 @@ class RecordedModel:
 
 
 def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the text of one query of a query set, and the messages before it."""
+    """Return the text of *query* and the texts of the messages before it.
+
+    *query* is one item of a query set.
+    """
     text = normalise(str(query["text"]))
     return text, read_contents((query.get("metadata") or {}).get("history") or (), text)
 
 
-def _count_common_end(contents: Sequence[str], other_contents: Sequence[str]) -> tuple[int, bool]:
-    """Return how many messages at the end are equal, and whether all of both conversations are."""
+def _count_equal_last_messages(
+    contents: Sequence[str], other_contents: Sequence[str]
+) -> tuple[int, bool]:
+    """Return how many messages at the end are equal, and whether both conversations are equal."""
     count = 0
     for message, other_message in zip(reversed(contents), reversed(other_contents), strict=False):
-        if not _is_same(message, other_message):
+        if not _are_same_message(message, other_message):
             break
         count += 1
     return count, len(contents) == len(other_contents) == count
 
 
-def _is_same(message: str, other: str) -> bool:
-    """Return whether two messages are the same.
+def _are_same_message(message: str, other_message: str) -> bool:
+    """Return whether two messages are equal, or one of them is a cut form of the other.
 
-    Prompts cut long messages and mark the cut by an ellipsis, so a cut message equals the full one.
+    Prompts cut long messages and end the cut message with an ellipsis.
     """
-    short, full = sorted((message, other), key=len)
+    short, full = sorted((message, other_message), key=len)
     return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
 
 
@@ -294,11 +303,11 @@ _log = get_logger("qtmiddleware.llms")
 class RecordingModel:
     """Passes every prompt to *inner* and appends the reply to the recording at *path*.
 
-    One line is written per query and mode, as a whole, from any number of threads. What the file
-    contains already is not written again. A reply that is not a JSON object is passed on but not
-    recorded, and so are all replies if the file cannot be written; both are logged, without any
-    text. The file contains queries and replies, which is its purpose. A new file is its owner's
-    alone, and an existing one keeps its permissions.
+    One line is written per query and mode, in one piece, even from several threads. A query and
+    mode that the file already contains are not written again. A reply without a usable JSON object
+    is returned but not recorded. If the file cannot be written, no reply is recorded. In both cases
+    a warning is logged, without any text of the reply. The file contains queries and replies. A new
+    file can be read only by its owner; an existing file keeps its permissions.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
@@ -317,11 +326,11 @@ class RecordingModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*; raise what it raises."""
+        """Return the reply of *inner* to *prompt*; errors of *inner* pass through."""
         return self._record(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*; raise what it raises."""
+        """Return the reply of *inner* to *prompt*; errors of *inner* pass through."""
         return self._record(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _record(self, prompt: Prompt, reply: Reply) -> Reply:

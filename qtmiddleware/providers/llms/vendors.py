@@ -1,9 +1,9 @@
-"""Models of other vendors, asked through the vendors' own clients.
+"""Models of other vendors, called through the vendors' own clients.
 
-A vendor's file only translates: a request, which has the form of a chat completion, into the
-vendor's call, and the answer into completions or chunks of completions. `OpenAIModel` does
-everything else, from stepping down to reading streams. A vendor's package is never loaded here; it
-is used if it is loaded already.
+The module of a vendor only translates in two directions. It turns a request, in the form of a chat
+completion, into the vendor's call. It turns the vendor's answer into a completion or chunks of a
+completion. `OpenAIModel` does everything else, such as stepping down and reading streams. This
+package never imports a vendor's package; it uses one that the user has imported.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Chunk = Mapping[str, Any]
 
 
 class Vendor(ABC):
-    """Translates to and from the calls of one vendor's client.
+    """Translates requests for one vendor's client, and the client's answers.
 
-    The *resource* in the methods' parameters is the client's object that has the calls.
+    In the methods' parameters, *resource* is the part of the client that has the methods for calls.
     """
 
     name: str
@@ -66,7 +66,10 @@ class Vendor(ABC):
     """The class of the clients that can only be awaited; ``""`` if each client serves both ways."""
 
     def accepts(self, candidate: Any) -> bool:
-        """Return whether *given* is a client of this vendor, or several; never load the package."""
+        """Return whether *candidate* is a client of this vendor, or several clients.
+
+        Never imports the vendor's package.
+        """
         members = candidate if isinstance(candidate, tuple | list) else (candidate,)
         return bool(members) and all(self._is_client(member) for member in members)
 
@@ -88,55 +91,58 @@ class Vendor(ABC):
     """
 
     def find_effort(self, model: str) -> str | None:  # noqa: ARG002
-        """Return the least reasoning effort that *model* accepts; ``None`` if none is known."""
+        """Return the least reasoning effort that *model* accepts; ``None`` if unknown."""
         return None
 
     @abstractmethod
     def find_resource(self, client: Any, *, is_async: bool) -> Any:
-        """Return the resource of *client*."""
+        """Return the part of *client* that has the methods for calls."""
 
     @abstractmethod
     def find_http(self, client: Any, *, is_async: bool) -> Any:
-        """Return the `httpx` client inside *client*; ``None`` if it must not be touched."""
+        """Return the `httpx` client inside *client*; ``None`` if it must not be used."""
 
     @abstractmethod
     def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:
-        """Return a copy of the resource of *client* that uses *http* and does not retry."""
+        """Return a copy of the resource of *client* that uses *http* and does not retry.
+
+        *http* is an `httpx` client.
+        """
 
     @abstractmethod
     def find_address(self, client: Any) -> str:
-        """Return the address that *client* calls."""
+        """Return the address of the service that *client* calls."""
 
     @abstractmethod
     def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:
-        """Send *request* and return the client's answer, or an awaitable of it if *is_async*.
+        """Send *request* and return the client's answer; if *is_async*, return an awaitable of it.
 
         If the request asks for a stream, the answer is an iterator of events.
         """
 
     @abstractmethod
     def read_whole(self, answer: Any) -> Any:
-        """Return *answer* as a completion."""
+        """Return *answer*, a whole answer of the client, as a completion in OpenAI's form."""
 
     @abstractmethod
     def make_reader(self) -> Callable[[Any], Chunk | None]:
-        """Return a function from each event of one stream to a chunk."""
+        """Return a function that turns each event of one stream into a chunk, or into ``None``."""
 
 
 def split_messages(request: Chunk) -> tuple[str, str]:
-    """Return the instructions and the question of *request*."""
+    """Return the system message and the user message of *request*."""
     system, user = request["messages"]
     return system["content"], user["content"]
 
 
 def find_limit(request: Chunk) -> int | None:
-    """Return the most tokens that *request* asks for."""
+    """Return the token limit of *request*; ``None`` if it has no limit."""
     limit: int | None = request.get("max_tokens", request.get("max_completion_tokens"))
     return limit
 
 
 def find_schema(request: Chunk) -> dict[str, Any] | None:
-    """Return the JSON schema that *request* asks for."""
+    """Return the JSON schema that *request* asks for; ``None`` if it asks for no schema."""
     json_schema: dict[str, Any] = request.get("response_format", {}).get("json_schema", {})
     return json_schema.get("schema")
 
@@ -150,28 +156,28 @@ def make_chunk(
     model: Any = None,
     id_: Any = None,
 ) -> Chunk:
-    """Return a chunk with *text*, or with *part* ``message`` a completion, in OpenAI's form.
+    """Return a chunk with *text* in OpenAI's form, or a completion if *part* is ``message``.
 
     Args:
         text: The text.
-        finish: Why the answer ended, or ``None``.
-        usage: The tokens, as `count_tokens` returns them.
+        finish: Why the answer ended; ``None`` if it goes on.
+        usage: The token counts, as returned by `count_tokens`.
         part: ``delta`` for a chunk, ``message`` for a completion.
-        model: The model that answered.
+        model: The name of the model that answered.
         id_: The service's id of the completion.
     """
     choices = [{part: {"content": text}, "finish_reason": finish}]
     return {"choices": choices, "usage": usage, "model": model, "id": id_}
 
 
-def count_tokens(read: int | None, written: int | None) -> Chunk:
-    """Return the tokens that were *read* and *written* as a completion counts them."""
-    return {"prompt_tokens": read or 0, "completion_tokens": written or 0}
+def count_tokens(input_tokens: int | None, output_tokens: int | None) -> Chunk:
+    """Return the token counts in the form that a completion has."""
+    return {"prompt_tokens": input_tokens or 0, "completion_tokens": output_tokens or 0}
 
 
 @dataclass
 class _OwnResource:
-    """A resource that was made here, with its connections."""
+    """A copied resource that this package closes, and the HTTP client with its connections."""
 
     resource: Any
     http: Any
@@ -184,12 +190,12 @@ class _OwnResource:
 
 
 class VendorClients(Clients):
-    """The resources of a user's clients, which are neither closed nor changed.
+    """The resources of a user's clients, which are never closed or changed.
 
-    As with `Clients`, they are copied. For blocking calls, each call gets a copy that shares the
-    client's connections and limits error bodies. In a forked process, and for asynchronous calls in
-    each event loop, the copy has connections of its own. Clients are used as they are if their
-    connections cannot be found, or if somebody has replaced their calls.
+    The resources are copied, as in `Clients`. For a blocking call, the copy shares the client's
+    connections and limits error bodies. In a forked process, and for asynchronous calls in each
+    event loop, the copy has its own connections. A client is used directly if its connections
+    cannot be found or its methods were replaced.
     """
 
     def __init__(self, client: Any, vendor: Vendor) -> None:
@@ -226,7 +232,7 @@ class VendorClients(Clients):
         )
 
     async def get_async(self) -> Any:
-        """Return the resource for a call in the running event loop."""
+        """Return the resource for an asynchronous call in the running event loop."""
         resource = await super().get_async()
         return (
             resource.resource
@@ -259,11 +265,11 @@ class VendorClients(Clients):
 
 
 class VendorModel(OpenAIModel):
-    """Asks *model* of *vendor* through a *client* of the vendor's package.
+    """Calls *model* of *vendor* through a *client* of the vendor's package.
 
-    *options*, requests, deadlines, stepping down and counting are as in `OpenAIModel`. A whole
-    answer is read by the vendor's client: if a server sends it very slowly, a daemon thread keeps
-    reading, and nobody waits for it after the deadline.
+    The *options*, requests, deadlines, stepping down and token counts are as in `OpenAIModel`. A
+    whole answer is read by the vendor's client. If a server sends the answer very slowly, a daemon
+    thread keeps reading, but the caller waits no longer than the deadline.
     """
 
     def __init__(self, vendor: Vendor, model: str, *, client: Any, **options: Any) -> None:
@@ -282,7 +288,7 @@ class VendorModel(OpenAIModel):
         return find_provider(self._clients.host, self._vendor.provider)
 
     def warm_up(self) -> None:
-        """Load what a request needs, without sending anything."""
+        """Load the modules and prices that a request needs, without sending anything."""
         find_prices(self._model, self._price_list)
         if self._clients.can_block:
             self._clients.get_sync()
@@ -339,10 +345,11 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
 
 
 def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> VendorModel:
-    """Return the model that *settings* name, asked through *client*.
+    """Return a model that calls the model named in *settings* through *client*.
 
-    OpenAI's default model is never sent to another vendor: if one of ``transformationModel`` and
-    ``chatModel`` is the default, the other serves for both. Raises `ConfigError` if both are.
+    OpenAI's default model is never requested from another vendor. If only one of
+    ``transformationModel`` and ``chatModel`` is changed, the changed name is used for both. If
+    neither is changed, raises `ConfigError`.
     """
     names = (settings.transformation_model, settings.chat_model)
     model = next((name for name in names if name not in DEFAULT_MODELS), None)
@@ -357,8 +364,13 @@ def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> Vendor
     return VendorModel(vendor, model, client=client, **read_options(settings))
 
 
-def provide(vendor: Vendor) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
-    """Return ``accepts`` and ``make_model`` for *vendor*, as `MODEL_PROVIDERS` needs them."""
+def make_provider_functions(
+    vendor: Vendor,
+) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
+    """Return the functions ``accepts`` and ``make_model`` of a vendor's module.
+
+    `MODEL_PROVIDERS` needs both.
+    """
     return vendor.accepts, partial(make_vendor_model, vendor)
 
 
@@ -366,7 +378,7 @@ def provide(vendor: Vendor) -> tuple[Callable[[Any], bool], Callable[[Any, Setti
 
 
 class ServiceError(Exception):
-    """A service's refusal in the form in which errors are read: status, body and headers."""
+    """A service's error with the attributes that are read from errors: status, body and headers."""
 
     def __init__(self, status: int, body: Chunk, headers: Any) -> None:
         super().__init__()
@@ -398,7 +410,10 @@ _MOST_WORDS: Final = 2_000
 
 @contextmanager
 def _convert_errors() -> Iterator[None]:
-    """Raise a vendor's exception as a `ServiceError` or `ModelError` if the service answered."""
+    """Convert a vendor's exception into a `ServiceError` or `ModelError`.
+
+    An exception without an HTTP status passes through unchanged.
+    """
     try:
         yield
     except ModelError:
@@ -455,7 +470,10 @@ def read_vendor_error(error: Exception) -> Exception:
 
 
 def _read_headers(response: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the headers of *response*, with the pause that Google names in the body."""
+    """Return the headers of *response*, in lower case.
+
+    If the body *fields* contain a pause, as Google's do, the pause is added as ``retry-after``.
+    """
     headers = dict(getattr(response, "headers", None) or {})
     headers = {str(name).lower(): value for name, value in headers.items()}
     details = fields.get("details")

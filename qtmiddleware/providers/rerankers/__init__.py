@@ -1,7 +1,7 @@
 """Rerankers: models that score how well passages answer a question.
 
-`cross_encoder` runs sentence-transformers models, `pinecone` asks models that Pinecone hosts, and
-`CallableReranker` makes a reranker of a user's function. Importing this package loads none of them.
+`cross_encoder` runs sentence-transformers models, `pinecone` calls models hosted by Pinecone, and
+`CallableReranker` makes a reranker of a user's function. Importing this package loads no model.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ _ALLOWED: Final = (
 
 
 def as_reranker(candidate: Any, settings: Settings) -> Reranker:
-    """Return *candidate* as a reranker; ``None`` stands for the model that ``rerank.model`` names.
+    """Return *candidate* as a reranker; raise `ConfigError` if *candidate* cannot be a reranker.
 
-    That model is loaded on first use. An object with ``name`` and ``rerank`` is a reranker already.
-    An object with ``predict`` is treated as a sentence-transformers cross-encoder. Any other
-    callable is a function from the question and the texts to scores. Raises `ConfigError` for
-    everything else, including async functions.
+    - ``None`` is the model that ``rerank.model`` names, loaded on first use.
+    - An object with ``name`` and ``rerank`` is returned unchanged.
+    - An object with ``predict`` is used as a sentence-transformers cross-encoder.
+    - Any other callable is used as a function from the question and the texts to scores.
+
+    Async functions are rejected.
     """
     if candidate is None:
         return _find_reranker(
@@ -63,7 +65,7 @@ def as_reranker(candidate: Any, settings: Settings) -> Reranker:
 
 
 def _find_reranker(model: str, *, trust_remote_code: bool) -> Reranker:
-    """Return the reranker for a model's name: hosted by Pinecone, or else a cross-encoder."""
+    """Return the reranker for the *model* named: hosted by Pinecone, or else a cross-encoder."""
     if model in _HOSTED or model.startswith(_PINECONE):
         from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 
@@ -74,15 +76,15 @@ def _find_reranker(model: str, *, trust_remote_code: bool) -> Reranker:
 
 
 class CallableReranker:
-    """Makes a reranker of a function from a question and texts to scores.
+    """Makes a reranker of a function that scores texts for a question.
 
     Exceptions of *fn* pass through unchanged.
 
     Args:
         fn: A plain function of the question and a list of strings, called in a thread. It returns
-            one score per text in the texts' order (a list, tuple or array; greater is better), or
-            ``(index, score)`` pairs in any order, one per text.
-        name: The reranker's name; by default the function's.
+            one score per text in the order of the texts (a list, tuple or array; higher is better),
+            or one ``(index, score)`` pair per text, in any order.
+        name: The reranker's name; by default the function's name.
 
     Raises:
         ConfigError: *fn* is async.
@@ -106,11 +108,11 @@ class CallableReranker:
 
     @property
     def name(self) -> str:
-        """The name that was given, or else the function's name."""
+        """The *name* argument, or else the function's name."""
         return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score per text, in the texts' order; greater is better."""
+        """Return one score per text, in the order of *texts*; higher is better."""
         if not texts:
             return []
         returned = self._fn(query, list(texts))
@@ -125,7 +127,10 @@ class CallableReranker:
 
 
 def _sort_by_index(returned: Any) -> Any:
-    """Return the scores of ``(index, score)`` pairs by their index; anything else unchanged."""
+    """Return the scores of ``(index, score)`` pairs, sorted by index.
+
+    Any other value is returned unchanged.
+    """
     scores = returned.tolist() if hasattr(returned, "tolist") else returned
     if (
         not isinstance(scores, list | tuple)

@@ -1,4 +1,4 @@
-"""Rerank with a cross-encoder, which reads question and passage together."""
+"""Rerank with a cross-encoder, which reads the question and a passage together."""
 
 from __future__ import annotations
 
@@ -31,28 +31,27 @@ _warned: Final[set[str]] = set()
 class CrossEncoderReranker:
     """Scores passages with a sentence-transformers cross-encoder (Nogueira and Cho 2019).
 
-    The default model is English, under the Apache License 2.0, with 23 million parameters (91 MB);
-    its scores are logits, of any sign. For other languages there is
+    The default model is English, with 23 million parameters (91 MB), under the Apache License 2.0.
+    Its scores are logits, which may be negative. For other languages there is
     ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters). Its licence, CC BY-NC
-    4.0, does not allow commercial use; a warning says so once. It runs code that comes with it, so
-    it needs *trust_remote_code* (``rerank.trustRemoteCode``).
+    4.0, does not allow commercial use; a warning says so once. The multilingual model runs its own
+    code, so it needs *trust_remote_code* (``rerank.trustRemoteCode``).
 
     Nothing is imported, read or downloaded before the first use or `load`. Threads may share a
-    reranker; they take turns, because the tokenizers cannot be shared.
+    reranker; only one thread scores at a time, because the tokenizers cannot be shared.
 
     Args:
         model: A name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         batch_size: How many pairs are scored at a time.
         trust_remote_code: Whether code that comes with the model may run.
-        max_length: The most tokens per pair, by default as many as the model reads; the model cuts
-            longer texts.
+        max_length: The most tokens per pair; by default the model's maximum. Longer texts are cut.
 
     Raises:
         ConfigError: The model is known to need *trust_remote_code*.
         MissingExtra: On use, without the extra ``models``.
-        ModelError: On use, ``unavailable`` if the model fails or cannot be loaded, which is tried
-            again after a minute; ``unparsable`` if it does not return one finite number per
+        ModelError: On use, ``unavailable`` if the model fails or cannot be loaded (loading is tried
+            again after a minute); ``unparsable`` if it does not return one finite number per
             passage.
     """
 
@@ -94,19 +93,19 @@ class CrossEncoderReranker:
 
     @property
     def is_unread(self) -> bool:
-        """Whether the next use loads the model first.
+        """Whether the next use must load the model first.
 
-        That takes seconds, or minutes if the model is downloaded.
+        Loading takes seconds, or minutes if the model must be downloaded.
         """
         return self._model is None and monotonic() >= self._again_at
 
     def load(self) -> None:
-        """Load the model now, unless it is loaded already; raise what a use would raise."""
+        """Load the model now, unless it is loaded already; raises the same errors as `rerank`."""
         with self._lock.free:
             self._load_once()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score per text, in the texts' order; greater is better."""
+        """Return one score per text, in the order of *texts*; higher is better."""
         if not texts:
             return []
         with self._lock.free:
@@ -122,7 +121,7 @@ class CrossEncoderReranker:
         return check_scores(scores, len(texts))
 
     def _load_once(self) -> Any:
-        """Return the model; the first call loads it while other threads wait."""
+        """Return the model. The first call loads the model, and other threads wait for it."""
         if self._model is None:
             if not self.is_unread:
                 raise ModelError("unavailable", self._failure)
@@ -143,7 +142,7 @@ class CrossEncoderReranker:
 
 
 def _warn_of_licence(model: str) -> None:
-    """Warn about the licence of *model* if users should know it, once per process."""
+    """Warn once per process if the licence of *model* restricts its use."""
     if model in LICENCES and model not in _warned:
         _warned.add(model)
         about: dict[str, Any] = {"event": "reranker_licence", "model": model}

@@ -22,16 +22,17 @@ _WITHOUT_TRUNCATE: Final = ("cohere-",)
 class PineconeReranker:
     """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
-    Scores are 0 to 1. More texts than the model takes at once (100 or 200) are sent in several
-    requests, which is the same, because each text is scored on its own. Texts longer than the model
-    reads are cut at the end. A blank text is not sent and scores 0.
+    Scores are between 0 and 1. If there are more texts than the model takes at once (100 or 200),
+    they are sent in several requests; the scores are the same, because each text is scored
+    independently. Pinecone cuts texts that are too long for the model. A blank text is not sent and
+    scores 0.
 
-    The client retries by itself, so limit the wait (``rerank.timeoutMs`` does). Its exceptions pass
-    through.
+    The client retries by itself, so limit the wait (``rerank.timeoutMs`` does). Exceptions of the
+    client pass through.
 
     Args:
-        model: The model's name, which may have ``pinecone/`` before it.
-        client: A ``pinecone.Pinecone``; by default one is made on first use, with the key from
+        model: The model's name, with or without ``pinecone/`` before it.
+        client: A ``pinecone.Pinecone``; by default a client is made on first use, with the key from
             ``PINECONE_API_KEY``.
 
     Raises:
@@ -57,30 +58,27 @@ class PineconeReranker:
         return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score per text, in the texts' order; greater is better."""
+        """Return one score per text, in the order of *texts*; higher is better."""
         scores = [0.0] * len(texts)
         positions = [position for position, text in enumerate(texts) if text.strip()]
         most = _MOST_DOCUMENTS.get(self._name, _MOST_DOCUMENTS_ELSEWHERE)
         for start in range(0, len(positions), most):
             batch = positions[start : start + most]
             with self.in_use:
-                scores_of_batch = self._judge(query, [texts[position] for position in batch])
+                scores_of_batch = self._score_batch(query, [texts[position] for position in batch])
             for position, score in scores_of_batch.items():
                 scores[batch[position]] = score
         return scores
 
     def close(self) -> None:
-        """Close the client that was made here; the next use makes a new one.
-
-        A client that was given stays open.
-        """
+        """Close the client if this reranker made it; the next use makes a new client."""
         with self._lock.free:
             client, self._made = self._made, None
         if callable(close := getattr(client, "close", None)):
             close()
 
-    def _judge(self, query: str, texts: list[str]) -> dict[int, float]:
-        """Return the score of each of *texts*, by its position."""
+    def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
+        """Return the score of each of *texts*, by the text's position."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
         answer = self._choose_client().inference.rerank(
             model=self._name,

@@ -1,7 +1,7 @@
 """The drivers that perform a flow's steps: `run` blocks, `arun` awaits.
 
-`stream` and `astream` read a model's reply piece by piece. Only this package and `runtime.threads`
-deal with threads and asyncio.
+`stream` and `astream` read a model's reply piece by piece. Threads and asyncio are used only in
+this package and in `runtime.threads`.
 """
 
 from qtmiddleware.runtime.drivers.awaiting import arun

@@ -1,7 +1,8 @@
 """The driver that awaits.
 
 Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads.
-All steps except the original search share the threads of the middleware's bulkhead.
+The original search always gets a thread. All other steps share the threads of the middleware's
+bulkhead.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ DRAIN_SECONDS: Final = 0.02
 
 
 def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
-    """Start one step and return the awaitable of its result."""
+    """Start *step* and return an awaitable of its result."""
     if isinstance(step, Search):
         return (
             performer.asearch(step)
@@ -70,12 +71,13 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
 
 
 async def _perform(step: Leaf, performer: Performer) -> Any:
-    """Perform one step, observed, and return its result."""
+    """Perform *step*, tell the observers, and return the step's result."""
     with step.observation as observation:
         return observation.keep(await _start(step, performer))
 
 
 async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
+    """Perform *step* and return its outcome; an exception becomes the outcome's error."""
     try:
         # Most steps are not observed.
         value = await (
@@ -89,17 +91,17 @@ async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
 
 
 def _is_cancelled() -> bool:
-    """Return whether somebody cancelled the running task."""
+    """Return whether the running task was cancelled from outside."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 class _Batch:
-    """Steps that are performed by one task each; *tell* is called once with all outcomes.
+    """Performs each step in a task of its own, and calls *tell* once with all outcomes.
 
-    The task with the last outcome calls *tell* itself, so that no other task must wake up for it.
-    At the deadline all tasks under way are cancelled. Their outcomes are late, and *tell* is called
-    once they have cleaned up or after `DRAIN_SECONDS`.
+    The task that ends last calls *tell* itself, so that no other task must wake up. At the deadline
+    all running tasks are cancelled and their outcomes are late. *tell* is then called when the
+    tasks have cleaned up, after `DRAIN_SECONDS` at the latest.
     """
 
     __slots__ = (
@@ -109,29 +111,31 @@ class _Batch:
 
     def __init__(
         self,
-        together: Together,
+        group: Together,
         performer: Performer,
         context: Context,
         tell: Callable[[list[Outcome]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._steps = together.steps
-        self._deadline = together.deadline
+        self._steps = group.steps
+        self._deadline = group.deadline
         self._performer = performer
         self._context = context
         self._tell: Callable[[list[Outcome]], None] | None = tell
-        self._outcomes: list[Outcome | None] = [None] * len(together.steps)
-        self._open = len(together.steps)
+        self._outcomes: list[Outcome | None] = [None] * len(group.steps)
+        self._open = len(group.steps)
         self._next = 0
         self._begun: dict[int, float] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        seconds = together.deadline.remaining()
-        self._timer = None if seconds == NEVER else self._loop.call_later(seconds, self._end_late)
+        seconds = group.deadline.remaining()
+        self._timer = (
+            None if seconds == NEVER else self._loop.call_later(seconds, self._end_at_deadline)
+        )
 
     def launch(self, count: int) -> None:
-        """Begin up to *count* more steps, if there are any; none if the deadline has passed."""
+        """Begin up to *count* of the waiting steps; begin none if the deadline has passed."""
         if self._deadline.passed:
-            self._end_late()
+            self._end_at_deadline()
         elif not self._open:
             self._end()
         while count and self._next < len(self._steps) and self._tell is not None:
@@ -142,9 +146,10 @@ class _Batch:
             # A factory of eager tasks may have performed the step already.
             if self._outcomes and self._outcomes[position] is None:
                 self._tasks[position] = task
-                task.add_done_callback(self._read_task)
+                task.add_done_callback(self._record_ended_task)
 
     async def _perform(self, position: int) -> None:
+        """Perform the step at *position* and record its outcome."""
         began = self._begun[position] = perf_counter()
         try:
             outcome = await _attempt(self._steps[position], self._performer, began)
@@ -155,21 +160,22 @@ class _Batch:
             outcome = Outcome(error=error)
         if (task := self._tasks.pop(position, None)) is not None:
             # The outcome is reported here, so the loop need not call back in its next iteration.
-            task.remove_done_callback(self._read_task)
-        self._land(position, outcome)
+            task.remove_done_callback(self._record_ended_task)
+        self._record_outcome(position, outcome)
         # Breaks a reference cycle: in Python 3.12 and 3.13 an error's traceback refers to this
         # frame.
         del outcome
 
-    def _read_task(self, task: asyncio.Task[None]) -> None:
-        """Record the outcome of a *task* that was cancelled or ended by an interrupt."""
+    def _record_ended_task(self, task: asyncio.Task[None]) -> None:
+        """Record the outcome of a *task* that was cancelled or that ended with an interrupt."""
         position = next(key for key, other in self._tasks.items() if other is task)
         del self._tasks[position]
         error = None if task.cancelled() else task.exception()
         outcome = self._describe_late(position) if error is None else Outcome(error=error)
-        self._land(position, outcome)
+        self._record_outcome(position, outcome)
 
-    def _land(self, position: int, outcome: Outcome) -> None:
+    def _record_outcome(self, position: int, outcome: Outcome) -> None:
+        """Store *outcome* for the step at *position*, and begin the next step or end the batch."""
         if self._tell is None:
             return
         self._outcomes[position] = outcome
@@ -179,8 +185,8 @@ class _Batch:
         elif self._next < len(self._steps):
             self.launch(1)
 
-    def _end_late(self) -> None:
-        """Cancel the steps under way, and end once they have cleaned up."""
+    def _end_at_deadline(self) -> None:
+        """Cancel the running steps at the deadline, and report the outcomes after the cleanup."""
         self._next = len(self._steps)
         if self._cancel("late"):
             self._timer = self._loop.call_later(DRAIN_SECONDS, self._end)
@@ -188,13 +194,13 @@ class _Batch:
             self._end()
 
     def _end(self) -> None:
-        """Report the outcomes; steps without an outcome are late."""
+        """Report the outcomes; a step without an outcome is late."""
         tell, self._tell = self._tell, None
         if self._timer is not None:
             self._timer.cancel()
         if tell is not None:
             for task in self._tasks.values():
-                task.remove_done_callback(self._read_task)
+                task.remove_done_callback(self._record_ended_task)
             outcomes, self._outcomes = self._outcomes, []
             tell(
                 [
@@ -204,12 +210,13 @@ class _Batch:
             )
 
     def _describe_late(self, position: int) -> Outcome:
+        """Return the late outcome of the step at *position*."""
         now = perf_counter()
         began = self._begun.get(position, now)
         return Outcome(late=True, seconds=now - began, began=began)
 
     def _cancel(self, ending: Ending) -> list[asyncio.Task[None]]:
-        """Cancel the tasks under way and return them; their operations end as *ending*."""
+        """Cancel the running tasks and return them; observers are told *ending* as the outcome."""
         tasks = list(self._tasks.values())
         for step, outcome in zip(self._steps, self._outcomes, strict=True):
             if outcome is None:
@@ -221,9 +228,9 @@ class _Batch:
         return tasks
 
     async def close(self) -> None:
-        """Give up the steps under way without calling *tell*.
+        """Cancel the running steps without calling *tell*.
 
-        The tasks may clean up for `DRAIN_SECONDS` at most.
+        Waits up to `DRAIN_SECONDS` until the tasks have cleaned up.
         """
         if self._tell is None or self._loop.is_closed():
             return
@@ -242,40 +249,39 @@ def _settle(future: asyncio.Future[T], value: T) -> None:
         future.set_result(value)
 
 
-async def _perform_together(
-    together: Together, performer: Performer, context: Context
-) -> list[Outcome]:
+async def _perform_group(group: Together, performer: Performer, context: Context) -> list[Outcome]:
+    """Perform the steps of *group* at the same time and return their outcomes."""
     outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-    batch = _Batch(together, performer, context, partial(_settle, outcomes))
+    batch = _Batch(group, performer, context, partial(_settle, outcomes))
     try:
-        batch.launch(together.limit)
+        batch.launch(group.limit)
         return await outcomes
     finally:
         await batch.close()
 
 
 class _Branch:
-    """A flow that goes on beside the caller's own search.
+    """A flow that runs at the same time as the caller's own search.
 
-    The task with the last outcome of a batch takes the flow to its next batch.
+    The task that completes a batch also starts the flow's next batch.
     """
 
     __slots__ = ("_batch", "_context", "_flow", "_performer", "_places", "_step", "outcome")
 
-    def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
+    def __init__(self, step: Beside, performer: Performer, context: Context) -> None:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._flow = beside.flow
+        self._flow = step.flow
         self._performer = performer
         self._context = context
         # The caller's search takes one of the places.
-        self._places = beside.limit - 1
+        self._places = step.limit - 1
         self._step: Step | None = None
         self._batch: _Batch | None = None
 
     def advance(self, outcomes: list[Outcome] | None = None) -> None:
-        """Send *outcomes* to the flow and launch the batch that it yields next.
+        """Send *outcomes* to the flow, and start the batch that the flow yields next.
 
-        *outcomes* is ``None`` at the beginning of the flow.
+        At the beginning of the flow, *outcomes* is ``None``.
         """
         self._batch = None
         try:
@@ -288,14 +294,14 @@ class _Branch:
             if not isinstance(error, Exception):
                 raise
         else:
-            together = (
+            group = (
                 step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
-            self._batch = batch = _Batch(together, self._performer, self._context, self.advance)
-            batch.launch(min(self._places, together.limit))
+            self._batch = batch = _Batch(group, self._performer, self._context, self.advance)
+            batch.launch(min(self._places, group.limit))
 
     async def finish(self, search: Outcome) -> list[Outcome]:
-        """Return the outcomes of the caller's *search* and of the flow.
+        """Return two outcomes: the outcome of the caller's *search* and the outcome of the flow.
 
         Waits for the flow, unless the search failed.
         """
@@ -308,7 +314,7 @@ class _Branch:
         return [search, await self.outcome]
 
     async def close(self) -> None:
-        """Give up the steps under way, and the flow."""
+        """Cancel the running steps and close the flow."""
         batch, self._batch = self._batch, None
         try:
             if batch is not None:
@@ -317,13 +323,13 @@ class _Branch:
             self._context.run(self._flow.close)
 
 
-async def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
-    """Perform the search in the caller's own task and the flow beside it."""
-    branch = _Branch(beside, performer, context.copy())
+async def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
+    """Perform the search of *step* in this task, with the flow running at the same time."""
+    branch = _Branch(step, performer, context.copy())
     try:
         branch.advance()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return await branch.finish(await _attempt(beside.search, performer, perf_counter()))
+        return await branch.finish(await _attempt(step.search, performer, perf_counter()))
     finally:
         await branch.close()
 
@@ -336,10 +342,10 @@ async def arun(flow: Flow[T], performer: Performer) -> T:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(await _perform_together(step, performer, context))
+                step = flow.send(await _perform_group(step, performer, context))
                 continue
             if isinstance(step, Beside):
-                step = flow.send(await _perform_beside(step, performer, context))
+                step = flow.send(await _perform_with_flow(step, performer, context))
                 continue
             try:
                 answer = await _perform(step, performer)

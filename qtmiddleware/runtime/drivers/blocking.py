@@ -1,6 +1,6 @@
 """The driver that blocks.
 
-The original search is performed in the caller's thread, everything else in daemon threads of the
+The original search runs in the caller's thread. All other steps run in daemon threads of the
 middleware's bulkhead.
 """
 
@@ -44,7 +44,7 @@ from qtmiddleware.types import NEVER, Deadline
 
 
 def _perform(step: Leaf, performer: Performer) -> Any:
-    """Perform one step in this thread and return its result."""
+    """Perform *step* in this thread, tell the observers, and return the step's result."""
     with step.observation as observation:
         return observation.keep(_perform_unobserved(step, performer))
 
@@ -66,6 +66,7 @@ def _perform_unobserved(step: Leaf, performer: Performer) -> Any:
 
 
 def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exception) -> Outcome:
+    """Perform *step* and return its outcome; an exception becomes the outcome's error."""
     began = perf_counter()
     try:
         value = _perform(step, performer)
@@ -75,57 +76,64 @@ def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exc
 
 
 class _Batch:
-    """Steps performed by threads for one waiting caller.
+    """Steps that threads perform for one waiting caller.
 
-    The thread with the last outcome calls *go_on*, if given, and works on the batch that it
-    returns.
+    If *continue_flow* is given, the thread that completes the batch calls *continue_flow*, and then
+    works on the batch that *continue_flow* returns.
     """
 
     def __init__(
         self,
-        together: Together,
+        group: Together,
         performer: Performer,
         context: Context,
-        go_on: Callable[[_Batch], _Batch | None] | None = None,
+        continue_flow: Callable[[_Batch], _Batch | None] | None = None,
     ) -> None:
-        self.steps = together.steps
-        self.deadline = together.deadline
-        self._outcomes: list[Outcome | None] = [None] * len(together.steps)
+        self.steps = group.steps
+        self.deadline = group.deadline
+        self._outcomes: list[Outcome | None] = [None] * len(group.steps)
         self._performer = performer
         self._context = context
-        self._go_on = go_on
+        self._continue_flow = continue_flow
         self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._open = len(together.steps)
+        self._open = len(group.steps)
         self._is_over = False
         self.has_begun = False
         self._running: dict[int, float] = {}
         self._waiting: deque[int] = deque()
-        for position, step in enumerate(together.steps):
+        for position, step in enumerate(group.steps):
             if isinstance(step, Join):
                 # The flight calls back when it lands, so no thread needs to wait for it.
-                step.flight.result.add_done_callback(partial(self._land, position, perf_counter()))
+                step.flight.result.add_done_callback(
+                    partial(self._record_flight, position, perf_counter())
+                )
             else:
                 self._waiting.append(position)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every outcome has arrived and none was collected yet."""
+        """Whether every outcome has arrived and none has been collected yet."""
         return self._done.qsize() == len(self.steps)
 
-    def _land(self, position: int, began: float, result: Future[Any]) -> None:
+    def _record_flight(self, position: int, began: float, result: Future[Any]) -> None:
+        """Store the *result* of a flight as the outcome of the step at *position*."""
         self._done.put(
             (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
         )
-        if self._go_on is not None and self.is_complete:
+        if self._continue_flow is not None and self.is_complete:
             # This thread belongs to the flight's leader, which answers another question and must
             # not do this question's work.
             with suppress(ModelError):
                 self._performer.bulkhead.start(self._work)
 
     def launch(self, count: int, *, has_thread: bool = False) -> None:
-        """Let up to *count* more threads work on the steps; if none can start, all steps fail.
+        """Let up to *count* more threads work on the steps.
 
-        If the batch *has_thread* already, the calling thread is one of the *count*.
+        If no thread can start and none is working already, all waiting steps fail.
+
+        Args:
+            count: The most threads to add.
+            has_thread: Whether the calling thread works on the batch, and counts as one of *count*.
         """
         self.has_begun = self.has_begun or has_thread
         for _ in range(min(count, len(self._waiting)) - has_thread):
@@ -138,14 +146,18 @@ class _Batch:
             self.has_begun = True
 
     def _work(self) -> None:
-        """Perform the steps of this batch and of the batches that this thread continues with."""
+        """Perform the steps of this batch, and of each batch that the flow yields next."""
         batch: _Batch | None = self
         while batch is not None:
             batch.perform_steps()
-            batch = batch._go_on(batch) if batch._go_on is not None and batch.is_complete else None
+            batch = (
+                batch._continue_flow(batch)
+                if batch._continue_flow is not None and batch.is_complete
+                else None
+            )
 
     def perform_steps(self) -> None:
-        """Perform waiting steps one after the other in this thread."""
+        """Perform the waiting steps one after another in this thread."""
         while not (self._is_over or self.deadline.passed):
             try:
                 position = self._waiting.popleft()
@@ -164,7 +176,10 @@ class _Batch:
             del outcome
 
     def wait(self) -> list[Outcome]:
-        """Collect outcomes until all have arrived or the deadline has passed; others are late."""
+        """Wait until all outcomes have arrived or the deadline has passed, and return the outcomes.
+
+        At the deadline, a step without an outcome is late.
+        """
         while self._open:
             seconds = self.deadline.remaining()
             try:
@@ -176,9 +191,9 @@ class _Batch:
         return self.give_up("late")
 
     def give_up(self, ending: Ending) -> list[Outcome]:
-        """End the batch and return the outcomes; steps without an outcome are late.
+        """End the batch and return the outcomes; a step without an outcome is late.
 
-        Their operations end as *ending*.
+        Observers of late steps are told *ending* as the outcome.
         """
         if self._is_over:
             return []
@@ -196,28 +211,29 @@ class _Batch:
         return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _perform_together(together: Together, performer: Performer, context: Context) -> list[Outcome]:
-    batch = _Batch(together, performer, context)
+def _perform_group(group: Together, performer: Performer, context: Context) -> list[Outcome]:
+    """Perform the steps of *group* at the same time and return their outcomes."""
+    batch = _Batch(group, performer, context)
     try:
-        batch.launch(together.limit)
+        batch.launch(group.limit)
         return batch.wait()
     finally:
         batch.give_up("cancelled")
 
 
 class _Branch:
-    """A flow that goes on beside the caller's own search.
+    """A flow that runs at the same time as the caller's own search.
 
-    During that search, the thread with the last outcome of a batch takes the flow to its next
-    batch. After the search the caller's thread does. So no thread only waits for others.
+    During the search, the thread that completes a batch also starts the flow's next batch. After
+    the search, the caller's thread starts the batches. No thread only waits for other threads.
     """
 
-    def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
-        self._flow = beside.flow
+    def __init__(self, step: Beside, performer: Performer, context: Context) -> None:
+        self._flow = step.flow
         self._performer = performer
         self._context = context
         # The caller's search takes one of the places.
-        self._places = beside.limit - 1
+        self._places = step.limit - 1
         # Re-entrant: when the process is ending and no thread can start, a step is performed by the
         # thread that tried to start one.
         self._lock = threading.RLock()
@@ -227,12 +243,12 @@ class _Branch:
         self._has_caller = False
 
     def start(self) -> None:
-        """Begin the flow and launch its first batch."""
+        """Begin the flow and start its first batch."""
         with self._lock:
             self._advance(None)
 
     def finish(self, search: Outcome) -> list[Outcome]:
-        """Return the outcomes of the caller's *search* and of the flow.
+        """Return two outcomes: the outcome of the caller's *search* and the outcome of the flow.
 
         Performs the rest of the flow, unless the search failed.
         """
@@ -248,7 +264,7 @@ class _Branch:
         return [search, self._outcome or Outcome(late=True)]
 
     def close(self) -> None:
-        """Give up the steps under way, and the flow."""
+        """Give up the running steps and close the flow."""
         with self._lock:
             self._has_caller = True
             batch, self._batch = self._batch, None
@@ -256,10 +272,10 @@ class _Branch:
                 batch.give_up("cancelled")
             self._flow.close()
 
-    def _go_on(self, batch: _Batch) -> _Batch | None:
-        """Continue the flow after *batch*, whose outcomes have all arrived; return the next batch.
+    def _continue_flow(self, batch: _Batch) -> _Batch | None:
+        """Continue the flow after the complete *batch*, and return the flow's next batch.
 
-        Returns ``None`` if the caller continues the flow itself.
+        Returns ``None`` if the caller's thread continues the flow.
         """
         with self._lock:
             if batch is not self._batch or self._has_caller or self._places < 1:
@@ -268,9 +284,9 @@ class _Branch:
             return self._batch
 
     def _advance(self, outcomes: list[Outcome] | None, *, has_thread: bool = False) -> None:
-        """Send *outcomes* to the flow and launch the batch that it yields next.
+        """Send *outcomes* to the flow, and start the batch that the flow yields next.
 
-        *has_thread* says that the calling thread works on that batch.
+        If *has_thread* is true, the calling thread works on that batch.
         """
         while True:
             self._batch = None
@@ -283,11 +299,11 @@ class _Branch:
             except Exception as error:
                 self._outcome = Outcome(error=error)
                 return
-            together = (
+            group = (
                 step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
-            batch = _Batch(together, self._performer, self._context, self._go_on)
-            batch.launch(min(self._places, together.limit), has_thread=has_thread)
+            batch = _Batch(group, self._performer, self._context, self._continue_flow)
+            batch.launch(min(self._places, group.limit), has_thread=has_thread)
             self._batch = batch
             if batch.has_begun or not batch.is_complete:
                 # A thread that has begun calls this again when the batch is complete.
@@ -295,13 +311,14 @@ class _Branch:
             outcomes = batch.wait()
 
 
-def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
+def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
     # A copy of its own, because the flow's code runs in it, in different threads one after another.
-    branch = _Branch(beside, performer, context.copy())
+    """Perform the search of *step* in this thread, with the flow running at the same time."""
+    branch = _Branch(step, performer, context.copy())
     try:
         branch.start()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return branch.finish(_attempt(beside.search, performer))
+        return branch.finish(_attempt(step.search, performer))
     finally:
         branch.close()
 
@@ -314,10 +331,10 @@ def run(flow: Flow[T], performer: Performer) -> T:
         step = next(flow)
         while True:
             if isinstance(step, Together):
-                step = flow.send(_perform_together(step, performer, context))
+                step = flow.send(_perform_group(step, performer, context))
                 continue
             if isinstance(step, Beside):
-                step = flow.send(_perform_beside(step, performer, context))
+                step = flow.send(_perform_with_flow(step, performer, context))
                 continue
             try:
                 answer = _perform(step, performer)

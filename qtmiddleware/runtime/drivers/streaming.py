@@ -1,7 +1,7 @@
-"""Read a model's reply piece by piece, from a thread or a task of its own.
+"""Read a model's reply piece by piece, in a separate thread or task.
 
-The reader never waits beyond the deadline, whatever the model does. The reader may be slow: the
-model's time is not spent waiting for it.
+The caller never waits beyond the deadline, even if the model hangs. A slow caller does not use up
+the model's time, because the pieces are read ahead.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ def stream(
     bulkhead: Bulkhead,
     observation: Observation = NOT_OBSERVED,
 ) -> Generator[Piece, None, None]:
-    """Yield the pieces of *model*'s reply and, at the end, the whole as a `Reply`.
+    """Yield the pieces of *model*'s reply and, at the end, the whole reply as a `Reply`.
 
-    A thread of *bulkhead* reads the model. If the model yields a `Reply` twice, the later one
-    counts, and it is not waited for long. Closing this generator stops the model at its next piece.
+    A thread of *bulkhead* reads the pieces. If the model yields two `Reply` objects, the second is
+    the final one. After the first `Reply`, the second is awaited for at most 5 seconds. Closing
+    this generator stops the model at its next piece.
 
     Args:
         model: The language model.
         prompt: The prompt.
-        deadline: When the reading ends.
+        deadline: When to stop reading.
         bulkhead: The threads.
         observation: The observation of the call as an operation.
 
     Raises:
-        ModelError: The model failed, was late, or no thread is free.
+        ModelError: The model failed or was late, or no thread is free.
     """
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-    context = _enter(observation, bulkhead)
+    context = _start_observation(observation, bulkhead)
     with observation:
         _start_reading(model, prompt, deadline, bulkhead, context, items.put)
         piece: Piece | None = None
@@ -85,13 +86,13 @@ async def astream(
     bulkhead: Bulkhead,
     observation: Observation = NOT_OBSERVED,
 ) -> AsyncGenerator[Piece, None]:
-    """Yield the pieces of a reply as `stream` does, without blocking the running loop."""
+    """Yield the pieces of a reply like `stream`, without blocking the running loop."""
     items: asyncio.Queue[_Item] = asyncio.Queue()
-    context = _enter(observation, bulkhead)
+    context = _start_observation(observation, bulkhead)
     with observation:
         task = None
         if getattr(model, "can_async", True):
-            reading = _aread(model, prompt, deadline, items.put_nowait)
+            reading = _aread_pieces(model, prompt, deadline, items.put_nowait)
             task = context.run(asyncio.create_task, reading)
         else:
             loop = asyncio.get_running_loop()
@@ -126,16 +127,16 @@ async def astream(
 
 
 def _count_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
-    """Return how many seconds the piece after *last_piece* may take."""
+    """Return how many seconds to wait for the piece that follows *last_piece*."""
     seconds = deadline.remaining()
     return min(seconds, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else seconds
 
 
-def _enter(observation: Observation, bulkhead: Bulkhead) -> Context:
-    """Start *observation*, and return the context in which it started and the model is read.
+def _start_observation(observation: Observation, bulkhead: Bulkhead) -> Context:
+    """Start *observation* in a new context, and return the context for reading the model.
 
-    Variables that an observer sets there, such as a current span, must not reach the reader's
-    context: the reader may close the stream elsewhere, late or never.
+    An observer may set variables in the new context, such as the current span. The caller's context
+    must not see them, because the caller may close the stream late, in another context, or never.
     """
     context = copy_context_within(bulkhead)
     context.run(observation.__enter__)
@@ -150,10 +151,12 @@ def _start_reading(
     context: Context,
     put: Callable[[_Item], None],
 ) -> None:
-    bulkhead.start(partial(context.run, _read, model, prompt, deadline, put))
+    bulkhead.start(partial(context.run, _read_pieces, model, prompt, deadline, put))
 
 
-def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+def _read_pieces(
+    model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]
+) -> None:
     try:
         with closing(model.stream(prompt, deadline)) as pieces:
             for piece in pieces:
@@ -167,7 +170,7 @@ def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item],
         put(_END)
 
 
-async def _aread(
+async def _aread_pieces(
     model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]
 ) -> None:
     try:

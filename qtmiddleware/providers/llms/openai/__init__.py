@@ -1,4 +1,4 @@
-"""OpenAI, and every service with the same chat completions API, as a language model."""
+"""Language models of OpenAI, and of every service with the same chat completions API."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ from qtmiddleware.types import Deadline
 
 
 class OpenAIModel:
-    """Asks *model* through the ``openai`` client and learns what its provider understands.
+    """Calls *model* through the ``openai`` client and learns which options its provider accepts.
 
-    **Clients.** Given clients are never closed. A given async client is copied for every event
-    loop, with connections of the copy's own, so that the caller's own calls are not affected. If it
-    is the only client, `complete` and `stream` run in the background loop, whose connections are
-    kept.
+    **Clients.** The user's clients are never closed. A user's async client is copied for every
+    event loop, and the copy has its own connections, so that the user's own calls are not affected.
+    If the user gave only an async client, `complete` and `stream` run in the background loop, whose
+    connections are kept.
 
     **Stepping down.** With *structured_output* ``auto`` a JSON schema is requested; if it is
-    refused, ``json_object``, and then plain text. If ``temperature``, ``reasoning_effort`` or the
-    token limit is refused, it is left out. Refusals are remembered as long as this object lives,
+    rejected, ``json_object``, and then plain text. If ``temperature``, ``reasoning_effort`` or the
+    token limit is rejected, it is omitted. Rejections are remembered as long as this object lives,
     and one prompt takes at most five requests.
 
-    **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models are asked for the
-    least effort that they accept, and other models get none. The token limit is called
-    ``max_completion_tokens`` for those models and at OpenAI's own address, and ``max_tokens``
-    elsewhere. If such a model thinks, 10,000 tokens are added to the limit, and no temperature is
-    sent.
+    **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort
+    that they accept, and other models get none. The token limit is called ``max_completion_tokens``
+    for reasoning models and at OpenAI's own address, and ``max_tokens`` elsewhere. If a reasoning
+    model thinks, 10,000 tokens are added to the limit, and no temperature is sent.
 
-    **Time.** Every request's timeout is the time until the deadline. The SDK's retries are turned
-    off, because they sleep as long as the server says, without knowing the deadline. A given async
-    client keeps its retries, since it is cancelled at the deadline. A synchronous call ends at the
-    deadline plus at most one read; only a server that sends its headers very slowly can take
-    longer. At most 64 KiB of an error's body are kept. `Reply.calls` counts the requests of the
-    stepping down, and the retries of the request that succeeded.
+    **Time.** Every request times out at the deadline. The SDK's retries are turned off, because
+    they sleep as long as the server says and ignore the deadline. A user's async client keeps its
+    retries, because the call is cancelled at the deadline. A synchronous call may last longer than
+    the deadline by one read, or more if a server sends its headers very slowly. At most 64 KiB of
+    an error's body are kept. `Reply.calls` counts the requests for stepping down, and the retries
+    of the request that succeeded.
 
     **Streams.** Pieces are yielded as the server sends them. A server that does not stream is asked
-    for the whole, which is the only piece. A `Reply` that is not the last item says that the answer
-    has ended and its cost is still awaited: some servers never send it, nor close. Closing the
-    generator closes the connection.
+    for the whole answer, which is the only piece. A `Reply` that is not the last item means that
+    the answer has ended and its cost is still missing; some servers send no cost and do not close
+    the stream. Closing the generator closes the connection.
 
     Args:
         model: The model's name.
@@ -71,12 +70,12 @@ class OpenAIModel:
             ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
         temperature: The temperature; ``None`` sends none.
-        temperatures: The temperature for single prompts, by their mode, in place of *temperature*.
+        temperatures: The temperature for single prompts, by their mode, instead of *temperature*.
         max_tokens: The most tokens of an answer; ``None`` sends no limit.
         structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
         reasoning_effort: An effort, ``auto``, or ``None`` to send none.
-        input_price: US dollars per million tokens read, for models whose price is not known.
-        output_price: US dollars per million tokens written, likewise.
+        input_price: US dollars per million tokens read, for models without a known price.
+        output_price: US dollars per million tokens written, for models without a known price.
     """
 
     _price_list = OPENAI
@@ -127,28 +126,28 @@ class OpenAIModel:
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port, if they are known."""
+        """The server's host and port; ``None`` if unknown."""
         return self._clients.server
 
     @property
     def can_async(self) -> bool:
-        """Whether `acomplete` can be called."""
+        """Whether `acomplete` can be called, that is, whether there is an async client."""
         return self._clients.can_async
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raise `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError` on failure."""
         if not self._clients.can_block:
             return complete_in_background(self.acomplete, prompt, deadline)
         pieces = self._exchange(prompt, deadline, streams=False)
         return [piece for piece in pieces if isinstance(piece, Reply)][-1]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raise `ModelError`."""
+        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
         async with aclosing(self._aexchange(prompt, deadline, streams=False)) as pieces:
             return [piece async for piece in pieces if isinstance(piece, Reply)][-1]
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """Yield the pieces of the reply to *prompt* as they come and, last, the whole.
+        """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
 
         Raises `ModelError`.
         """
@@ -157,15 +156,19 @@ class OpenAIModel:
         return self._exchange(prompt, deadline, streams=True)
 
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
-        """Yield the pieces of the reply to *prompt* as they come and, last, the whole.
+        """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
 
-        Raises `ModelError`.
+        The running loop is not blocked. Raises `ModelError`.
         """
         return self._aexchange(prompt, deadline, streams=True)
 
     def _exchange(
         self, prompt: Prompt, deadline: Deadline, *, streams: bool
     ) -> Iterator[str | Reply]:
+        """Yield the reply's pieces and, at the end, a `Reply`.
+
+        If *streams* is true, the requests ask for a stream.
+        """
         reader = StreamReader(deadline, streams=streams)
         with self._clients.in_use, ExitStack() as stack:
             negotiation = self._negotiator.negotiate(prompt, streams=streams)
@@ -188,6 +191,7 @@ class OpenAIModel:
     async def _aexchange(
         self, prompt: Prompt, deadline: Deadline, *, streams: bool
     ) -> AsyncGenerator[str | Reply, None]:
+        """Yield the reply's pieces like `_exchange`, without blocking the running loop."""
         reader = StreamReader(deadline, streams=streams)
         with self._clients.in_use:
             async with AsyncExitStack() as stack:
@@ -211,7 +215,10 @@ class OpenAIModel:
             yield self._add_costs(response, piece)
 
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
-        """Return *piece*; a reply gets its calls and cost, and the capabilities are remembered."""
+        """Return *piece*; if it is a `Reply`, add its calls and cost.
+
+        A reply also shows that the request was accepted, so its capabilities are remembered.
+        """
         if isinstance(piece, str):
             return piece
         self._negotiator.learn(response.capabilities)
@@ -219,7 +226,7 @@ class OpenAIModel:
         return replace(piece, calls=response.calls, cost_usd=usd)
 
     def warm_up(self) -> None:
-        """Load and make what a request needs, without sending anything.
+        """Load the modules, prices and clients that a request needs, without sending anything.
 
         Raises `ModelError` if there is no key.
         """
@@ -238,14 +245,14 @@ class OpenAIModel:
             )
 
     def close(self) -> None:
-        """Close the sync client and the background loop's client, if made here.
+        """Close the sync client and the background loop's client, unless the user gave them.
 
         The model stays usable.
         """
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close the clients that `close` closes, and the client of the running event loop.
+        """Close the clients as `close` does, and also the client of the running event loop.
 
         The model stays usable.
         """
@@ -254,7 +261,7 @@ class OpenAIModel:
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
         """Send *request*; return an iterator of the answer's pieces, and the number of retries.
 
-        The iterator lives as long as *stack*.
+        The iterator can be used until *stack* is closed.
         """
         client = self._clients.get_sync()
         seconds = find_request_timeout(deadline)
@@ -315,7 +322,10 @@ def accepts(candidate: Any) -> bool:
 
 
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
-    """Return the model that *settings* name, asked through *client*; ``None`` makes a client."""
+    """Return a model with the name and options in *settings*, called through *client*.
+
+    If *client* is ``None``, a client is made on first use.
+    """
     options = read_options(settings)
     return OpenAIModel(
         settings.transformation_model, client=client, base_url=settings.llm.base_url, **options
@@ -323,7 +333,7 @@ def make_model(client: Any, settings: Settings) -> OpenAIModel:
 
 
 def read_options(settings: Settings) -> dict[str, Any]:
-    """Return the arguments for `OpenAIModel` from *settings*."""
+    """Return the keyword arguments for `OpenAIModel` from *settings*."""
     llm = settings.llm
     return {
         "temperature": llm.temperature,
@@ -337,7 +347,7 @@ def read_options(settings: Settings) -> dict[str, Any]:
 
 
 def find_temperatures(settings: Settings) -> dict[str, float]:
-    """Return the temperatures that *settings* give single prompts, by their mode."""
+    """Return the temperatures that *settings* contain for single prompts, by the prompts' modes."""
     return {
         name: value
         for name, value in asdict(settings.llm.temperatures).items()

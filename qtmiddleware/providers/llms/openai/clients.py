@@ -1,4 +1,4 @@
-"""Choose the client for each call of a model, and close the clients that were made here."""
+"""Choose the client for each call of a model, and close the clients that this package made."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _RESOURCE: Final = "chat.completions"
 # How many seconds closing waits for the background loop, which a user's coroutine may block.
 _CLOSE_SECONDS: Final = 5.0
 
-_OfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
+_ClientsOfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
 """The async client that each `Clients` has in one event loop, with the generator that closes it."""
 # Event loops hold their tasks weakly, so running tasks are kept here.
 _closing: Final[set[asyncio.Task[None]]] = set()
 
 
 class Clients:
-    """A sync and an async client: the user's own, or made here on first use.
+    """A sync and an async client: given by the user, or made by this object on first use.
 
-    Given clients are never closed. The others are made once per process, since sockets do not
-    survive a fork, and once per event loop, since they do not survive its end. When a loop shuts
-    down, its client is closed in it. The background loop's client serves the blocking calls of
-    users who gave only an async client, until `close`.
+    The user's clients are never closed. Clients made by this object belong to one process, since
+    sockets do not survive a fork. An async client also belongs to one event loop, and is closed
+    when the loop shuts down. If the user gave only an async client, blocking calls use a copy in
+    the background loop, until `close`.
 
-    For the same reasons a given client is copied, with connections of the copy's own, in a forked
-    process, and an async client in every loop: an idle connection that was left in the client would
-    make the caller's next call in another loop fail or hang. A client that cannot be copied
-    (`can_copy`) is used as it is.
+    For the same reasons, the user's client is copied in a forked process, and an async client in
+    every loop. The copy has its own connections: an idle connection left in the user's client would
+    make the user's next call in another loop fail or hang. A client that cannot be copied
+    (`can_copy`) is used directly.
 
     Use a client only within ``with clients.in_use:``, so that `Draining.retire` closes no client
     during a call.
@@ -97,7 +97,7 @@ class Clients:
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if a given client does not tell them."""
+        """The server's host and port; ``None`` if the user's client does not show them."""
         return read_server(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
 
     def _find_address(self) -> str:
@@ -109,7 +109,7 @@ class Clients:
         )
 
     def get_sync(self) -> Any:
-        """Return the client for a synchronous call, without retries if it can be copied."""
+        """Return the client for a synchronous call; a copy without retries if it can be copied."""
         client = self._given_sync
         if client is None or (os.getpid() != self._process and can_copy(client)):
             return self._per_process.get(self._make_sync)
@@ -121,7 +121,7 @@ class Clients:
     async def get_async(self) -> Any:
         """Return the client for a call in the running event loop.
 
-        Raises `ModelError` if only a sync client was given.
+        Raises `ModelError` if the user gave only a sync client.
         """
         given_client = self._given_async
         if not self._own and given_client is None:
@@ -137,7 +137,7 @@ class Clients:
         client_and_lifetime = clients.get(self)
         if client_and_lifetime is None or client_and_lifetime[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
-                client = self._make(is_async=True) if self._own else self._copy(given_client)
+                client = self._make_client(is_async=True) if self._own else self._copy(given_client)
             client_and_lifetime = clients[self] = client, _close_at_end(client)
             self._loops = {
                 key: loop_ref for key, loop_ref in self._loops.items() if loop_ref() is not None
@@ -150,26 +150,29 @@ class Clients:
         return client_and_lifetime[0]
 
     def close(self) -> None:
-        """Close the clients of this process and of the background loop, if made here.
+        """Close the clients that this object made for this process and for the background loop.
 
-        The next call makes new ones.
+        The next call makes new clients.
         """
         self._per_process.close()
-        if self._was_in_background():
+        if self._forget_background_client():
             with suppress(TimeoutError):
-                run_in_background_loop(self._close_here, _CLOSE_SECONDS)
+                run_in_background_loop(self._close_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the clients of this process, the running event loop and the background loop."""
+        """Close the clients that `close` closes, and the client made for the running event loop.
+
+        The next call makes new clients.
+        """
         self._per_process.close()
-        await self._close_here()
-        if self._was_in_background():
+        await self._close_in_running_loop()
+        if self._forget_background_client():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    await await_in_background_loop(self._close_here)
+                    await await_in_background_loop(self._close_in_running_loop)
 
     def _close_without_waiting(self) -> None:
-        """Close the sync client of this process, and let every event loop close its own client."""
+        """Close the sync client of this process, and let each event loop close its own client."""
         self._per_process.close()
         for loop_ref in self._loops.values():
             loop = loop_ref()
@@ -181,11 +184,13 @@ class Clients:
                 if loop is not None and lifetime is not None:
                     loop.call_soon_threadsafe(_close_soon, lifetime)
 
-    def _was_in_background(self) -> bool:
+    def _forget_background_client(self) -> bool:
+        """Forget the client in the background loop; return whether this process had one."""
         process, self._in_background = self._in_background, None
         return process == os.getpid()
 
-    async def _close_here(self) -> None:
+    async def _close_in_running_loop(self) -> None:
+        """Close the client that was made for the running event loop."""
         _, lifetime = _find_clients(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
@@ -199,10 +204,10 @@ class Clients:
     def _make_sync(self) -> Any:
         with explained(partial(ModelError, "unavailable")):
             if self._own:
-                return self._make(is_async=False)
+                return self._make_client(is_async=False)
             return copy_with_own_connections(self._given_sync).with_options(max_retries=0)
 
-    def _make(self, *, is_async: bool) -> Any:
+    def _make_client(self, *, is_async: bool) -> Any:
         if not is_reachable(self._base_url):
             raise ModelError(
                 "unauthorized",
@@ -211,20 +216,20 @@ class Clients:
             )
         # A retry would sleep for as long as a busy service says, and hide what the service said.
         return make_client(
-            is_async=is_async, address=_read_own_address(self._base_url), max_retries=0
+            is_async=is_async, address=_find_configured_address(self._base_url), max_retries=0
         )
 
 
-def _find_clients(loop: asyncio.AbstractEventLoop) -> _OfLoop:
-    """Return the clients of *loop*, which are an attribute of the loop itself.
+def _find_clients(loop: asyncio.AbstractEventLoop) -> _ClientsOfLoop:
+    """Return the clients made for *loop*, which are stored in an attribute of *loop* itself.
 
-    The clients refer to the loop, so any other place that held them would keep the loop alive. This
-    way, a loop that is dropped without being closed goes with its clients and their sockets.
+    The clients refer to the loop, so any other place would keep the loop alive. This way, a loop
+    that is dropped without being closed is freed together with its clients and their sockets.
     """
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
     except AttributeError:
-        clients: _OfLoop = WeakKeyDictionary()
+        clients: _ClientsOfLoop = WeakKeyDictionary()
         loop._qtmiddleware_clients = clients  # type: ignore[attr-defined]
         return clients
 
@@ -243,7 +248,7 @@ def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
 async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
     """Close *client* when the running loop shuts down, or when this generator is dropped.
 
-    A loop that shuts down closes the generators that were begun in it.
+    A loop that shuts down closes the asynchronous generators that were started in the loop.
     """
     try:
         yield
@@ -252,23 +257,24 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
 
 
 def identify_account(base_url: str | None) -> int:
-    """Return a number for the address and the key that clients are made with now."""
+    """Return a hash of the address and the key with which clients are made now."""
     # A hash, so that the key itself is stored nowhere else.
     return hash((_read_address(base_url), read_key()))
 
 
 def is_reachable(base_url: str | None) -> bool:
-    """Return whether there is a key, or the address of a service that may need none."""
+    """Return whether a key or an address is set; the service at an address may need no key."""
     return bool(_read_address(base_url) or read_key())
 
 
-def _read_own_address(base_url: str | None) -> str | None:
+def _find_configured_address(base_url: str | None) -> str | None:
+    """Return the address in the config or in ``QTM_LLM_BASE_URL``; ``None`` if there is none."""
     return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
 def _read_address(base_url: str | None) -> str:
-    """Return the address that clients made here use; ``""`` for the SDK's default."""
-    return _read_own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
+    """Return the address for clients that this package makes; ``""`` for the SDK's default."""
+    return _find_configured_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
 def can_stream(client: Any) -> bool:
@@ -277,9 +283,10 @@ def can_stream(client: Any) -> bool:
 
 
 def can_copy(client: Any) -> bool:
-    """Return whether *client* is the SDK's own and its copy can have connections of its own.
+    """Return whether *client* is the SDK's own client, and a copy can have its own connections.
 
-    The client made its connections itself, or has those of an ordinary async `httpx` client.
+    A copy can have its own connections if the SDK made the connections of *client*, or if *client*
+    is async and uses an ordinary `httpx` client.
     """
     if not can_stream(client):
         return False
@@ -289,7 +296,7 @@ def can_copy(client: Any) -> bool:
 
 
 def copy_with_own_connections(client: Any) -> Any:
-    """Return a copy of *client* with connections of its own and limited error bodies."""
+    """Return a copy of *client* with its own connections and with limited error bodies."""
     if _has_own_connections(client):
         http = make_http_client(
             is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True
@@ -305,7 +312,7 @@ def _has_own_connections(client: Any) -> bool:
 
 
 def has_known_pools(http: Any) -> bool:
-    """Return whether `copy_with_empty_pools` finds the connections of *http*, an `httpx` client."""
+    """Return whether `copy_with_empty_pools` can copy *http*, an `httpx` client."""
     mounts = getattr(http, "_mounts", {}).values()
     transports = [
         getattr(http, "_transport", None),
@@ -319,7 +326,7 @@ def has_known_pools(http: Any) -> bool:
 
 
 def copy_with_empty_pools(http: Any) -> Any:
-    """Return a copy of the `httpx` client *http* without connections.
+    """Return a copy of *http*, an `httpx` client, without open connections.
 
     The copy has the same proxies, certificates and hooks.
     """

@@ -1,4 +1,4 @@
-"""Facts about models by their names: the price of a reply, and when OpenAI shuts a model down."""
+"""Facts about models, by name: the price of a reply, and when OpenAI shuts a model down."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Prices:
 
     Attributes:
         model: The model's name.
-        input: The price of tokens read; ``None`` for the price that `find_prices` knows.
-        output: The price of tokens written, likewise.
+        input: The price of tokens read; ``None`` for the price that `find_prices` returns.
+        output: The price of tokens written; ``None`` for the price that `find_prices` returns.
         provider: The provider's name in genai-prices.
     """
 
@@ -35,9 +35,9 @@ class Prices:
     provider: str = OPENAI
 
     def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """Return the cost in US dollars; ``None`` if a price is unknown or no tokens were counted.
+        """Return the cost of a call in US dollars; ``None`` if a price or the tokens are unknown.
 
-        An impossible number of tokens (above `MOST_TOKENS`) counts as none.
+        The tokens are unknown if their number is 0 or more than `MOST_TOKENS`.
         """
         if not 0 < input_tokens + output_tokens <= MOST_TOKENS:
             return None
@@ -53,12 +53,16 @@ class Prices:
 
 @cache
 def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | None:
-    """Return the prices of *model* in US dollars per million tokens, read and written.
+    """Return the prices of *model* for tokens read and written; ``None`` if they are unknown.
 
-    Returns ``None`` if they are not known. They come from the package genai-prices if it is
-    installed (extra ``prices``); *provider* is its name for the provider. Else those of OpenAI's
-    models come from ``prices.json``. A dated snapshot costs as much as its model, unless it is
-    listed itself. The network is not used.
+    Prices are in US dollars per million tokens. They come from the package genai-prices if it is
+    installed (extra ``prices``). If it has no price, the prices of OpenAI's models come from
+    ``prices.json``. A dated snapshot has the prices of its model, unless the snapshot is listed
+    itself. The network is not used.
+
+    Args:
+        model: The model's name.
+        provider: The provider's name in genai-prices.
     """
     packaged = _find_packaged_prices(model, provider)
     if packaged is not None or provider != OPENAI:
@@ -83,11 +87,11 @@ def _find_packaged_prices(model: str, provider: str = OPENAI) -> tuple[float, fl
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """When OpenAI shuts a model down.
+    """The date on which OpenAI shuts a model down.
 
     Attributes:
-        day: The first day on which the model is not served.
-        successor: The model that OpenAI names in its place, or ``None``.
+        day: The first day on which the model cannot be called.
+        successor: The model that OpenAI recommends instead, or ``None``.
     """
 
     day: date
@@ -95,10 +99,10 @@ class Shutdown:
 
 
 def find_shutdown(model: str) -> Shutdown | None:
-    """Return when OpenAI shuts *model* down; ``None`` if that is not known.
+    """Return when OpenAI shuts *model* down; ``None`` if no date is known.
 
-    For a dated snapshot or a fine-tuned model the date of its model is returned, unless the
-    snapshot is listed itself.
+    A dated snapshot or a fine-tuned model has the date of its model, unless the snapshot is listed
+    itself.
     """
     fine_tuned = _FINE_TUNED.match(model)
     name = fine_tuned[1] if fine_tuned else model

@@ -1,4 +1,4 @@
-"""Read a provider's answer, whole or streamed, without trusting any of it."""
+"""Read a provider's answer, whole or streamed; every part of it may be malformed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STILL_SENDING: Final = "the model was still sending"
 
 
 class Collector:
-    """Collects the chunks of one body, or of one line, up to a size and a deadline."""
+    """Collects the chunks of one body or line, up to a maximum size and a deadline."""
 
     __slots__ = ("_chunks", "_deadline", "_size")
 
@@ -42,7 +42,7 @@ class Collector:
         self._size = 0
 
     def add(self, chunk: bytes) -> None:
-        """Keep *chunk*; raise `ModelError` if the whole becomes too large or the time is over.
+        """Add *chunk*; raise `ModelError` if the total is too large or the deadline has passed.
 
         The reason is ``too_long``, ``timeout`` or ``cancelled``.
         """
@@ -52,29 +52,31 @@ class Collector:
         self._chunks.append(chunk)
 
     def take(self) -> bytes:
-        """Return all chunks as one, and begin anew."""
+        """Return all chunks as one `bytes` object, and start again with none."""
         whole = b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
         return whole
 
 
-def check_size(size: int, most: int) -> None:
-    """Raise `ModelError` if *size* bytes of an answer are more than *most*."""
-    if size > most:
-        raise ModelError("too_long", f"the model's answer is larger than {most} bytes, the limit")
+def check_size(size: int, max_bytes: int) -> None:
+    """Raise `ModelError` if *size*, the bytes of an answer, exceeds *max_bytes*."""
+    if size > max_bytes:
+        raise ModelError(
+            "too_long", f"the model's answer is larger than {max_bytes} bytes, the limit"
+        )
 
 
 def read_reply(raw: Any) -> Reply:
-    """Return the reply that *raw* holds: the bytes of a body, a mapping, or a client's own object.
+    """Return the reply in *raw*, which is the bytes of a body, a mapping, or a client's own object.
 
     Raises `ModelError`:
 
-    - ``unparsable`` if it is not a chat completion,
-    - ``empty`` if it has no text,
+    - ``unparsable`` if *raw* is not a chat completion,
+    - ``empty`` if the reply has no text,
     - ``refused`` if the model or a filter declined,
-    - ``truncated`` if the token limit left no text at all,
-    - the reason of the status if a gateway wraps a failure into a success.
+    - ``truncated`` if the token limit was reached before the first text,
+    - the reason for the status in *raw*, if a gateway reports an error as a success.
     """
     completion = _parse_json(raw) if isinstance(raw, bytes | bytearray | str) else raw
     raise_wrapped_error(completion)
@@ -92,14 +94,15 @@ def read_reply(raw: Any) -> Reply:
 def make_reply(
     text: str, completion: Any, *, finish: str = "", reasoned: bool = False, named: Any = None
 ) -> Reply:
-    """Return the reply with *text*; raise `ModelError` if the text is blank.
+    """Return a reply with *text*; raise `ModelError` if *text* is blank.
 
     Args:
         text: The text.
-        completion: Tells the tokens.
+        completion: The object that contains the token counts.
         finish: Why the answer ended.
         reasoned: Whether the model reasoned before its answer.
-        named: Tells the names of the model and the completion; by default *completion* does.
+        named: The object that contains the names of the model and the completion; by default
+            *completion*.
     """
     is_cut = finish in _CUT_OFF
     if text.strip():
@@ -118,13 +121,16 @@ def make_reply(
 
 
 def count_tokens(completion: Any) -> tuple[int, int]:
-    """Return how many tokens *completion* says were read and written; 0 if that is impossible."""
+    """Return how many tokens were read and how many were written, as *completion* reports.
+
+    An unknown or impossible number is 0.
+    """
     usage = _find_usage(completion)
     return _find_count(usage, _READ), _find_count(usage, _WRITTEN)
 
 
 def read_names(completion: Any) -> tuple[str, str]:
-    """Return the names of the model and of the *completion*; ``""`` for a name of unusual form.
+    """Return the name of the model and the id of *completion*; ``""`` for an unusual form.
 
     LangChain gives a message an id of its own and keeps the service's id in the metadata;
     LlamaIndex keeps it in ``raw``.
@@ -137,7 +143,7 @@ def read_names(completion: Any) -> tuple[str, str]:
 
 
 def _find_usage(completion: Any) -> Any:
-    """Return the usage of *completion*, where OpenAI, LangChain or LlamaIndex keep it."""
+    """Return the usage of *completion*, in the form of OpenAI, LangChain or LlamaIndex."""
     raw = read_field(completion, "raw")
     return (
         read_field(completion, "usage")
@@ -147,7 +153,10 @@ def _find_usage(completion: Any) -> Any:
 
 
 def _find_count(usage: Any, names: Sequence[str]) -> int:
-    """Return the first count under *names* that is positive and at most `MOST_TOKENS`, else 0."""
+    """Return the first count in *usage* under *names* that is possible, else 0.
+
+    A count is possible if it is positive and at most `MOST_TOKENS`.
+    """
     counts = (read_field(usage, name) for name in names)
     return next(
         (
@@ -173,7 +182,7 @@ def _parse_json(raw: bytes | bytearray | str) -> Any:
 
 
 def raise_wrapped_error(completion: Any) -> None:
-    """Raise the failure that a gateway has wrapped into a success, if *completion* is one."""
+    """Raise `ModelError` if *completion* is an error that a gateway reports as a success."""
     error = read_field(completion, "error")
     if not error or not isinstance(error, Mapping | str):
         return
@@ -197,7 +206,10 @@ def _find_first_choice(completion: Any) -> Any:
 
 
 def raise_refusal(message: Any, finish: str) -> None:
-    """Raise `ModelError` if *message*, which ended for the reason *finish*, is a refusal."""
+    """Raise `ModelError` if *message*, which ended with the reason *finish*, is not an answer.
+
+    The model refused, a content filter withheld the answer, or the provider failed.
+    """
     refusal = read_field(message, "refusal")
     content = read_field(message, "content")
     declined = isinstance(content, list | tuple) and any(
@@ -212,7 +224,7 @@ def raise_refusal(message: Any, finish: str) -> None:
 
 
 def read_text(message: Any) -> str:
-    """Return the text of *message*, which may come in parts; ``""`` if there is none."""
+    """Return the text of *message*, joined if it has several parts; ``""`` if there is no text."""
     content = read_field(message, "content")
     if isinstance(content, str):
         return content
@@ -239,17 +251,16 @@ _NO_STREAM: Final = (
 
 
 def is_whole_completion(answer: Any) -> bool:
-    """Return whether a client's *answer* is a whole completion, not a stream of pieces."""
+    """Return whether *answer*, which a client returned, is a whole completion and not a stream."""
     if isinstance(answer, str | bytes | Mapping) or hasattr(answer, "choices"):
         return True
     return not (hasattr(answer, "__iter__") or hasattr(answer, "__aiter__"))
 
 
 class Events:
-    """Reads the data of server-sent events from bytes that may be cut anywhere.
+    """Reads the data of server-sent events from chunks of bytes with any boundaries.
 
-    Each byte is read once. Raises `ModelError` for a line or an event that is larger than any piece
-    of an answer.
+    Each byte is read once. Raises `ModelError` if a line or an event is larger than `MOST_BYTES`.
     """
 
     def __init__(self) -> None:
@@ -259,7 +270,7 @@ class Events:
         self._after_return = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the data of each event that *chunk* completes."""
+        """Yield the data of each event that ends in *chunk*."""
         if not chunk:
             return
         # If a line break "\r\n" was cut in two, its first half has ended the line already.
@@ -273,7 +284,7 @@ class Events:
         self._line.add(rest)
 
     def end(self) -> Iterator[bytes]:
-        """Yield the data of a last event that was not ended."""
+        """Yield the data of an unfinished last event."""
         yield from self._read(self._line.take())
         yield from self._read(b"")
 
@@ -290,14 +301,14 @@ class Events:
 
 
 class StreamReader:
-    """Puts one reply together while it comes.
+    """Builds one reply from the chunks of an answer, whether or not the server streams.
 
-    A server that is asked to stream but answers at once is understood, too. Chunks are bytes or the
-    client's own objects.
+    A server that was asked for a stream may also answer with a whole completion. Chunks are bytes
+    or the client's own objects.
 
     Args:
-        deadline: Checked after every piece, by default none. After it, an answer that had ended is
-            done; for any other it is an error.
+        deadline: Checked after every chunk; by default there is none. When it passes, an answer
+            that has ended is done; an answer that has not ended is an error.
         streams: Whether the chunks are a stream; otherwise they are one completion.
 
     Attributes:
@@ -326,14 +337,14 @@ class StreamReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model has said that its answer ends here."""
+        """Whether the model has ended its answer."""
         return self.is_done or bool(self._finish)
 
     def feed(self, chunk: Any) -> Iterator[str | Reply]:
-        """Yield the texts that came with *chunk*, each before the bytes after it are read.
+        """Yield the texts in *chunk*, each before the bytes after it are read.
 
-        If the model has ended its answer and its cost is still to come, the reply follows, once.
-        Raises as `read_reply` does.
+        If the model has ended its answer but the cost is missing, yields the reply as well, once.
+        Raises the errors of `read_reply`.
         """
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
@@ -382,9 +393,9 @@ class StreamReader:
             self.is_done = True
 
     def end(self) -> Iterator[str | Reply]:
-        """Yield the rest of the text, and the whole reply.
+        """Yield the rest of the text, and the whole reply as a `Reply`.
 
-        Raises `ModelError` if there is no text or the stream broke off.
+        Raises `ModelError` if there is no text or the stream was cut off.
         """
         if self._body is not None and self._completion is None:
             self._completion = self._body.take()
@@ -451,9 +462,10 @@ class StreamReader:
         return self._take_text()
 
     def _take_text(self, *, last: bool = False) -> str:
-        """Return the text so far without half a character at its end.
+        """Return the new text; half a surrogate pair at its end is kept for the next call.
 
-        Some servers cut between the two surrogates of a character.
+        Some servers cut between the two surrogates of a character. If *last* is true, nothing is
+        kept.
         """
         text, self._half = self._half, ""
         if text and not last and "\ud800" <= text[-1] <= "\udbff":

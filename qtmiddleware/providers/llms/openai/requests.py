@@ -1,4 +1,4 @@
-"""Build the request for one prompt, and a smaller one if a provider refuses a part of it."""
+"""Build the request for a prompt, and a simpler request if a provider rejects a part of it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _LEAST_EFFORTS: Final = tuple(
 
 
 def find_least_effort(model: str) -> str | None:
-    """Return the least reasoning effort that *model* accepts; ``None`` if none is known.
+    """Return the least reasoning effort that *model* accepts; ``None`` if unknown.
 
     Only OpenAI's reasoning models are known. A provider before the model's name
     (``openai/gpt-6-luna``) is ignored.
@@ -70,7 +70,7 @@ def find_least_effort(model: str) -> str | None:
 
 
 def is_openai(host: str) -> bool:
-    """Return whether *host*, as `Clients.host` gives it, is OpenAI's own."""
+    """Return whether *host*, as returned by `Clients.host`, belongs to OpenAI."""
     return (
         host == "the default address"
         or host == "api.openai.com"
@@ -80,9 +80,9 @@ def is_openai(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCapabilities:
-    """How far requests to a provider have been stepped down, per part of the request.
+    """How many steps down requests to a provider have gone, for each part of the request.
 
-    Each number is a position in a list of alternatives, such as `FORMATS`, and only ever increases.
+    Each number is a position in a list of alternatives, such as `FORMATS`, and never decreases.
     """
 
     response_format: int = 0
@@ -92,11 +92,11 @@ class ProviderCapabilities:
     reasoning_effort: int = 0
 
     def merge(self, other: ProviderCapabilities) -> ProviderCapabilities:
-        """Return the capabilities that satisfy both; the order of merging does not matter."""
+        """Return the capabilities that satisfy both: the larger number for each part."""
         return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
 
     def step_down(self, part: Part) -> ProviderCapabilities | None:
-        """Return these capabilities one step down in *part*; ``None`` after the last step."""
+        """Return a copy with *part* one step lower; ``None`` if there is no lower step."""
         level: int = getattr(self, part)
         return replace(self, **{part: level + 1}) if level < _LAST_STEP[part] else None
 
@@ -111,12 +111,12 @@ _LAST_STEP: Final[Mapping[Part, int]] = {
 
 
 def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bool] | None:
-    """Return which part of *request* the provider refused, and whether *error* names the part.
+    """Return the part of *request* that the provider rejected, and whether *error* names the part.
 
-    Returns ``None`` if the error has another cause. For a 400 or 422 without a cause, the part is
-    guessed: the response format, which is refused most often, or the stream's options if there is
-    no response format. A server error counts as a refusal only if it names the format, as some
-    local servers do.
+    Returns ``None`` if the error has another cause. If a 400 or 422 gives no cause, the part is
+    guessed: the response format, which is rejected most often, or the stream's options if there is
+    no response format. A server error counts only if it names the response format, as some local
+    servers do.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
@@ -142,9 +142,9 @@ def _find_named_part(words: str) -> Part | None:
 
 
 def _collect_words(body: Any, depth: int = 6) -> Iterator[str]:
-    """Yield the provider's own words; its echo of the request (``input``) is left out.
+    """Yield the provider's own texts in *body*, without the ``input`` that it repeats.
 
-    The echo contains the query.
+    The ``input`` is skipped because it contains the query.
     """
     if isinstance(body, str):
         yield body
@@ -162,7 +162,7 @@ def build_request(
     """Return the keyword arguments of ``chat.completions.create`` for *prompt*.
 
     Args:
-        prompt: The prompt; without fields it is always asked in plain text.
+        prompt: The prompt; a prompt without fields always gets the format ``text``.
         model: The model's name.
         response_format: ``json_schema``, ``json_object`` or ``text``.
         **options: More arguments, such as ``temperature``; ``None`` is not sent.
@@ -200,10 +200,10 @@ def _make_schema_name(mode: str) -> str:
 
 @lru_cache(maxsize=64)
 def make_reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
-    """Return the JSON schema of a reply with *fields*, as strict structured output accepts it.
+    """Return the JSON schema of a reply with *fields*, in the form for strict structured output.
 
-    Every field is required and no other is allowed. The number of a list's items is in its
-    description, because not every provider accepts ``maxItems``.
+    Every field is required, and no other field is allowed. The number of items of a list is in the
+    field's description, because not every provider accepts ``maxItems``.
     """
     from pydantic import ConfigDict, Field, create_model
 
@@ -252,8 +252,8 @@ class Response:
 
     Attributes:
         answer: The answer.
-        calls: How many requests it took.
-        capabilities: The capabilities with which the request was accepted.
+        calls: How many requests were needed.
+        capabilities: The capabilities with which the provider accepted the request.
     """
 
     answer: Any
@@ -266,19 +266,21 @@ Negotiation = Generator[dict[str, Any], Received, Response]
 
 
 class Negotiator:
-    """Builds the requests for one model, and learns which parts its provider accepts. Thread-safe.
+    """Builds the requests for one model, and learns which parts its provider accepts.
+
+    Thread-safe.
 
     Args:
         model: The model's name.
-        where: Returns the host.
+        where: Returns the provider's host.
         temperature: The temperature; ``None`` sends none.
-        temperatures: The temperature for single prompts, by their mode, in place of *temperature*.
+        temperatures: The temperature for single prompts, by their mode, instead of *temperature*.
         max_tokens: The most tokens of an answer; ``None`` sends no limit.
         response_format: The only format to use; ``None`` begins with a JSON schema and steps down
-            if it is refused.
-        reasoning_effort: The effort; ``auto`` for the least that the model accepts, or none if it
-            may not reason; ``None`` sends none.
-        find_effort: Returns the least effort of a model that reasons.
+            if the schema is rejected.
+        reasoning_effort: The effort; ``auto`` for the result of *find_effort*; ``None`` sends none.
+        find_effort: Returns the least effort that a model accepts; ``None`` for a model that does
+            not reason.
         advice: More arguments for `read_client_error`.
     """
 
@@ -308,13 +310,17 @@ class Negotiator:
         self.capabilities = ProviderCapabilities()
 
     def learn(self, capabilities: ProviderCapabilities) -> None:
-        """Remember *capabilities* in addition to those known already."""
+        """Add *capabilities* to the known capabilities."""
         # If two threads do this at the same time, one result may be lost; a later reply brings it
         # back.
         self.capabilities = self.capabilities.merge(capabilities)
 
     def negotiate(self, prompt: Prompt, *, streams: bool = False) -> Negotiation:
-        """Yield requests for *prompt* until one is accepted; raise `ModelError` if none is."""
+        """Yield requests for *prompt* until the provider accepts one, and return the response.
+
+        Raises `ModelError` if the provider accepts none. If *streams* is true, the requests ask for
+        a stream.
+        """
         guess, request_count = ProviderCapabilities(), 0
         while True:
             request_count += 1
@@ -331,7 +337,7 @@ class Negotiator:
                 return Response(answer, request_count + retries, capabilities)
 
     def read_error(self, error: Exception) -> ModelError:
-        """Return a client's *error* as a `ModelError`, which it may be already."""
+        """Return *error* as a `ModelError`; a `ModelError` is returned unchanged."""
         if isinstance(error, ModelError):
             return error
         return read_client_error(error, f"{self._model} at {self._where()}", **self._advice)
@@ -358,9 +364,10 @@ class Negotiator:
         return {**request, **STREAMS[capabilities.stream]} if streams else request
 
     def _name_token_limit(self, capabilities: ProviderCapabilities) -> str | None:
-        """Return the name of the token limit; ``None`` if it is left out.
+        """Return the name of the token limit; ``None`` if no limit is sent.
 
-        Services other than OpenAI often know only the old name, and ignore the new one.
+        Services other than OpenAI often know only the old name ``max_tokens`` and ignore the new
+        name.
         """
         is_new = self._reasons or is_openai(self._where())
         return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[capabilities.tokens]
@@ -368,7 +375,7 @@ class Negotiator:
     def _step_down(
         self, error: Exception, capabilities: ProviderCapabilities, request: dict[str, Any]
     ) -> ProviderCapabilities | None:
-        """Return the capabilities to try after *error*; ``None`` if no part can be left out."""
+        """Return the capabilities to try after *error*; ``None`` if no part can be simplified."""
         part, is_certain = read_refusal(error, request) or (None, False)
         if part is None or (part == "response_format" and self._format is not None):
             return None
