@@ -1,8 +1,8 @@
-"""How sure a first result looks, compared with earlier results of the same function.
+"""Measure how sure a first result looks, compared with earlier results of the function.
 
 ==============  ======================================================================
 ``best_score``  The function's own score of its first passage.
-``lead``        How far that score is ahead of the tenth, or of the last of fewer.
+``lead``        How far that score is ahead of the tenth, or of the last if there are fewer.
 ``coverage``    The share of the question's content words that the first three passages
                 hold together.
 ==============  ======================================================================
@@ -59,12 +59,14 @@ class Standings:
     def judge(
         self, signals: Mapping[str, float], *, passages: int, scores: Sequence[float | None] = ()
     ) -> Standing:
-        """Return where *signals* stand among those of earlier questions, and remember them.
+        """Return how sure a result looks by its *signals*, and remember the signals.
+
+        The signals are compared with those of earlier questions.
 
         Args:
             signals: The result of `measure_standing_signals`.
             passages: How many passages the function returned. An empty result is not remembered.
-            scores: The function's scores. Reciprocal ranks do not tell how well a passage fits, so
+            scores: The function's scores. Reciprocal ranks do not show how well a passage fits, so
                 no result with such scores is unsure.
         """
         if not passages:
@@ -90,10 +92,10 @@ class Standings:
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
     def _find_fence(self) -> float | None:
-        """Return the best score below which a result is low; ``None`` if there are too few scores.
+        """Return the limit below which a best score is low; ``None`` if too few scores were seen.
 
         Only the upper half of the scores decides. Questions without an answer in the collection
-        have the low scores, so they hardly move the fence until they are half of all questions.
+        have low scores, so they hardly move the limit until they are half of all questions.
         """
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
@@ -112,7 +114,9 @@ def _is_score_low(signals: Mapping[str, float], fence: float | None) -> bool:
 def measure_standing_signals(
     scores: Sequence[float | None], coverage: float | None, *, lower_is_better: bool
 ) -> dict[str, float]:
-    """Return the signals that *scores* and *coverage* allow to measure; higher is better in each.
+    """Return the signals that can be measured from *scores* and *coverage*.
+
+    For each signal, a higher number is better.
 
     Args:
         scores: The function's own scores, best first.
@@ -136,8 +140,8 @@ def measure_first_coverage(
 ) -> float | None:
     """Return the share of the content words of *keywords* that the *texts* hold together.
 
-    ``None`` if there are no words or no texts. *language* is the code of the question's language,
-    empty if unknown.
+    Returns ``None`` if there are no keywords or no texts. *language* is the code of the question's
+    language, empty if unknown.
     """
     rules = load_word_rules(language)
     question = read_question(keywords, rules)

@@ -37,10 +37,10 @@ class Term(NamedTuple):
     """A term of the glossary in a question.
 
     Attributes:
-        written: The term as it stands in the question.
-        form: The term as it stands in the glossary.
-        meanings: Its meanings, each as the other forms of the term.
-        is_certain: Whether the term has one meaning here.
+        written: The term as it is written in the question.
+        form: The term as it is written in the glossary.
+        meanings: The meanings of the term. Each meaning is a tuple of other forms.
+        is_certain: Whether the meaning of the term in this question is certain.
     """
 
     written: str
@@ -55,7 +55,7 @@ class Term(NamedTuple):
 class Glossary:
     """The terms of a team, indexed by their words.
 
-    Nothing changes in it once it is made, so threads may share it.
+    A glossary never changes after it was built, so threads may share it.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -75,7 +75,7 @@ class Glossary:
                 self._index_form(form, abbreviations or others)
 
     def _index_form(self, form: str, others: Sequence[str]) -> None:
-        """Index *form* by its words, with the other forms of its entry."""
+        """Index *form* by its words, together with *others*, the other forms of its entry."""
         words = [_fold_word(word) for word in _WORD.findall(form)]
         if not words or (len(others) == 1 and others[0] == form):
             return
@@ -94,10 +94,10 @@ class Glossary:
         return iter(dict.fromkeys(form for rows in self._forms.values() for form, _ in rows))
 
     def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
-        """Return the terms that stand in *question*, each once.
+        """Return the terms that *question* holds, each once.
 
-        Of overlapping terms the one that begins first counts; of those that begin together, the
-        longest.
+        If terms overlap, the term that begins first is returned. If they begin at the same word,
+        the longest is returned.
         """
         words = list(_WORD.finditer(question))
         folded = [_fold_word(word.group()) for word in words]
@@ -153,7 +153,7 @@ class Glossary:
 
 
 def _build_term(written: str, form: str, others: Sequence[str], language: str) -> Term:
-    """Return the term of *form* with its meanings."""
+    """Build the term for *form*, with its meanings, as it is *written* in a question."""
     meanings = _split_meanings(form, others)
     # "HOW" may be a term, but it is a common word first.
     is_word = fold_accents(form) in load_word_rules(language or "en").function_words
@@ -163,7 +163,8 @@ def _build_term(written: str, form: str, others: Sequence[str], language: str) -
 def _split_meanings(form: str, others: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the meanings of *form*, each as a tuple of other forms.
 
-    There is one meaning, unless *form* abbreviates several of *others*. Then each of those is one.
+    If *form* abbreviates several of *others*, each of these is a meaning. If not, all of *others*
+    are forms of one meaning.
     """
     distinct = list(
         {
@@ -179,9 +180,9 @@ def _split_meanings(form: str, others: Sequence[str]) -> tuple[tuple[str, ...], 
 
 
 def _abbreviates(short: str, long: str) -> bool:
-    """Return whether *short* is made of the initials of *long*.
+    """Return whether *short* consists of the initials of *long*.
 
-    The initials of small words may be left out.
+    The initials of short words, such as "of", may be missing.
     """
     letters = fold_accents("".join(_WORD.findall(short)))
     words = _WORD.findall(fold_accents(long))
@@ -192,7 +193,11 @@ def _abbreviates(short: str, long: str) -> bool:
 
 
 def _settle_by_words(term: Term, question_words: Sequence[str]) -> Term:
-    """Return *term* with the one meaning whose last word is in the question, if there is one."""
+    """Return *term* with one certain meaning, if the question shows which meaning it has.
+
+    The question shows this if it holds the last word of exactly one meaning. If it does not, *term*
+    is returned unchanged.
+    """
     if term.is_certain or len(term.meanings) < 2:
         return term
     # The last word of a meaning says what the thing is: "Which person is the CIP?" The other words
@@ -208,10 +213,11 @@ def _settle_by_words(term: Term, question_words: Sequence[str]) -> Term:
 def settle_terms(
     terms: Sequence[Term], texts: Sequence[str | None], keywords: str, language: str
 ) -> tuple[list[Term], list[str]]:
-    """Return the *terms* whose meaning is certain, and notes on the others.
+    """Return the *terms* whose meaning is certain, and a note on each of the other terms.
 
-    A meaning becomes certain if a text that holds it holds more of the question's other *keywords*
-    than any text that holds another meaning, and at least one of them.
+    The texts decide between the meanings of an uncertain term. Of the texts that hold a meaning,
+    the text with the most of the question's other *keywords* counts. The meaning with the most
+    keywords is used, unless there is a tie or no keyword at all.
 
     Args:
         terms: The terms of the question.
@@ -224,17 +230,22 @@ def settle_terms(
         word = _find_common_word(term.form)
         # A term may be a common word too: "Use the TAB key" may be about a key.
         is_common = term.is_certain and any(
-            word and text and find_form(word, text, has_case=True) for text in texts
+            word and text and find_form(word, text, match_case=True) for text in texts
         )
         if term.is_certain and not is_common:
             settled.append(term)
             continue
-        rest = _remove_words(keywords, term.written, language)
-        counts = [_count_keywords_beside(forms, texts, rest, language) for forms in term.meanings]
+        other_keywords = _remove_words(keywords, term.written, language)
+        counts = [
+            _count_keywords_with_form(forms, texts, other_keywords, language)
+            for forms in term.meanings
+        ]
         best = max(counts)
         if is_common and word:
             best = max(
-                best, _count_keywords_beside((word,), texts, rest, language, has_case=True) + 1
+                best,
+                _count_keywords_with_form((word,), texts, other_keywords, language, match_case=True)
+                + 1,
             )
         if best and counts.count(best) == 1:
             settled.append(
@@ -246,28 +257,33 @@ def settle_terms(
 
 
 def _find_common_word(form: str) -> str:
-    """Return the word that *form* is in small letters.
+    """Return *form* in lower case, if it is an abbreviation that may also be a common word.
 
-    It is ``""`` if the form is not an abbreviation of letters alone.
+    Returns ``""`` if *form* is not an abbreviation or has other characters than letters.
     """
     return form.lower() if form.isalpha() and _is_abbreviation(form) else ""
 
 
-def _count_keywords_beside(
+def _count_keywords_with_form(
     forms: Iterable[str],
     texts: Sequence[str | None],
-    rest: str,
+    other_keywords: str,
     language: str,
     *,
-    has_case: bool = False,
+    match_case: bool = False,
 ) -> int:
-    """Return the most keywords of *rest* that a text with one of *forms* holds."""
+    """Return how many of *other_keywords* the best text holds.
+
+    Only texts that hold any of *forms* are counted.
+    """
     holding = [
         text
         for text in texts
-        if text and any(find_form(form, text, has_case=has_case) for form in forms)
+        if text and any(find_form(form, text, match_case=match_case) for form in forms)
     ]
-    return max((len(find_held_words(rest, text, language)) for text in holding), default=0)
+    return max(
+        (len(find_held_words(other_keywords, text, language)) for text in holding), default=0
+    )
 
 
 def _remove_words(keywords: str, written: str, language: str) -> str:
@@ -290,10 +306,10 @@ def write_terms(
     keywords: str,
     language: str,
 ) -> list[str | None]:
-    """Return *texts* with the question's form of each term inserted behind every other form of it.
+    """Return *texts* with the question's form of each term inserted after the term's other forms.
 
-    Behind an ambiguous form it is inserted only in texts that hold another of the question's
-    keywords.
+    After an ambiguous form, the question's form is inserted only if the text holds another keyword
+    of the question.
 
     Args:
         terms: The terms of the question whose meaning is certain.
@@ -305,7 +321,7 @@ def write_terms(
     new_texts = list(texts)
     for term in terms:
         for form in term.meanings[0]:
-            rest = (
+            other_keywords = (
                 _remove_words(keywords, term.written, language)
                 if glossary.is_ambiguous(form)
                 else None
@@ -314,16 +330,16 @@ def write_terms(
                 if (
                     text
                     and (ends := find_form(form, text))
-                    and (rest is None or find_held_words(rest, text, language))
+                    and (other_keywords is None or find_held_words(other_keywords, text, language))
                 ):
                     new_texts[index] = insert_behind(text, ends, f" {term.written}")
     return new_texts
 
 
 def expand_question(question: str, terms: Sequence[Term]) -> str:
-    """Return *question* with the other forms of its certain *terms* in brackets.
+    """Return *question* with other forms in brackets after each certain term.
 
-    They stand behind the term: "CR (change request)".
+    For example, "CR" becomes "CR (change request)".
     """
     for term in terms:
         start = question.find(term.written)
@@ -339,26 +355,30 @@ def insert_behind(text: str, ends: Sequence[int], addition: str) -> str:
     return addition.join(parts)
 
 
-def find_form(form: str, text: str, *, has_case: bool = False) -> list[int]:
+def find_form(form: str, text: str, *, match_case: bool = False) -> list[int]:
     """Return the offsets at which *form* ends in *text*.
 
-    If it *has_case*, only occurrences in the same case count.
+    With *match_case*, only occurrences in the same case count.
     """
     if not _WORD.search(form):
         return []
-    piece, is_exact, pattern = _compile_form(form, has_case)
+    piece, is_exact, pattern = _compile_form(form, match_case)
     if piece not in (text if is_exact else text.lower()):
         return []
     return [match.end() for match in pattern.finditer(text)]
 
 
 @lru_cache(maxsize=1_024)
-def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]]:
-    """Return a piece of *form*, whether the case of the piece counts, and the pattern for the form.
+def _compile_form(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
+    """Return what is needed to search texts for *form*.
 
-    A text without the piece cannot hold the form, which saves most searches for the pattern.
+    Returns:
+        A piece of the form: a text without the piece cannot hold the form, which saves most
+            searches with the pattern.
+        Whether the case of the piece counts.
+        The pattern for the form.
     """
-    exact = frozenset(_WORD.findall(form)) if has_case else _find_exact_words(form)
+    exact = frozenset(_WORD.findall(form)) if match_case else _find_exact_words(form)
     parts = re.split(r"(\w+)", form)
     gaps = [_write_gap(gap) for gap in parts[::2]]
     words = [
@@ -380,7 +400,7 @@ def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]
 
 
 def _write_endings(word: str) -> str:
-    """Return a pattern for *word* and its plural."""
+    """Return a regular expression for *word* in singular and plural."""
     return (
         f"{re.escape(word[:-1])}(?:ys?|ies)"
         if word[-1:].lower() == "y"
@@ -389,7 +409,7 @@ def _write_endings(word: str) -> str:
 
 
 def _strip_ending(word: str) -> str:
-    """Return *word* without the ending of a plural: reply for replies."""
+    """Return *word* without a plural ending: ``replies`` becomes ``reply``."""
     return (
         f"{word[:-3]}y"
         if len(word) > _LONGEST_PART and word.endswith("ies")
@@ -398,7 +418,7 @@ def _strip_ending(word: str) -> str:
 
 
 def _write_gap(gap: str) -> str:
-    """Return a pattern for the characters between two words of a form."""
+    """Return a regular expression for *gap*, the characters between two words of a form."""
     if not gap:
         return ""
     pieces = _GAP.split(gap)
@@ -406,9 +426,9 @@ def _write_gap(gap: str) -> str:
 
 
 def _is_form(form: str, question: str, start: int, end: int) -> bool:
-    """Return whether the part of *question* from *start* to *end* is *form*.
+    """Return whether *question* holds *form* from *start* to *end*.
 
-    Its folded words must be those of the form.
+    The folded words must already be equal. Case, gaps and neighbouring characters are checked here.
     """
     exact, excerpt = _find_exact_words(form), question[start:end]
     form_parts, question_parts = re.split(r"(\w+)", form), re.split(r"(\w+)", excerpt)
@@ -426,7 +446,7 @@ def _is_form(form: str, question: str, start: int, end: int) -> bool:
 
 
 def _find_exact_words(form: str) -> Set[str]:
-    """Return the words of *form* whose case counts."""
+    """Return the words of *form* that a text must hold in the same case."""
     words = _WORD.findall(form)
     if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:
         return frozenset()
@@ -434,13 +454,13 @@ def _find_exact_words(form: str) -> Set[str]:
 
 
 def _is_abbreviation(word: str) -> bool:
-    """Return whether *word* is written as abbreviations are: CR, PhD, S3, K."""
+    """Return whether *word* is written like an abbreviation, such as CR, PhD, S3 or K."""
     capitals = sum(map(str.isupper, word))
     return capitals > 1 or (capitals == 1 and (len(word) == 1 or not word.isalpha()))
 
 
 def _fold_word(word: str) -> str:
-    """Return *word* without case, accents and plural."""
+    """Return *word* in lower case, without accents and plural ending."""
     if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():
         word = word[:-1]
     return _strip_ending(fold_accents(word))

@@ -1,8 +1,9 @@
-"""Rerank passages that were already found by the words of the query.
+"""Rerank the passages of a list by the words that they hold.
 
 The question's own words count as `question_words` describes, and only if a passage holds clearly
-more of them than the function's own first passage. A model's words are new to every function. They,
-and words under a weight that the settings fix, are scored as one sum of BM25 (`score_by_keywords`).
+more of them than the function's own first passage. A model's words are new to every function. A
+model's words, and all words if the settings fix their weight, are scored as one sum of BM25
+(`score_by_keywords`).
 """
 
 from __future__ import annotations
@@ -65,15 +66,15 @@ WriteTerms = Callable[[list[str | None]], list[str | None]]
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Opinion:
-    """The evidence of words about the candidates.
+    """How much words count for each candidate.
 
     Attributes:
-        shares: The amount that words add to the score of each candidate.
-        weight: The factor on the candidate's own score.
-        strength: How much words count, from 0 to 1.
-        reason: Why they count so much, as a sentence.
+        shares: The amount that words add to each candidate's score.
+        weight: The factor on each candidate's own score.
+        strength: How much words count in all, from 0 to 1.
+        reason: The reason for this strength, as a sentence.
         coverage: The share of the question's words that each candidate holds. If given, a passage
-            may leave the plain first ones only for a passage that holds clearly more.
+            leaves the original first places only for a passage that holds clearly more.
         leading: The share of the question's words that the first `LEADING` candidates hold
             together.
     """
@@ -103,15 +104,18 @@ def weigh_by_keywords(
     """Return *fused* reranked by scores and words; unchanged if no candidate has a text.
 
     Args:
-        collect_keywords: Returns the keywords; called only if there are texts to look for them in.
-        original_scores: The scores of the question's own list.
+        fused: The list to rerank.
+        collect_keywords: Returns the keywords. Called only if a candidate has a text.
+        options: The settings of keyword evidence.
+        original_scores: The scores of the list that the question itself found.
+        trace: Receives notes on the evidence.
         language: The code of the question's language, empty if unknown.
         width: How many passages the question's own search asked for.
         top_k: How many passages the caller asked for.
         write_terms: Writes the question's glossary terms into texts that hold another form of them.
         weigh_metadata: Returns the evidence in the candidates' metadata.
-        date_words: Words for dates that the question depends on. They count as its own words if a
-            candidate holds them.
+        date_words: Words for dates that the question depends on. They count as the question's own
+            words if a candidate holds them.
     """
     count = options.candidates or len(fused.items)
     candidates, others = fused.items[:count], fused.items[count:]
@@ -175,9 +179,10 @@ def _weigh_all_words(
     original_scores: Sequence[float | None],
     weight: float | None,
 ) -> _Opinion | None:
-    """Return the opinion of several queries' words, or of one query's under a fixed *weight*.
+    """Return the evidence of all words of several queries.
 
-    ``None`` if no text holds any of the words.
+    Also used for a single query if the settings fix the *weight*. Returns ``None`` if no text holds
+    any of the words.
     """
     queries, text_terms = _count_keywords(keywords, texts)
     evidence, reason = _score_queries(queries, text_terms), ""
@@ -201,9 +206,9 @@ def _weigh_own_words(
     *,
     is_whole: bool,
 ) -> _Opinion | None:
-    """Return the opinion of the question's own words; ``None`` if no text holds any.
+    """Return the evidence of the question's own words; ``None`` if no text holds any of them.
 
-    *is_whole* says that the texts are the whole collection.
+    *is_whole* is true if the texts are the whole collection.
     """
     rules = load_word_rules(language)
     question = read_question(keywords, rules)
@@ -240,9 +245,9 @@ def _weigh_own_words(
 
 
 def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opinion:
-    """Return the opinion of words and *metadata* together.
+    """Add the evidence of *metadata* to *opinion*, the evidence of words, and return it.
 
-    A value of the metadata that the question named counts like a word that the passage holds.
+    A metadata value that the question names counts like a word that the passage holds.
     """
     if opinion is None:
         return _Opinion(metadata.shares, 1.0, 0.0, "", metadata.matched)
@@ -261,12 +266,13 @@ def _put_title_first(title: str, text: str | None) -> str | None:
 
 
 def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[float, str]:
-    """Return how much the question's own words count, from 0 to 1, and the reason as a sentence.
+    """Return how much the question's own words count, from 0 to 1, and a sentence with the reason.
 
-    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`) between 0 and 1, with lead = the
-    largest *coverage* of any passage minus that of the first one. If the list *is_whole*, the whole
-    collection, the strength is multiplied by `WHOLE`, unless one passage holds every word and the
-    first one at most half of them.
+    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`), limited to the range from 0 to
+    1. The lead is the largest *coverage* of any passage minus the coverage of the first one.
+
+    If *is_whole*, the list is the whole collection and the strength is multiplied by `WHOLE`. It
+    stays full if one passage holds every word and the first one holds at most half of them.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
@@ -290,10 +296,11 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
 def _protect_plain_passages(
     order: Sequence[int], coverage: Sequence[float], top_k: int
 ) -> list[int]:
-    """Return *order* changed so that words alone push few passages out of the plain first *top_k*.
+    """Return *order*, changed so that words push few passages out of the original first *top_k*.
 
-    A passage leaves them only for one that holds clearly more of the question's words. Newcomers
-    are taken in their order, and each replaces the last passage that it may replace.
+    A passage leaves the first *top_k* only for a newcomer that holds clearly more of the question's
+    words. Newcomers are processed in their order. Each replaces the last passage that it may
+    replace.
     """
     places = {candidate: place for place, candidate in enumerate(order)}
     chosen = list(order[:top_k])
@@ -312,7 +319,10 @@ def _protect_plain_passages(
 
 
 def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
-    """Lower *scores*, and the *shares* in them, until they fall along *order*."""
+    """Lower *scores* so that none is higher than the score before it in *order*.
+
+    The *shares* that are part of the scores are lowered by the same amounts.
+    """
     lowest = scores[order[0]]
     for place in order:
         excess = max(0.0, scores[place] - lowest)
@@ -322,10 +332,10 @@ def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: li
 
 
 def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
-    """Return the weight of a model's words beside scores, and the reason if it is less than usual.
+    """Return the weight of a model's words, and the reason if it is lower than usual, else ``""``.
 
-    *original_scores* are those of the question's own list. A function that fuses lists by rank
-    gains less from words.
+    Words count less if *original_scores*, those of the question's own list, are reciprocal ranks: a
+    function that fuses lists by rank gains less from words.
     """
     scores = [score for score in original_scores if score is not None]
     if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
@@ -338,11 +348,11 @@ def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
-    """Return whether *scores*, best first, come from reciprocal rank fusion of one list or two.
+    """Return whether *scores*, best first, come from reciprocal rank fusion of one or two lists.
 
-    Such a score is 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
-    since its passages are seldom in more lists. Any k is recognised, but no weights. Too few scores
-    show nothing, and neither do round ones: 0.7 is 1 / 2 + 1 / 5.
+    Every score is then 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
+    since its passages are seldom in both lists. Any k is recognised, but no weights. Returns false
+    for few scores and for round scores, which prove nothing: 0.7 is 1 / 2 + 1 / 5.
     """
     lower = scores[len(scores) // 2 :]
     if (
@@ -372,10 +382,10 @@ def _is_sum_of_reciprocals(score: float) -> bool:
 def add_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
-    """Return the sum of each of the backend's *scores* (higher is better) and its *share* of words.
+    """Return each score plus the *share* that words add.
 
-    sum = weight x (score - lowest) / spread + share. *spread* is how far apart such scores usually
-    lie. At 0 the scores tell nothing apart and do not count.
+    sum = weight x (score - lowest) / spread + share. Higher *scores* are better. *spread* is how
+    far apart such scores usually lie. If it is 0, all scores are equal and do not count.
     """
     low = min(scores, default=0.0)
     # Dividing by a smaller number could give infinity.
@@ -389,22 +399,26 @@ def add_evidence(
 def score_by_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> list[float] | None:
-    """Return how well each text matches several queries' keywords; ``None`` if no text matches any.
+    """Return how well each text matches the keywords of several queries.
 
-    evidence = sum over queries of weight x (score - lowest) / (`MEANS` x mean of that), at most
-    `MOST`, divided by (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text
-    matches. The score of a query is BM25 of its words plus `PAIR` x idf for each pair of words that
-    are neighbours both in the query and in the text. The worst text gets 0. The fewer texts match
-    as well as the best one, the more it gets.
+    Returns ``None`` if no text matches any keyword.
+
+    evidence = sum over the queries of weight x (score - lowest) / (`MEANS` x mean of (score -
+    lowest)), at most `MOST`, divided by (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the
+    queries that any text matches.
+
+    The score of a query is BM25 of its words plus `PAIR` x idf for each pair of words that are
+    neighbours both in the query and in the text. The worst text gets 0. The best text gets more if
+    few other texts match equally well.
     """
     return _score_queries(*_count_keywords(keywords, texts))
 
 
 class _QueryTerms(NamedTuple):
-    """One query.
+    """The terms of one query.
 
     Attributes:
-        terms: Its words.
+        terms: The words of the query.
         pairs: The pairs of neighbouring words.
         weight: How much the query counts.
     """
@@ -417,7 +431,10 @@ class _QueryTerms(NamedTuple):
 def _count_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
-    """Return the terms of each query with a weight, and how often each text holds any of them."""
+    """Return the terms of each query, and how often each text holds any of these terms.
+
+    Queries with weight 0 are left out.
+    """
     queries = [
         _QueryTerms(*list_terms_and_pairs(words), weight)
         for words, weight in keywords
@@ -432,7 +449,7 @@ def _count_keywords(
 def _score_queries(
     queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
-    """Return the evidence of the *queries* for each text; ``None`` if no text matches any."""
+    """Return the evidence of the *queries* for each text; ``None`` if no text matches any query."""
     term_gains, pair_gains, size = weigh_terms(text_terms), weigh_pairs(text_terms), len(text_terms)
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
