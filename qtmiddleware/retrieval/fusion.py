@@ -284,7 +284,7 @@ def sum_weighted(
 ) -> list[tuple[Key, float]]:
     """Return each passage's key with the weighted sum of its gains, best first.
 
-    ``weighted``  The scores of each list, scaled from 0 to 1 (min-max; if all are equal, all are 1).
+    ``weighted``  The scores of each list, scaled from 0 to 1 (min-max; all 1 if they are equal).
                   A passage missing from a list gets 0, the list's lowest.
     ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or do not
                   follow the order.

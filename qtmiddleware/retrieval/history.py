@@ -94,8 +94,8 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     - At least `NEW_WORDS` of its keywords, and at least the share `NEW_SHARE`, are not in
       *history*.
 
-    True is seldom wrong. False means that the words do not show a new topic. It is always false if
-    the language is unknown or its word list has no ``references``.
+    True is seldom wrong. False means that the words do not show a new topic. The result is always
+    false if the language is unknown or its word list has no ``references``.
     """
     references = load(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(

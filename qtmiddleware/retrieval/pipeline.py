@@ -591,7 +591,7 @@ class _Pipeline:
         return self._original_search
 
     def _perform_search(self, step: Search) -> Flow[Any]:
-        """Perform *step* and count its calls. If it raises, remember the error as the function's."""
+        """Perform *step* and count its calls. If the function raises, remember its error."""
         try:
             return (yield step)
         except Exception as error:

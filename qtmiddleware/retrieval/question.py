@@ -106,7 +106,7 @@ class Question:
         )
 
     def accepts(self, transformation: Transformation) -> bool:
-        """Return whether *transformation*, from a shared cache, fits the prompts of this question."""
+        """Return whether *transformation*, from a shared cache, fits this question's prompts."""
         prompts = build_prompts(self._settings, self.query, self._history)
         return is_within_limits(
             transformation, [field for prompt in prompts for field in prompt.fields]
