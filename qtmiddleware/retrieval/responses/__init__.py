@@ -332,7 +332,7 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
 
 
 def _is_record(response: Any) -> bool:
-    """Return whether *response* is a named tuple or row, whose values are not a list of passages."""
+    """Return whether *response* is a named tuple or a row, and so not a list of passages."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
@@ -580,7 +580,10 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
 
 
 def read_usage(response: Any) -> float | None:
-    """Return the read units that *response* reports, as Pinecone does; ``None`` if there are none."""
+    """Return the read units that *response* reports, as Pinecone does.
+
+    Returns ``None`` if it reports none.
+    """
     if type(response) is list or type(response) is tuple:
         return None
     try:
