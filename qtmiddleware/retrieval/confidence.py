@@ -75,7 +75,7 @@ class Standings:
             return _NO_SIGNALS
         with self._lock.free:
             seen = min(len(self._percentiles[name]) for name in signals)
-            fence = self._find_fence() if seen >= LEAST_SEEN else None
+            low_limit = self._find_low_limit() if seen >= LEAST_SEEN else None
             observed = {
                 name: self._percentiles[name].observe(signal) for name, signal in signals.items()
             }
@@ -86,12 +86,12 @@ class Standings:
         confidence = (
             sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / total_weight
         )
-        is_unsure = _is_score_low(signals, fence) and not are_reciprocal_ranks(
+        is_unsure = _is_score_low(signals, low_limit) and not are_reciprocal_ranks(
             [score for score in scores if score is not None]
         )
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
-    def _find_fence(self) -> float | None:
+    def _find_low_limit(self) -> float | None:
         """Return the limit below which a best score is low; ``None`` if too few scores were seen.
 
         Only the upper half of the scores decides. Questions without an answer in the collection
@@ -104,11 +104,11 @@ class Standings:
         return middle - FENCE * (scores.quantile(0.75) - middle)
 
 
-def _is_score_low(signals: Mapping[str, float], fence: float | None) -> bool:
-    """Return whether the best score is below the *fence* and the coverage is low too."""
-    if fence is None or not {"best_score", "coverage"} <= signals.keys():
+def _is_score_low(signals: Mapping[str, float], low_limit: float | None) -> bool:
+    """Return whether the best score is below the *low_limit* and the coverage is low too."""
+    if low_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False
-    return signals["best_score"] < fence and signals["coverage"] <= LEAST_COVERAGE
+    return signals["best_score"] < low_limit and signals["coverage"] <= LEAST_COVERAGE
 
 
 def measure_standing_signals(

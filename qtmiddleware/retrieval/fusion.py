@@ -1,19 +1,19 @@
 """Fuse several rankings into one list.
 
 ================  ==================================================================================
-``anchored``      The weighted mean of the backend's scores. The scores of each list count from its
-                  lowest one and are stretched to the mean spread of all lists. A passage missing
-                  from a list gets that list's lowest score, so a variant can lift the passages that
-                  it found but never push down those that only the original found.
+``anchored``      The weighted mean of the backend's scores. From the scores of each list the lowest
+                  one is subtracted; then they are stretched to the mean spread of all lists. A
+                  passage missing from a list gets that list's lowest score. A variant can therefore
+                  lift the passages that it found, but never lower the others.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
-``weighted_rrf``  The same, each list times its weight.
+``weighted_rrf``  Reciprocal rank fusion with the gain of each list multiplied by its weight.
 ``max``           A passage keeps its best score.
 ``concat``        All lists one after the other, unchanged and unmerged.
 ================  ==================================================================================
 
-Passages are the same if their keys are. A list has one vote per passage: the best place where the
-passage stands. If scores are missing, ``anchored`` and ``max`` fall back on ranks
+Passages with equal keys are the same passage. If a list holds a passage several times, only its
+best place counts. If scores are missing, ``anchored`` and ``max`` fall back on ranks
 (``weighted_rrf``). Lists are always best first, so their order shows whether lower scores are
 better (Euclidean distance).
 """
@@ -175,11 +175,11 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
     if not shared:
         return list(rankings)
 
-    def add_text(key: Key, item: Any) -> Key:
+    def add_text_to_key(key: Key, item: Any) -> Key:
         return (key[0], f"{key[1]}\0{read_text(item, text_field) or ''}") if key in shared else key
 
     return [
-        replace(ranking, keys=list(map(add_text, ranking.keys, ranking.items)))
+        replace(ranking, keys=list(map(add_text_to_key, ranking.keys, ranking.items)))
         for ranking in rankings
     ]
 
@@ -357,7 +357,7 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Put all lists one after the other, unchanged."""
+    """Put all lists one after the other, without changes."""
     return FusedList(_list_items(rankings, sign), "concat")
 
 
@@ -372,7 +372,7 @@ class OwnFusionFailed(Exception):
 
 def _find_own_method(method: str) -> FoundFusion:
     # Imported here so that only those who use a method from outside load the module.
-    """Return the fusion *method* of an installed package."""
+    """Return the fusion *method* that an installed package provides."""
     from qtmiddleware.plugins import find_fusion
 
     return find_fusion(method)

@@ -272,7 +272,7 @@ def measure_signals(
     found_words = find_words(question, read_texts, rules)
     signals["coverage"] = len(set().union(*found_words.places[:LEADING])) / len(question.terms)
     if len(read_texts) >= LEADING:
-        heights = _measure_heights(scores[: len(read_texts)], len(read_texts))
+        heights = _scale_scores_or_ranks(scores[: len(read_texts)], len(read_texts))
         word_shares = weigh_words(question, found_words)
         best_word_share = max(word_shares)
         signals["agreement"] = (
@@ -292,8 +292,8 @@ def measure_signals(
     return signals
 
 
-def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
-    """Return the *scores* of *count* passages scaled from 0, the worst, to 1, the best.
+def _scale_scores_or_ranks(scores: Sequence[float | None], count: int) -> list[float]:
+    """Return the *scores* of *count* passages, scaled from 0 (worst) to 1 (best).
 
     If any score is missing, ranks are scaled instead.
     """

@@ -62,24 +62,24 @@ class Glossary:
         # Several forms may have the same words: CR and cr, C and C++.
         self._forms: dict[str, list[tuple[str, Sequence[str]]]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
-        for forms, others in rows:
+        for forms, other_forms in rows:
             # Only an entry with three forms or more can have an abbreviation of several meanings.
             shorts = (
-                [form for form in forms if len(_split_meanings(form, others)) > 1]
-                if len(others) > 2
+                [form for form in forms if len(_split_meanings(form, other_forms)) > 1]
+                if len(other_forms) > 2
                 else []
             )
             for form in forms:
                 # The other meanings of an abbreviation are not forms of this meaning.
-                abbreviations = [short for short in shorts if _abbreviates(short, form)]
-                self._index_form(form, abbreviations or others)
+                abbreviations = [short for short in shorts if _is_abbreviation_of(short, form)]
+                self._index_form(form, abbreviations or other_forms)
 
-    def _index_form(self, form: str, others: Sequence[str]) -> None:
-        """Index *form* by its words, together with *others*, the other forms of its entry."""
+    def _index_form(self, form: str, other_forms: Sequence[str]) -> None:
+        """Index *form* by its words, together with *other_forms*, the other forms of its entry."""
         words = [_fold_word(word) for word in _WORD.findall(form)]
-        if not words or (len(others) == 1 and others[0] == form):
+        if not words or (len(other_forms) == 1 and other_forms[0] == form):
             return
-        self._forms.setdefault(" ".join(words), []).append((form, others))
+        self._forms.setdefault(" ".join(words), []).append((form, other_forms))
         # The longest come first, so that they are found before terms that are a part of them.
         lengths = self._lengths.get(words[0])
         if lengths is None:
@@ -111,7 +111,7 @@ class Glossary:
                     words[position].start(),
                     words[min(position + count, len(words)) - 1].end(),
                 )
-                fitting = [row for row in rows if _is_form(row[0], question, start, end)]
+                fitting = [row for row in rows if _is_form_at(row[0], question, start, end)]
                 # In "HOW do I" the first word begins a question and is not a term.
                 if (
                     not position
@@ -121,12 +121,15 @@ class Glossary:
                     fitting = []
                 if fitting:
                     form = fitting[0][0]
-                    others = dict.fromkeys(
-                        other for _, others in fitting for other in others if other != form
+                    other_forms = dict.fromkeys(
+                        other
+                        for _, other_forms in fitting
+                        for other in other_forms
+                        if other != form
                     )
                     before, *_, after = re.split(r"(\w+)", form)
                     written = f"{before}{question[start:end]}{after}"
-                    terms.setdefault(form, _build_term(written, form, list(others), language))
+                    terms.setdefault(form, _build_term(written, form, list(other_forms), language))
                     size, covered = count, covered + count
                     break
             position += size
@@ -142,44 +145,45 @@ class Glossary:
     def is_ambiguous(self, form: str) -> bool:
         """Return whether *form* has several meanings in this glossary."""
         rows = self._forms.get(" ".join(map(_fold_word, _WORD.findall(form))), ())
-        others = [
+        other_forms = [
             other
-            for spelling, others in rows
+            for spelling, other_forms in rows
             if spelling == form
-            for other in others
+            for other in other_forms
             if other != form
         ]
-        return len(_split_meanings(form, others)) > 1
+        return len(_split_meanings(form, other_forms)) > 1
 
 
-def _build_term(written: str, form: str, others: Sequence[str], language: str) -> Term:
+def _build_term(written: str, form: str, other_forms: Sequence[str], language: str) -> Term:
     """Build the term for *form*, with its meanings, as it is *written* in a question."""
-    meanings = _split_meanings(form, others)
+    meanings = _split_meanings(form, other_forms)
     # "HOW" may be a term, but it is a common word first.
     is_word = fold_accents(form) in load_word_rules(language or "en").function_words
     return Term(written, form, meanings, len(meanings) == 1 and not is_word)
 
 
-def _split_meanings(form: str, others: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the meanings of *form*, each as a tuple of other forms.
 
-    If *form* abbreviates several of *others*, each of these is a meaning. If not, all of *others*
-    are forms of one meaning.
+    If *form* abbreviates several of *other_forms*, each of these is a meaning. If it does not,
+    *other_forms* together are one meaning.
     """
     distinct = list(
         {
-            " ".join(map(_fold_word, _WORD.findall(other))): other for other in reversed(others)
+            " ".join(map(_fold_word, _WORD.findall(other))): other
+            for other in reversed(other_forms)
         }.values()
     )
-    long_forms = [other for other in reversed(distinct) if _abbreviates(form, other)]
+    long_forms = [other for other in reversed(distinct) if _is_abbreviation_of(form, other)]
     return (
         tuple((other,) for other in long_forms)
         if len(long_forms) > 1
-        else (tuple(others[:MOST_OTHERS]),)
+        else (tuple(other_forms[:MOST_OTHERS]),)
     )
 
 
-def _abbreviates(short: str, long: str) -> bool:
+def _is_abbreviation_of(short: str, long: str) -> bool:
     """Return whether *short* consists of the initials of *long*.
 
     The initials of short words, such as "of", may be missing.
@@ -425,7 +429,7 @@ def _write_gap(gap: str) -> str:
     return _ANY_GAP.join(map(re.escape, pieces)) if len(pieces) > 1 else re.escape(gap)
 
 
-def _is_form(form: str, question: str, start: int, end: int) -> bool:
+def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
     """Return whether *question* holds *form* from *start* to *end*.
 
     The folded words must already be equal. Case, gaps and neighbouring characters are checked here.

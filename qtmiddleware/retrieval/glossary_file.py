@@ -153,12 +153,12 @@ def _locate_term(text: str, term: str, source: str) -> str:
     return source if offset < 0 else f"{source}, line {text.count(chr(10), 0, offset) + 1},"
 
 
-def _build_row(term: str, others: list[str], place: object) -> Row:
+def _build_row(term: str, other_forms: list[str], place: object) -> Row:
     """Return the entry of *term* and its other forms.
 
     A passage may hold any of these forms instead of any other.
     """
-    forms = [_check_form(form, place) for form in (term, *others)]
+    forms = [_check_form(form, place) for form in (term, *other_forms)]
     _check_form_count(len(forms), place)
     if len(forms) < 2:
         raise _make_error(

@@ -65,7 +65,7 @@ WriteTerms = Callable[[list[str | None]], list[str | None]]
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class _Opinion:
+class _WordEvidence:
     """How much words count for each candidate.
 
     Attributes:
@@ -75,7 +75,7 @@ class _Opinion:
         reason: The reason for this strength, as a sentence.
         coverage: The share of the question's words that each candidate holds. If given, a passage
             leaves the original first places only for a passage that holds clearly more.
-        leading: The share of the question's words that the first `LEADING` candidates hold
+        joint_coverage: The share of the question's words that the first `LEADING` candidates hold
             together.
     """
 
@@ -84,7 +84,7 @@ class _Opinion:
     strength: float
     reason: str
     coverage: Sequence[float] = ()
-    leading: float | None = None
+    joint_coverage: float | None = None
 
 
 def weigh_by_keywords(
@@ -133,28 +133,30 @@ def weigh_by_keywords(
     spread = max(scores_before) - min(scores_before) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:
         language = ""
-        opinion = _weigh_all_words(keywords, texts, original_scores, options.weight)
+        word_evidence = _weigh_all_words(keywords, texts, original_scores, options.weight)
     else:
         is_whole = width is not None and len(original_scores) < width
         held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
-        opinion = _weigh_own_words(words, texts, read_titles(fields), language, is_whole=is_whole)
+        word_evidence = _weigh_own_words(
+            words, texts, read_titles(fields), language, is_whole=is_whole
+        )
     metadata = None if options.weight == 0.0 else weigh_metadata(fields)
     if metadata is not None:
         trace.notes.extend(("metadata", sentence) for sentence in metadata.notes)
-        opinion = _add_metadata(opinion, metadata)
-    if opinion is None:
+        word_evidence = _add_metadata(word_evidence, metadata)
+    if word_evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
-    if opinion.reason:
-        trace.note("keyword_evidence", opinion.reason)
+    if word_evidence.reason:
+        trace.note("keyword_evidence", word_evidence.reason)
     # Passages behind the candidates have no evidence, and no score above theirs. They stay behind
     # the candidates, in their order.
-    shares = [*opinion.shares, *([0.0] * len(others))]
-    scores = add_evidence(fused.scores, shares, opinion.weight, spread)
+    shares = [*word_evidence.shares, *([0.0] * len(others))]
+    scores = add_evidence(fused.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
-    if opinion.coverage and top_k and top_k < len(order):
-        order = _protect_plain_passages(order, opinion.coverage, top_k)
+    if word_evidence.coverage and top_k and top_k < len(order):
+        order = _protect_first_passages(order, word_evidence.coverage, top_k)
         _lower_scores_to_order(order, scores, shares)
     weighed = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
@@ -163,12 +165,12 @@ def weigh_by_keywords(
     leading = [weighed[place] for place in order]
     evidence = Evidence(
         keywords=tuple(keywords),
-        weight=opinion.strength,
+        weight=word_evidence.strength,
         keys=tuple([passage.key for passage in leading]),
         scores=tuple([passage.score for passage in leading]),
         shares=tuple([shares[place] for place in order]),
         language=language,
-        coverage=opinion.leading,
+        coverage=word_evidence.joint_coverage,
     )
     return FusedList([*leading, *weighed[len(candidates) :]], fused.method, evidence=evidence)
 
@@ -178,7 +180,7 @@ def _weigh_all_words(
     texts: Sequence[str | None],
     original_scores: Sequence[float | None],
     weight: float | None,
-) -> _Opinion | None:
+) -> _WordEvidence | None:
     """Return the evidence of all words of several queries.
 
     Also used for a single query if the settings fix the *weight*. Returns ``None`` if no text holds
@@ -193,8 +195,8 @@ def _weigh_all_words(
     question_terms = frozenset(queries[0].terms)
     held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
-    return _Opinion(
-        [weight * share for share in evidence], 1.0 - weight, weight, reason, leading=leading
+    return _WordEvidence(
+        [weight * share for share in evidence], 1.0 - weight, weight, reason, joint_coverage=leading
     )
 
 
@@ -205,7 +207,7 @@ def _weigh_own_words(
     language: str,
     *,
     is_whole: bool,
-) -> _Opinion | None:
+) -> _WordEvidence | None:
     """Return the evidence of the question's own words; ``None`` if no text holds any of them.
 
     *is_whole* is true if the texts are the whole collection.
@@ -239,25 +241,25 @@ def _weigh_own_words(
         if strength
         else [0.0] * len(texts)
     )
-    return _Opinion(
+    return _WordEvidence(
         shares, 1.0, strength, reason, coverage, measure_joint_coverage(question, found_words)
     )
 
 
-def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opinion:
-    """Add the evidence of *metadata* to *opinion*, the evidence of words, and return it.
+def _add_metadata(word_evidence: _WordEvidence | None, metadata: MetadataEvidence) -> _WordEvidence:
+    """Return *word_evidence* with the evidence of *metadata* added.
 
     A metadata value that the question names counts like a word that the passage holds.
     """
-    if opinion is None:
-        return _Opinion(metadata.shares, 1.0, 0.0, "", metadata.matched)
-    opinion.shares = [
-        share + opinion.weight * added_share
-        for share, added_share in zip(opinion.shares, metadata.shares, strict=True)
+    if word_evidence is None:
+        return _WordEvidence(metadata.shares, 1.0, 0.0, "", metadata.matched)
+    word_evidence.shares = [
+        share + word_evidence.weight * added_share
+        for share, added_share in zip(word_evidence.shares, metadata.shares, strict=True)
     ]
-    if opinion.coverage:
-        opinion.coverage = list(map(add, opinion.coverage, metadata.matched))
-    return opinion
+    if word_evidence.coverage:
+        word_evidence.coverage = list(map(add, word_evidence.coverage, metadata.matched))
+    return word_evidence
 
 
 def _put_title_first(title: str, text: str | None) -> str | None:
@@ -293,7 +295,7 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
     return strength, f"strength {strength:.2f}: {reason}"
 
 
-def _protect_plain_passages(
+def _protect_first_passages(
     order: Sequence[int], coverage: Sequence[float], top_k: int
 ) -> list[int]:
     """Return *order*, changed so that words push few passages out of the original first *top_k*.

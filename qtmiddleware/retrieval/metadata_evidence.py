@@ -360,7 +360,7 @@ class _QuestionDemands:
                 yield (
                     f"period {period}",
                     f"{name} = {period}",
-                    _score_passages(column, partial(_overlaps, period=period)),
+                    _score_passages(column, partial(_overlaps_period, period=period)),
                 )
             if self._wants_newest:
                 yield "newest", f"{name}: newest", self._score_newness(column)
@@ -473,15 +473,15 @@ class _QuestionDemands:
         )
 
 
-def _score_passages(column: _Column, is_met: Callable[[_Value], bool]) -> list[float]:
-    """Return 1 for each passage with a value that *is_met* accepts, and 0 for all others.
+def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list[float]:
+    """Return 1 for each passage with a value that *is_match* accepts, and 0 for all others.
 
     A passage with a value such as "All" gets `NEUTRAL` instead of 0.
     """
-    met_values = {value for value in column.counts if is_met(value)}
+    matching_values = {value for value in column.counts if is_match(value)}
     return [
         1.0
-        if not met_values.isdisjoint(row)
+        if not matching_values.isdisjoint(row)
         else NEUTRAL
         if any(value.neutral for value in row)
         else 0.0
@@ -495,7 +495,7 @@ def _is_same_value(expected: _Value, value: _Value) -> bool:
     That is the case for the same words, the same version, or a day in common.
     """
     if value.period is not None and expected.period is not None:
-        return _overlaps(value, expected.period)
+        return _overlaps_period(value, expected.period)
     if value.version is not None and expected.version is not None:
         return value.version == expected.version
     return value.folded == expected.folded
@@ -511,7 +511,7 @@ def _is_in_range(value: _Value, version_range: VersionRange) -> bool:
     return value.version in version_range
 
 
-def _overlaps(value: _Value, period: Period) -> bool:
+def _overlaps_period(value: _Value, period: Period) -> bool:
     """Return whether *value* is a period that has a day in common with *period*."""
     value_period = value.period
     if value_period is None or value_period.first is None or value_period.last is None:

@@ -340,7 +340,7 @@ class _Pipeline:
                 self.original, response, self.request.shape, options=options, initial=initial
             )
         except ResponseShapeError as error:
-            return (yield from self._give_up_unreadable(response, error))
+            return (yield from self._return_unreadable(response, error))
         # Lengths are learnt because they limit how many passages later searches ask for.
         self.learned.record_passages(
             original_result.ranking.items if self.request.uses_keyword_evidence else ()
@@ -350,7 +350,9 @@ class _Pipeline:
         if by_words is None:
             by_words = yield from self._search_by_words(self.request.width, self.deadline)
         self._note_refused_words()
-        variants = variants or (yield from self._find_variants(transformation, self.request.width))
+        variants = variants or (
+            yield from self._search_transformation(transformation, self.request.width)
+        )
         transformation, choice = variants.transformation, variants.choice
         others = [*self._align_score_direction(by_words, original_result), *variants.results]
         fusion = self._fuse_lists(original_result, others)
@@ -559,10 +561,12 @@ class _Pipeline:
         if stage is not None:
             transformation = yield from stage.run(self._find_llm_deadline())
         return transformation, (
-            (yield from self._find_variants(transformation, width)) if should_search else None
+            (yield from self._search_transformation(transformation, width))
+            if should_search
+            else None
         )
 
-    def _find_variants(
+    def _search_transformation(
         self, transformation: Transformation, width: int | None
     ) -> Flow[_VariantResults]:
         """Search the variants of *transformation*, each for *width* passages.
@@ -642,7 +646,7 @@ class _Pipeline:
             searchable, self.query.text, self.request.fusion_settings, topic
         )
         self.trace.notes.extend(notes)
-        weighed, searched = self._choose_searches(variants)
+        weighed, searched = self._choose_variants(variants)
         if self._expanded is not None and self._sub_responses is None:
             searched = (*searched, self._expanded)
         results = yield from search_variants(
@@ -665,7 +669,7 @@ class _Pipeline:
             return _VariantChoice(question_keywords, (), searched), []
         return _VariantChoice(question_keywords, weighed, searched), results
 
-    def _choose_searches(
+    def _choose_variants(
         self, variants: Sequence[Variant]
     ) -> tuple[Sequence[Variant], Sequence[Variant]]:
         """Return the *variants* that are weighed, and the variants that are searched.
@@ -956,7 +960,7 @@ class _Pipeline:
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
-    def _give_up_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
+    def _return_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
         """Return the plain function's own response, because no passages can be read from it.
 
         If the search asked for more passages than the caller did, it is repeated as the caller

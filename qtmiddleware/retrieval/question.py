@@ -1,4 +1,4 @@
-"""The prompts for one question, and the transformation that is made of the model's replies."""
+"""Build the prompts for one question, and read the model's replies as a transformation."""
 
 from __future__ import annotations
 

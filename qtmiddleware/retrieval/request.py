@@ -1,4 +1,4 @@
-"""One query, with everything that decides how it is retrieved."""
+"""One query, with everything that is needed to retrieve its passages."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Request:
 
     @property
     def known_problems(self) -> list[Degradation]:
-        """The problems that are known before anything is searched."""
+        """The problems that are known before the first search."""
         problems = [] if self.history_problem is None else [self.history_problem]
         if self.page and not self.page_is_known:
             problems.append(Degradation("query", PAGED, describe_page(self.page)))

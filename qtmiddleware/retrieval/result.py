@@ -95,16 +95,16 @@ def build_result(
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
             passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
-    response = _rebuild_response(
-        _choose_model_result(results), [passage.shown for passage in passages]
-    )
+    response = _rebuild_response(_choose_template(results), [passage.shown for passage in passages])
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
     rerank_scores_by_key = dict(zip(ranked.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence
     return response, tuple(
-        _build_match(passage, _list_kinds(kinds, passage.sources), options, rerank_scores_by_key)
+        _build_match(
+            passage, _list_variant_kinds(kinds, passage.sources), options, rerank_scores_by_key
+        )
         for passage in passages
     )
 
@@ -296,7 +296,7 @@ def _build_match(
     )
 
 
-def _list_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
+def _list_variant_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
     """Return the kinds of variant that found a passage, from the bits of *sources*.
 
     Returns ``original`` if no list in the fusion found the passage, which happens if the question's
@@ -307,8 +307,8 @@ def _list_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
     )
 
 
-def _choose_model_result(results: Sequence[SearchResult]) -> SearchResult:
-    """Return the search result whose response is the model for the shape of the final response.
+def _choose_template(results: Sequence[SearchResult]) -> SearchResult:
+    """Return the search result whose response shows the shape of the final response.
 
     This is the first result. If its response is ``None`` or empty, it shows no shape, and the first
     result with passages is used.
@@ -319,12 +319,12 @@ def _choose_model_result(results: Sequence[SearchResult]) -> SearchResult:
     return first
 
 
-def _rebuild_response(model: SearchResult, items: Sequence[Any]) -> Any:
-    """Return a response like that of *model*, with *items*.
+def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
+    """Return a response in the shape of that of *template*, with *items*.
 
-    If *items* are those of *model*, its own response is returned.
+    If *items* are those of *template*, its own response is returned.
     """
-    model_items = model.ranking.items
-    if len(items) == len(model_items) and all(map(is_, items, model_items)):
-        return model.response
-    return model.shape.rebuild(model.response, list(map(get_raw, items)))
+    template_items = template.ranking.items
+    if len(items) == len(template_items) and all(map(is_, items, template_items)):
+        return template.response
+    return template.shape.rebuild(template.response, list(map(get_raw, items)))

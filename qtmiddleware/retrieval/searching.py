@@ -439,7 +439,7 @@ def is_nested_call(fn: Callable[..., Any]) -> bool:
     )
 
 
-def _find_step() -> Search | None:
+def _find_running_step() -> Search | None:
     """Return the step of the innermost running call; ``None`` if no call is running."""
     running_calls = _running_calls.get()
     call = running_calls[-1]() if running_calls else None
@@ -448,14 +448,14 @@ def _find_step() -> Search | None:
 
 def note_embedding(seconds: float) -> None:
     """Note that embedding the text of the current search took *seconds*."""
-    if (step := _find_step()) is not None:
+    if (step := _find_running_step()) is not None:
         step.embed_seconds += seconds
 
 
 def note_reads(response: Any) -> None:
     """Note the read units that *response* reports for the current search, if it reports any."""
     units = read_usage(response)
-    if units is not None and (step := _find_step()) is not None:
+    if units is not None and (step := _find_running_step()) is not None:
         step.reads.append(units)
 
 
@@ -464,7 +464,7 @@ def note_initial_list(name: str, ranking: Ranking) -> None:
 
     Lists with the same *name* are joined.
     """
-    step = _find_step()
+    step = _find_running_step()
     if step is None:
         return
     if (earlier := step.initial.get(name)) is not None:

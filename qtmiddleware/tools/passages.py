@@ -93,12 +93,12 @@ def build_failure(sentence: str) -> str:
 
 
 def _describe_passage(
-    place: int, before: str, match: Match, moved: str, *, fields: Sequence[str]
+    place: int, plain_place: str, match: Match, move_reason: str, *, fields: Sequence[str]
 ) -> dict[str, Any]:
     """Return the entry for one passage in the result, with the whole text."""
-    row: dict[str, Any] = {"id": _shorten(match.id)}
+    row: dict[str, Any] = {"id": _shorten_value(match.id)}
     if title := next((value for name in TITLES if (value := match.metadata.get(name))), None):
-        row["title"] = _shorten(title)
+        row["title"] = _shorten_value(title)
     text = match.text
     if text is None:
         text = write_json(dict(match.metadata)) if match.metadata else ""
@@ -106,23 +106,25 @@ def _describe_passage(
     score = match.score if match.rerank_score is None else match.rerank_score
     if score is not None and isfinite(score):
         row["score"] = round(score, 4)
-    row["why"] = _explain_place(place, before, match, moved)
-    if shown := {name: _shorten(match.metadata[name]) for name in fields if name in match.metadata}:
+    row["why"] = _explain_place(place, plain_place, match, move_reason)
+    if shown := {
+        name: _shorten_value(match.metadata[name]) for name in fields if name in match.metadata
+    }:
         row["fields"] = shown
     return row
 
 
-def _explain_place(place: int, before: str, match: Match, moved: str) -> str:
+def _explain_place(place: int, plain_place: str, match: Match, move_reason: str) -> str:
     """Return why the passage is in this place: who found it, or why it moved."""
-    if before in ("", str(place)):
+    if plain_place in ("", str(place)):
         kinds = match.found_by or ("original",)
         names = ["the query" if kind == "original" else kind.replace("_", " ") for kind in kinds]
         return f"found by {' and '.join(names)}"
-    was = "new" if before == "new" else f"from place {before} to {place}"
-    return f"{was}: {moved}" if moved else was
+    move = "new" if plain_place == "new" else f"from place {plain_place} to {place}"
+    return f"{move}: {move_reason}" if move_reason else move
 
 
-def _shorten(value: Any) -> Any:
+def _shorten_value(value: Any) -> Any:
     """Return *value* as JSON can hold it. Long texts are cut."""
     if isinstance(value, (bool, int)) or value is None:
         return value
@@ -181,10 +183,13 @@ def _fit_rows(result: dict[str, Any], rows: Sequence[dict[str, Any]], max_tokens
         room -= max(over, 8)
 
 
-def _note_left_out(kept: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> dict[str, str]:
-    """Return a note on how many texts were cut and passages left out; empty if none were."""
-    cut = sum(row["text"] != text for row, text in zip(kept, texts, strict=False))
-    left = len(texts) - len(kept)
+def _note_left_out(shown_rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> dict[str, str]:
+    """Return a note on how many texts were cut and how many passages were left out.
+
+    It is empty if all *texts* are shown whole in *shown_rows*.
+    """
+    cut = sum(row["text"] != text for row, text in zip(shown_rows, texts, strict=False))
+    left = len(texts) - len(shown_rows)
     parts = [f"{cut} text{'' if cut == 1 else 's'} cut"] if cut else []
     if left:
         parts.append(f"{left} passage{'' if left == 1 else 's'} left out")
@@ -216,23 +221,23 @@ def _cut_rows(
         yield {**row, "text": text if tokens <= share else cut_text(text, share)}
 
 
-def _share_tokens(least: Sequence[int], wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many of the *room* tokens each text gets, in addition to its *least* number.
+def _share_tokens(least_sizes: Sequence[int], wanted_sizes: Sequence[int], room: int) -> list[int]:
+    """Return how many tokens each text gets: its least size, and a share of the *room* tokens.
 
     A short text gets what it needs. Longer texts share the remaining tokens equally.
     """
-    shares = list(least)
-    open_ = sorted(range(len(wanted)), key=lambda place: wanted[place])
+    shares = list(least_sizes)
+    open_ = sorted(range(len(wanted_sizes)), key=lambda place: wanted_sizes[place])
     for done, place in enumerate(open_):
         part = room // (len(open_) - done)
-        more = min(wanted[place] - least[place], part)
+        more = min(wanted_sizes[place] - least_sizes[place], part)
         shares[place] += more
         room -= more
     return shares
 
 
-def _note_cut_text(text: str, kept: str) -> dict[str, str]:
-    """Return a note that *text* was cut to *kept*; empty if it was not cut."""
-    if kept == text:
+def _note_cut_text(text: str, shown_text: str) -> dict[str, str]:
+    """Return a note that *text* was cut to *shown_text*; empty if it was not cut."""
+    if shown_text == text:
         return {}
     return {"cut": "The text is longer. Ask with a larger max_tokens for more of it."}

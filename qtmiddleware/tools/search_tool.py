@@ -65,7 +65,7 @@ class SearchTool:
         self.efforts = (
             tuple(EFFORTS) if function._context.components.has_model else tuple(EFFORTS)[:1]
         )
-        self.description = self._describe(about)
+        self.description = self._write_description(about)
         self._function = function
         self._arguments = dict(arguments or {})
         self.run, self.arun = self._make_callables()
@@ -105,7 +105,8 @@ class SearchTool:
             raise ToolFailure(f"{self.name} has no argument {display(unknown[0])}.")
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
 
-    def _describe(self, about: str) -> str:
+    def _write_description(self, about: str) -> str:
+        """Return the description of the tool. *about* says what the collection is about."""
         fields = f" Each result shows the fields {', '.join(self.fields)}." if self.fields else ""
         said = f" {about.strip().rstrip('.')}." if about.strip() else ""
         return (
@@ -160,18 +161,20 @@ class SearchTool:
     def _search(
         self, query: Any, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
     ) -> str:
+        """Search and return the result as JSON text."""
         if self._function.is_async:
             return run_in_background_loop(lambda: self._asearch(query, top_k, effort, max_tokens))
-        given, write = self._prepare(query, top_k, effort, max_tokens)
+        given, write = self._prepare_search(query, top_k, effort, max_tokens)
         return write(self._function.retrieve(query, **given))
 
     async def _asearch(
         self, query: Any = None, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
     ) -> str:
-        given, write = self._prepare(query, top_k, effort, max_tokens)
+        """Search asynchronously and return the result as JSON text."""
+        given, write = self._prepare_search(query, top_k, effort, max_tokens)
         return write(await self._function.aretrieve(query, **given))
 
-    def _prepare(
+    def _prepare_search(
         self, query: Any, top_k: Any, effort: Any, max_tokens: Any
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
         """Return the keyword arguments of the search, and a function that writes its result.

@@ -55,10 +55,12 @@ def _compile_pieces() -> Any:
 
 def count_tokens(text: str) -> int:
     """Return an estimate of the number of tokens in *text*, on the high side."""
-    return ceil(sum(_count_piece(it.lastgroup, it[0]) for it in _compile_pieces().finditer(text)))
+    return ceil(
+        sum(_estimate_tokens(it.lastgroup, it[0]) for it in _compile_pieces().finditer(text))
+    )
 
 
-def _count_piece(kind: str, piece: str) -> float:
+def _estimate_tokens(kind: str, piece: str) -> float:
     """Return the estimated number of tokens in *piece*, a match of the group *kind*."""
     length = len(piece)
     if kind == "word":
@@ -102,7 +104,7 @@ def _find_end(text: str, tokens: float) -> int:
     """Return how many characters of *text* fit into *tokens* tokens."""
     end = 0
     for piece in _compile_pieces().finditer(text):
-        size = _count_piece(piece.lastgroup, piece[0])
+        size = _estimate_tokens(piece.lastgroup, piece[0])
         if tokens < size:
             fixed, each = _RATES.get(piece.lastgroup, (tokens, 1.0))
             return end + max(0, int((tokens - fixed) / each))

@@ -45,9 +45,9 @@ from qtmiddleware.retrieval.responses.items import (
     describe_missing_text,
     estimate_chars,
     find_text_field,
+    format_item,
     holds_text,
     may_be_passage,
-    print_item,
     read_id,
     read_metadata,
     read_score,
@@ -220,7 +220,7 @@ def read_keys_and_scores(
 def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
     """Return an id made of the document's id, if any, NUL, and the item's text or printed form."""
     text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
-    return f"{read_id(item, options.id_field) or ''}\0{text or print_item(item)}"
+    return f"{read_id(item, options.id_field) or ''}\0{text or format_item(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:

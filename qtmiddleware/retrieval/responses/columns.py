@@ -282,18 +282,18 @@ def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, A
 
 
 def _find_texts(
-    holders: Sequence[Any], layout: _Layout, find_alone: Callable[[Any], str | None]
+    holders: Sequence[Any], layout: _Layout, read_single: Callable[[Any], str | None]
 ) -> list[str | None]:
     """Return the text under a usual name in each of *holders*.
 
-    *find_alone* reads the holders that do not have the *layout*.
+    *read_single* reads the holders that do not have the *layout*.
     """
     names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []
     for holder, fits in zip(holders, layout.check_fit(holders), strict=True):
         text = None
         if not fits:
-            text = find_alone(holder)
+            text = read_single(holder)
         elif is_packed:
             text = find_text(holder)
         else:

@@ -146,7 +146,7 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
     return bool(_measure_texts(item))
 
 
-def print_item(item: Any) -> str:
+def format_item(item: Any) -> str:
     """Return the printed form of an item that has neither id nor text.
 
     Scores and fractions are left out: they may say how well the item fits, and may differ between
@@ -386,7 +386,7 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     for path in (
         _find_score_paths(item) if score_field is None else _find_named_paths(item, score_field)
     ):
-        if _runs_code(type(item), str(path[-1])) or not is_number(get_path(item, path)):
+        if _runs_setter_code(type(item), str(path[-1])) or not is_number(get_path(item, path)):
             continue
         try:
             copied = replace_path(item, path, score)
@@ -609,7 +609,7 @@ def _to_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
-def _runs_code(class_: type, name: str) -> bool:
+def _runs_setter_code(class_: type, name: str) -> bool:
     """Return whether setting the attribute *name* runs code of the class.
 
     This code might change data that the copy shares with the original.

@@ -134,11 +134,11 @@ def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> li
     if needs_number and not any(is_number(value) for column in columns for value in column):
         return names
     places_by_name = {
-        "metadata": [place for place, column in enumerate(columns) if _are_all_of(column, Mapping)][
-            :1
-        ],
+        "metadata": [
+            place for place, column in enumerate(columns) if _are_instances(column, Mapping)
+        ][:1],
         "score": [place for place, column in enumerate(columns) if may_be_scores(column)][-1:],
-        "text": _choose_text(columns),
+        "text": _choose_text_column(columns),
     }
     for name, places in places_by_name.items():
         for place in places:
@@ -148,12 +148,12 @@ def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> li
     return names
 
 
-def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
+def _choose_text_column(columns: Sequence[Sequence[Any]]) -> list[int]:
     """Return the position of the column with the longest texts, in a list; empty if there is none.
 
     If no column reads like texts, the first column of strings after the id is used.
     """
-    places = [place for place, column in enumerate(columns) if _are_all_of(column, str)]
+    places = [place for place, column in enumerate(columns) if _are_instances(column, str)]
     text_places = [
         place for place in places if any(map(reads_like_text, filter(None, columns[place])))
     ]
@@ -162,7 +162,7 @@ def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
     return [place for place in places if place or len(columns) == 1][:1]
 
 
-def _are_all_of(column: Sequence[Any], class_: type) -> bool:
+def _are_instances(column: Sequence[Any], class_: type) -> bool:
     """Return whether all values of *column* are of *class_*. ``None`` is ignored.
 
     Returns false if there are no values.
