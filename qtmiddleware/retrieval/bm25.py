@@ -114,7 +114,7 @@ def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
 def count_terms(
     texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:
-    """Count the *wanted* terms in each text, and find the *wanted_pairs* in it.
+    """Return how often each text holds the *wanted* terms, and which *wanted_pairs* it holds.
 
     If the texts are long, only parts of them are counted (`MOST_READ`), which limits the time. In a
     text longer than `_READ` characters, pairs are searched only at the beginning.
@@ -241,9 +241,9 @@ def weigh_by_rarity(frequencies: Mapping[_Term, int], text_count: int) -> dict[_
 
 
 def read_windows(texts: Sequence[str]) -> Sequence[str]:
-    """Return the *texts*, or only parts of the long ones if all together are too long.
+    """Return the *texts*, shortened if together they have more than `MOST_READ` bytes.
 
-    The limit is `MOST_READ` bytes.
+    Only long texts are shortened. Parts from the beginning to the end of the text are kept.
     """
     if 4 * sum(map(len, texts)) <= MOST_READ:
         return texts

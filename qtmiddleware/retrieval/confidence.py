@@ -1,4 +1,4 @@
-"""Measure how sure a first result looks, compared with earlier results of the function.
+"""Measure how sure the first result of a question looks, compared with earlier questions.
 
 ==============  ======================================================================
 ``best_score``  The function's own score of its first passage.
@@ -8,7 +8,7 @@
 ==============  ======================================================================
 
 Each signal becomes its percentile among those of earlier questions, because no scale of scores
-holds for all functions. `python -m benchmarks.confidence` measures how much the signals tell.
+holds for all functions. `python -m benchmarks.confidence` measures how well the signals work.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores no
 
 
 class Standings:
-    """Remembers the signals of a function's latest questions. Thread-safe."""
+    """Remembers the signals of a function's latest questions, and judges results by them.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
@@ -105,7 +108,7 @@ class Standings:
 
 
 def _is_score_low(signals: Mapping[str, float], low_limit: float | None) -> bool:
-    """Return whether the best score is below the *low_limit* and the coverage is low too."""
+    """Return whether the best score is below *low_limit* and the coverage is low."""
     if low_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False
     return signals["best_score"] < low_limit and signals["coverage"] <= LEAST_COVERAGE

@@ -1,9 +1,9 @@
 """Fuse several rankings into one list.
 
 ================  ==================================================================================
-``anchored``      The weighted mean of the backend's scores. From the scores of each list the lowest
-                  one is subtracted; then they are stretched to the mean spread of all lists. A
-                  passage missing from a list gets that list's lowest score. A variant can therefore
+``anchored``      The weighted mean of the backend's scores. The lowest score of each list is subtracted,
+                  and the list is stretched to the mean spread of all lists. A passage missing from
+                  a list gets that list's lowest score. A variant can therefore
                   lift the passages that it found, but never lower the others.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
@@ -15,7 +15,7 @@
 Passages with equal keys are the same passage. If a list holds a passage several times, only its
 best place counts. If scores are missing, ``anchored`` and ``max`` fall back on ranks
 (``weighted_rrf``). Lists are always best first, so their order shows whether lower scores are
-better (Euclidean distance).
+better (as with distances).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class FusedPassage:
 
     Attributes:
         key: Identifies the passage.
-        item: The passage as the first list with it returned it. With ``max``, as the list with its
-            best score returned it.
+        item: The passage as returned by the first list that holds it; with ``max``, by the list in
+            which its score is best.
         score: The fused score. Higher is always better.
         sources: The rankings that found the passage: bit i is set for ranking i.
     """
@@ -119,8 +119,8 @@ class FusionResult:
     def question_ranking(self) -> Ranking | None:
         """The ranking whose scores were computed for the user's question.
 
-        In a conversation this is the ranking of the standalone form, unless it is empty. ``None``
-        if the question takes no part in the fusion, or if the lists are not merged.
+        In a conversation this is the ranking of the standalone form, unless that ranking is empty.
+        ``None`` if the question takes no part in the fusion, or if the lists are not merged.
         """
         if not self.fused.is_merged:
             return None
@@ -195,7 +195,7 @@ MOST_SPREADS: Final = 4.0
 def find_direction(rankings: Sequence[Ranking]) -> int:
     """Return 1 if lower scores are better in these rankings, -1 if higher scores are better.
 
-    The rankings are best first, so their scores show the direction. Returns 0 if they do not.
+    The rankings are best first, so their scores show the direction. Returns 0 if it is unclear.
     """
     up = down = 0
     for ranking in rankings:
@@ -207,7 +207,7 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
 
 
 def has_scores(rankings: Iterable[Ranking]) -> bool:
-    """Return whether every ranking has all its scores, sorted in the order of the passages.
+    """Return whether the scores of every ranking are complete and sorted.
 
     A function may rerank and still return the scores of its first search. Using those scores would
     undo its order.
@@ -216,7 +216,7 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
 
 
 def _are_scores_usable(scores: Sequence[float | None]) -> bool:
-    """Return whether no score is missing and *scores* are sorted, upwards or downwards."""
+    """Return whether no score is missing and *scores* are in ascending or descending order."""
     if None in scores:
         return False
     falls = not scores or scores[0] >= scores[-1]  # type: ignore[operator]
@@ -419,7 +419,7 @@ def _merge_by_own_method(
 def _add_gains(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
 ) -> dict[Key, FusedPassage]:
-    """Return each passage by key, with *floor* plus its gain in each list as its score.
+    """Return the passages by key. The score of a passage is *floor* plus its gain in each list.
 
     If a list holds a passage several times, only the best place counts.
     """

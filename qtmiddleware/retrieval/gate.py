@@ -4,8 +4,8 @@
 these signals, each of which means doubt if it is low:
 
 ==============  =================================================================================
-``lead``        How far the first score lies above the tenth, or above the last of fewer, in the
-                backend's own unit.
+``lead``        How far the first score lies above the tenth, or above the last if there are
+                fewer, in the backend's own unit.
 ``coverage``    The share of the question's words that the first three passages hold together, in
                 any of their forms.
 ``agreement``   How high the scores rank the passage that the question's words rank first, from 0
@@ -17,7 +17,7 @@ these signals, each of which means doubt if it is low:
                 words count in full here.
 ==============  =================================================================================
 
-If scores are missing, ranks replace them beside the words.
+If scores are missing, ranks are used in their place.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class Gate:
     the mean of the percentiles.
 
     The model is asked if doubt is above a threshold. At first, about the wanted share of the
-    queries exceeds the threshold. It rises with every call too many and falls with every call too
-    few, which keeps the call rate for any kind of results. Thread-safe.
+    queries exceeds the threshold. The threshold rises with every call too many and falls with
+    every call too few, so the call rate stays near the target. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -211,8 +211,8 @@ class Gate:
 class Percentiles:
     """Computes the percentile of a number among the latest `MAX_OBSERVED` numbers.
 
-    *expected* is the range from which evenly spread numbers are assumed at first. The assumption
-    counts less with every number observed.
+    If a range *expected* is given, the numbers are at first assumed to be evenly spread over this
+    range. The assumption counts less with every number observed.
     """
 
     def __init__(self, expected: tuple[float, float] | None = None) -> None:

@@ -219,9 +219,9 @@ def settle_terms(
 ) -> tuple[list[Term], list[str]]:
     """Return the *terms* whose meaning is certain, and a note on each of the other terms.
 
-    The texts decide between the meanings of an uncertain term. Of the texts that hold a meaning,
-    the text with the most of the question's other *keywords* counts. The meaning with the most
-    keywords is used, unless there is a tie or no keyword at all.
+    The texts decide on an uncertain term: it gets the meaning that occurs in the text with the most
+    of the question's other *keywords*. If there is a tie, or if no text with a meaning holds a
+    keyword, the term is not used.
 
     Args:
         terms: The terms of the question.
@@ -276,10 +276,7 @@ def _count_keywords_with_form(
     *,
     match_case: bool = False,
 ) -> int:
-    """Return how many of *other_keywords* the best text holds.
-
-    Only texts that hold any of *forms* are counted.
-    """
+    """Return the largest number of *other_keywords* in a text that holds any of *forms*."""
     holding = [
         text
         for text in texts
@@ -374,13 +371,9 @@ def find_form(form: str, text: str, *, match_case: bool = False) -> list[int]:
 
 @lru_cache(maxsize=1_024)
 def _compile_form(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
-    """Return what is needed to search texts for *form*.
+    """Return a piece of *form*, whether its case counts, and a pattern for the whole form.
 
-    Returns:
-        A piece of the form: a text without the piece cannot hold the form, which saves most
-            searches with the pattern.
-        Whether the case of the piece counts.
-        The pattern for the form.
+    A text without the piece cannot hold the form, which saves most searches with the pattern.
     """
     exact = frozenset(_WORD.findall(form)) if match_case else _find_exact_words(form)
     parts = re.split(r"(\w+)", form)
@@ -432,7 +425,8 @@ def _write_gap(gap: str) -> str:
 def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
     """Return whether *question* holds *form* from *start* to *end*.
 
-    The folded words must already be equal. Case, gaps and neighbouring characters are checked here.
+    The folded words must already be equal. This function checks the case, the gaps and the
+    neighbouring characters.
     """
     exact, excerpt = _find_exact_words(form), question[start:end]
     form_parts, question_parts = re.split(r"(\w+)", form), re.split(r"(\w+)", excerpt)

@@ -1,8 +1,8 @@
 """Rerank the passages of a list by the words that they hold.
 
 The question's own words count as `question_words` describes, and only if a passage holds clearly
-more of them than the function's own first passage. A model's words are new to every function. A
-model's words, and all words if the settings fix their weight, are scored as one sum of BM25
+more of them than the function's own first passage. The words of
+a model, and all words if the settings fix their weight, are scored as one sum of BM25
 (`score_by_keywords`).
 """
 
@@ -73,8 +73,8 @@ class _WordEvidence:
         weight: The factor on each candidate's own score.
         strength: How much words count in all, from 0 to 1.
         reason: The reason for this strength, as a sentence.
-        coverage: The share of the question's words that each candidate holds. If given, a passage
-            leaves the original first places only for a passage that holds clearly more.
+        coverage: The share of the question's words that each candidate holds. If it is
+            not empty, a passage leaves the first places only for a passage with clearly more words.
         joint_coverage: The share of the question's words that the first `LEADING` candidates hold
             together.
     """
@@ -273,8 +273,8 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
     strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`), limited to the range from 0 to
     1. The lead is the largest *coverage* of any passage minus the coverage of the first one.
 
-    If *is_whole*, the list is the whole collection and the strength is multiplied by `WHOLE`. It
-    stays full if one passage holds every word and the first one holds at most half of them.
+    If *is_whole*, the list is the whole collection and the strength is multiplied by `WHOLE`. The
+    strength stays full if one passage holds every word and the first one at most half of them.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
@@ -334,10 +334,11 @@ def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: li
 
 
 def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
-    """Return the weight of a model's words, and the reason if it is lower than usual, else ``""``.
+    """Return the weight of a model's words, and the reason if the weight is lower than usual.
 
-    Words count less if *original_scores*, those of the question's own list, are reciprocal ranks: a
-    function that fuses lists by rank gains less from words.
+    The reason is ``""`` for the usual weight. Words count less if *original_scores*, the scores of
+    the question's own list, are reciprocal ranks: a function that fuses lists by rank gains less
+    from words.
     """
     scores = [score for score in original_scores if score is not None]
     if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
@@ -353,7 +354,7 @@ def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
     """Return whether *scores*, best first, come from reciprocal rank fusion of one or two lists.
 
     Every score is then 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
-    since its passages are seldom in both lists. Any k is recognised, but no weights. Returns false
+    since its passages are seldom in both lists. Any k is recognised, but weighted lists are not. Returns false
     for few scores and for round scores, which prove nothing: 0.7 is 1 / 2 + 1 / 5.
     """
     lower = scores[len(scores) // 2 :]
@@ -384,10 +385,10 @@ def _is_sum_of_reciprocals(score: float) -> bool:
 def add_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
-    """Return each score plus the *share* that words add.
+    """Return for each passage its weighted score plus the *share* that words add.
 
     sum = weight x (score - lowest) / spread + share. Higher *scores* are better. *spread* is how
-    far apart such scores usually lie. If it is 0, all scores are equal and do not count.
+    far apart scores of this kind usually lie. If it is 0, all scores are equal and do not count.
     """
     low = min(scores, default=0.0)
     # Dividing by a smaller number could give infinity.

@@ -376,7 +376,10 @@ class _QuestionDemands:
     def match_constraints(
         self, name: str, column: _Column, constraints: Sequence[str]
     ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) for each of *constraints* on the field *name*."""
+        """Yield (demand, note, shares) for each of *constraints* on the field *name*.
+
+        `match_field` describes these tuples.
+        """
         for label, _, text in (constraint.partition(":") for constraint in constraints):
             if not self._is_same_label(label, name):
                 continue
@@ -397,7 +400,10 @@ class _QuestionDemands:
         return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) if the question names values of the field in words."""
+        """Yield (demand, note, shares) if the question names values of the field in words.
+
+        `match_field` describes these tuples.
+        """
         is_number = column.kind == "numbers"
         if is_number and not any(
             self._find_stem(word) in self._stems for word in split_tokens(name.replace("_", " "))

@@ -54,13 +54,9 @@ def build_result(
 ) -> tuple[Any, tuple[Match, ...]]:
     """Return the best passages of *ranked*, in the shape of the original's response and as matches.
 
-    The number of passages is:
-
-    - the number that the caller asked for
-    - the length of the longest list, if the caller's number is unknown
-    - all passages, with ``concat``
-    - never less than the plain call returns. If the plain call returns fewer than were asked for,
-      all of its passages are included.
+    The result has as many passages as the caller asked for, or as the longest list if that number
+    is unknown. With ``concat`` it has all passages. It never has fewer passages than the plain call
+    returns. If the plain call returns fewer than were asked for, all of its passages are included.
 
     Args:
         results: The responses that were read, the original's first.
@@ -235,10 +231,10 @@ def _find_missing_places(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[in
 
 
 def make_strictly_falling(scores: Sequence[float]) -> list[float]:
-    """Return *scores*, highest first, without equal scores.
+    """Return *scores* sorted from the highest down, each lower than the one before.
 
-    Each score is at least about a millionth lower than the score before it. The input may be in any
-    order, for example after reranking.
+    Equal scores are lowered by about a millionth. *scores* may be in any order, for example after
+    reranking.
     """
     falling: list[float] = []
     for score in sorted(scores, reverse=True):
@@ -320,9 +316,9 @@ def _choose_template(results: Sequence[SearchResult]) -> SearchResult:
 
 
 def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
-    """Return a response in the shape of that of *template*, with *items*.
+    """Return a response with *items*, in the shape of the response in *template*.
 
-    If *items* are those of *template*, its own response is returned.
+    If the template has the same items, its own response is returned.
     """
     template_items = template.ranking.items
     if len(items) == len(template_items) and all(map(is_, items, template_items)):

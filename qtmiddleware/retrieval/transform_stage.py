@@ -71,8 +71,8 @@ class TransformStage:
     def recall(self, *, counts: bool = True) -> Transformation | None:
         """Return the transformation that this process remembers; ``None`` if there is none.
 
-        With *counts*, the cache counts a hit or a miss. It is false if the same question looks
-        again.
+        *counts* is whether the cache counts this look-up as a hit or a miss. It is false for the
+        second look-up of a question.
         """
         remembered = None if self._key is None else self._cache.local.get(self._key, counts=counts)
         if remembered is not None:

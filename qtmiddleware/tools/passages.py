@@ -115,7 +115,7 @@ def _describe_passage(
 
 
 def _explain_place(place: int, plain_place: str, match: Match, move_reason: str) -> str:
-    """Return why the passage is in this place: who found it, or why it moved."""
+    """Return which searches found the passage, or why it moved to this *place*."""
     if plain_place in ("", str(place)):
         kinds = match.found_by or ("original",)
         names = ["the query" if kind == "original" else kind.replace("_", " ") for kind in kinds]
@@ -125,7 +125,7 @@ def _explain_place(place: int, plain_place: str, match: Match, move_reason: str)
 
 
 def _shorten_value(value: Any) -> Any:
-    """Return *value* as JSON can hold it. Long texts are cut."""
+    """Return *value* in a form that JSON can hold, cut if it is a long text."""
     if isinstance(value, (bool, int)) or value is None:
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Make a tool of a wrapped function: its name, description, schema, and two callables."""
+"""Turn a wrapped function into a tool: its name, description, schema, and two callables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Read the fields of a whole list of items, faster than item by item.
 
-The result is the same. Field names are looked up once, in the first item. Items with another layout
+The results are equal to those of reading each item. Field names are looked up once, in the first item. Items with another layout
 than the first item are read one by one.
 """
 
@@ -45,7 +45,7 @@ _NODE_CONTENT = Names(("_node_content",))
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _Layout:
-    """The fields of the first item in a list, to read all items with the same fields quickly.
+    """The fields of the first item in a list. Other items with these fields are read quickly.
 
     Attributes:
         class_: The class of the items.

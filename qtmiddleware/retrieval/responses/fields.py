@@ -219,7 +219,7 @@ def to_number(value: Any) -> float | None:
 
 
 def build_like(container: Any, values: Sequence[Any]) -> Any:
-    """Return *values* in a tuple, array or list, whichever *container* is.
+    """Return *values* in a tuple, array or list: the same kind of container as *container*.
 
     An array keeps its type if the type can hold the values.
     """

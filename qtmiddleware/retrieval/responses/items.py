@@ -376,8 +376,8 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
 def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     """Return a copy of *item*, of the same type, with *score* as its score.
 
-    *item* itself stays unchanged. It is returned if it has no score to replace or cannot be copied,
-    such as a row of a database.
+    *item* itself stays unchanged. If *item* has no score to replace or cannot be copied, such as a
+    row of a database, it is returned.
     """
     if read_score(item, score_field) == score or find_kind(type(item)) is ROW:
         return item
@@ -404,7 +404,7 @@ def to_namespace(value: Any) -> str:
 
 
 def _is_pair_with_id(item: Any) -> bool:
-    """Return whether *item* is a pair whose first value is not a text, such as an id."""
+    """Return whether *item* is a pair whose first value is an id or a document, not a text."""
     return find_kind(type(item)) is PLAIN and not (
         isinstance(item[0], str) and reads_like_text(item[0])
     )

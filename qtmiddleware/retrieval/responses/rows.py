@@ -72,10 +72,11 @@ def is_pair(row: Sequence[Any]) -> bool:
 
 
 def name_places(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
-    """Return *items*, each as a `PlainRow` if their values can be named.
+    """Return *items* as `PlainRow` objects if their values can be named, else unchanged.
 
-    This requires plain tuples or lists of one type and length that are not all (id, score) pairs. A
-    position that the user named in *fields*, such as ``"2"``, keeps this name.
+    Values can be named if the items are plain tuples or lists of one type and length, and not all
+    of them are (id, score) pairs. A position that the user named in *fields*, such as ``"2"``,
+    keeps this name.
     """
     classes = set(map(type, items))
     if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
