@@ -132,7 +132,7 @@ def count_terms(
     }
     full_texts = [text or "" for text in texts]
     text_terms = []
-    for text, window in zip(full_texts, read_windows(full_texts), strict=True):
+    for text, window in zip(full_texts, shorten_texts(full_texts), strict=True):
         runs: Sequence[str] = ()
         plain = window.encode("utf-8", "surrogatepass")
         if not window.isascii():
@@ -240,7 +240,7 @@ def weigh_by_rarity(frequencies: Mapping[_Term, int], text_count: int) -> dict[_
     }
 
 
-def read_windows(texts: Sequence[str]) -> Sequence[str]:
+def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
     """Return the *texts*, shortened if together they have more than `MOST_READ` bytes.
 
     Only long texts are shortened. Parts from the beginning to the end of the text are kept.

@@ -1,10 +1,10 @@
 """Fuse several rankings into one list.
 
 ================  ==================================================================================
-``anchored``      The weighted mean of the backend's scores. The lowest score of each list is subtracted,
-                  and the list is stretched to the mean spread of all lists. A passage missing from
-                  a list gets that list's lowest score. A variant can therefore
-                  lift the passages that it found, but never lower the others.
+``anchored``      The weighted mean of the backend's scores. The lowest score of each list is
+                  subtracted, and the list is stretched to the mean spread of all lists. A passage
+                  missing from a list gets that list's lowest score. A variant can therefore lift
+                  the passages that it found, but never lower the others.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
 ``weighted_rrf``  Reciprocal rank fusion with the gain of each list multiplied by its weight.

@@ -354,8 +354,8 @@ def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
     """Return whether *scores*, best first, come from reciprocal rank fusion of one or two lists.
 
     Every score is then 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
-    since its passages are seldom in both lists. Any k is recognised, but weighted lists are not. Returns false
-    for few scores and for round scores, which prove nothing: 0.7 is 1 / 2 + 1 / 5.
+    since its passages are seldom in both lists. Any k is recognised, but weighted lists are not.
+    Returns false for few scores and for round scores, which prove nothing: 0.7 is 1 / 2 + 1 / 5.
     """
     lower = scores[len(scores) // 2 :]
     if (

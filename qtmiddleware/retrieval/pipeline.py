@@ -192,7 +192,7 @@ def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
 
 
 def _run_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
-    """Run *flow* and return its result as a list of one, in the form of `gather_flows`."""
+    """Run *flow* and return its result in a list, as `gather_flows` does for several flows."""
     return [(yield from flow)]
 
 
@@ -512,9 +512,10 @@ class _Pipeline:
         return results
 
     def _note_refused_words(self) -> None:
-        """Remember that the function rejects keyword searches, if it rejected this one as such.
+        """Remember that the function rejects keyword searches, if it has just rejected one.
 
-        A function that also rejected the number of passages may accept keyword searches.
+        A function that also rejected the number of passages may accept keyword searches, so this is
+        not remembered.
         """
         error, learned = self._words_error, self.learned
         # A function that rejected the number of passages would have rejected any search.
@@ -535,7 +536,8 @@ class _Pipeline:
     ) -> Sequence[SearchResult]:
         """Return *results* with their scores in the direction of the original's scores.
 
-        Higher scores are better in *results*. If lower is better in the original, they are negated.
+        Higher scores are better in *results*. The scores are negated if lower is better in the
+        original.
         """
         direction = find_direction([original_result.ranking]) or (
             1 if self.learned.lower_is_better else -1

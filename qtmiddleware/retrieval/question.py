@@ -85,9 +85,9 @@ class Question:
         """Return the *prompts* with dates added, if the query depends on today."""
         return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
 
-    def _limit_calls(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
-        """Return as many *prompts* as the call limit allows after *spent* calls."""
-        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
+    def _limit_calls(self, prompts: tuple[Prompt, ...], calls_made: int = 0) -> tuple[Prompt, ...]:
+        """Return as many *prompts* as the call limit allows after *calls_made* calls."""
+        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - calls_made)]
 
     def cache_key(self, model: str) -> Hashable:
         """Return the key of the transformation in the cache.
@@ -137,7 +137,7 @@ class Question:
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
         prompts = self._limit_calls(
-            build_prompts(self._settings, self.query, (), self._facts), spent=1
+            build_prompts(self._settings, self.query, (), self._facts), calls_made=1
         )
         self.prompts = self._add_anchors(prompts)
         return bool(self.prompts)

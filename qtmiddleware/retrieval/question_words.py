@@ -34,7 +34,7 @@ from qtmiddleware.retrieval.bm25 import (
     TextTerms,
     compile_patterns,
     normalise_scores,
-    read_windows,
+    shorten_texts,
     strip_plural,
     sum_gains,
     weigh_by_rarity,
@@ -216,7 +216,7 @@ def find_words(
     splitting them into words. Only parts of long texts are read (see `MOST_READ`). Lengths are
     those of the folded texts.
     """
-    folded = [_fold_text(text) for text in read_windows([text or "" for text in texts])]
+    folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
     begins = list(accumulate([length + 2 for length in lengths], initial=1))
     joined = f" {'  '.join(folded)} "
@@ -234,7 +234,7 @@ def _find_places(
 ) -> list[dict[str, list[_Place]]]:
     """Return for each text the places in *joined* of every form of the *terms*.
 
-    *ends* holds the place in *joined* at which each text has ended.
+    *ends* holds for each text the offset in *joined* at which the text has ended.
     """
     all_terms, find = frozenset(terms), joined.find
     places_by_text: list[dict[str, list[_Place]]] = [{} for _ in ends]
@@ -442,7 +442,7 @@ def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]
 def _find_neighbours(
     question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
 ) -> Set[Pair]:
-    """Return the question's pairs of words that are also neighbours, in this order, in one text."""
+    """Return the question's pairs of words that are neighbours in one text, in the same order."""
     if len(text_places) < 2:
         return frozenset()
     return frozenset(

@@ -185,10 +185,10 @@ class Request:
     def width(self) -> int | None:
         """How many passages a search asks for; ``None`` to ask for as many as the caller does.
 
-        A search asks for more than the caller to have candidates to rerank. If passages are long,
-        it asks for fewer: together they should have at most `KeywordEvidenceSettings.max_chars`
-        characters. If no passage ever held a text, it asks for no more than the caller, unless
-        variants are fused.
+        A search asks for more passages than the caller does, so that there are candidates to
+        rerank. If passages are long, the search asks for fewer: together they should have at most
+        `KeywordEvidenceSettings.max_chars` characters. If no passage ever held a text, the search
+        asks for no more than the caller, unless variants are fused.
         """
         options, chars = self.settings.keyword_evidence, self.learned.passage_chars
         return self._find_width(

@@ -94,13 +94,13 @@ def build_variants(
     terms = find_terms(keywords)
     variants: list[Variant] = []
     for row, kind_texts in texts.items():
-        topic = 1.0 if row.variant == STANDALONE else _measure_topic(kind_texts, terms)
+        topic = 1.0 if row.variant == STANDALONE else _measure_relevance(kind_texts, terms)
         weight = getattr(options.weights, row.name) / len(kind_texts) * topic
         variants += [Variant(row.variant, text, weight) for text in kind_texts]
     return tuple(variants), tuple(notes)
 
 
-def _measure_topic(texts: Sequence[str], terms: Set[str]) -> float:
+def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
     """Return how closely *texts* match a question with these *terms*, from 0 to 1.
 
     Returns 1 if the question has fewer than `TELLING` terms.

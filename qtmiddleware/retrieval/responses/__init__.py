@@ -1,8 +1,8 @@
 """Read the passages of any response, and write them back in exactly the same shape.
 
-No vendor is named in this package. A response has its items in an envelope or in columns. An
-envelope is a path of fields that ends in a list, and is recognised by the names of these fields.
-Items are recognised by their type.
+A response is recognised by its fields, not by its vendor. Its items are in an envelope or in
+columns. An envelope is a path of fields that ends in a list, and is recognised by the names of
+these fields. Items are recognised by their type.
 """
 
 from __future__ import annotations
@@ -57,7 +57,12 @@ from qtmiddleware.retrieval.responses.items import (
     suggest_score_field,
     to_namespace,
 )
-from qtmiddleware.retrieval.responses.rows import PlainRow, get_raw, name_places, reads_like_text
+from qtmiddleware.retrieval.responses.rows import (
+    PlainRow,
+    get_raw,
+    name_row_values,
+    reads_like_text,
+)
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
 __all__ = [
@@ -180,7 +185,7 @@ def read_response(
     items = shape.items(response)
     if not is_list(items):
         raise shape_error(items, "read= must return a list of items, not")
-    items = name_places(items, (options.id_field, options.text_field, options.score_field))
+    items = name_row_values(items, (options.id_field, options.text_field, options.score_field))
     keys, scores = read_keys_and_scores(response, items, options)
     return SearchResult(Ranking(variant, keys, scores, items, initial or {}), shape, response)
 
@@ -325,7 +330,7 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
             isinstance(item, str) and reads_like_text(item) for item in items
         )
     try:
-        return may_be_passage(name_places(items)[0], options.text_field, options.id_field)
+        return may_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
     except Exception:
         # Reading an item may raise anything.
         return False

@@ -1,7 +1,7 @@
 """Read the fields of a whole list of items, faster than item by item.
 
-The results are equal to those of reading each item. Field names are looked up once, in the first item. Items with another layout
-than the first item are read one by one.
+The results are equal to those of reading each item. Field names are looked up once, in the first
+item. Items with another layout than the first item are read one by one.
 """
 
 from __future__ import annotations

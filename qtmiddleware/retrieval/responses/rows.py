@@ -71,7 +71,7 @@ def is_pair(row: Sequence[Any]) -> bool:
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
 
-def name_places(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
+def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
     """Return *items* as `PlainRow` objects if their values can be named, else unchanged.
 
     Values can be named if the items are plain tuples or lists of one type and length, and not all
