@@ -51,7 +51,10 @@ class Learned:
     problem: str = ""
 
     def record_problem(self, problem: str) -> None:
-        """Remember *problem*, unless an earlier problem is known, which is usually the cause."""
+        """Remember *problem*, unless an earlier problem is known.
+
+        The earlier problem is usually the cause of the later one.
+        """
         self.problem = self.problem or problem
 
     def record_passages(self, items: Sequence[Any]) -> None:

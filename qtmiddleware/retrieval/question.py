@@ -224,7 +224,7 @@ def record_cost(trace: Trace, reply: Reply) -> None:
 
 
 def _find_error(outcome: Outcome) -> ModelError | None:
-    """Return why *outcome* has no reply, as a `ModelError`; ``None`` if it has a reply."""
+    """Return the error in *outcome* as a `ModelError`; ``None`` if there is a reply."""
     if outcome.late:
         return ModelError("timeout")
     if outcome.error is None or isinstance(outcome.error, ModelError):

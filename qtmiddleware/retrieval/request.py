@@ -295,9 +295,9 @@ def describe_page(argument: str) -> str:
 
 
 def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
-    """Return why *query* cannot be used; ``None`` if it can.
+    """Return the problem that makes *query* unusable; ``None`` if the query can be used.
 
-    A query cannot be used if it is not text, too long or blank.
+    A query is unusable if it is not text, too long or blank.
     """
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)

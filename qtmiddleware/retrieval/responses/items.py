@@ -319,7 +319,7 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
 
 
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
-    """Return what is wrong with *items* without texts, and how to fix it, as two clauses.
+    """Return the problem with *items* that have no texts, and its fix, as two clauses.
 
     The clauses may name a field whose values read like texts, but never quote any content.
     """
@@ -473,7 +473,7 @@ def _read_scores(item: Any) -> Iterable[Any]:
 
 
 def _read_named_field(item: Any, name: str) -> Iterator[Any]:
-    """Return the values of the field *name*, which the user chose.
+    """Return the values of *item* under the field *name*, which the user chose.
 
     The field is searched in the metadata, then in the object with the item's own fields, then in
     the item.

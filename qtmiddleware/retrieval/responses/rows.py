@@ -92,10 +92,10 @@ def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> 
 
 
 def _build_key(row: Sequence[Any]) -> str:
-    """Return the row's id and texts, joined by NUL, as the key of the row.
+    """Return a key for the row: its id and its texts, joined by NUL.
 
-    If the row does not begin with an id, the id is empty. All texts are used, since any of them may
-    be the passage.
+    If the row does not begin with an id, the id in the key is empty. All texts are used, since any
+    of them may be the passage.
     """
     id_ = str(row[0]) if is_id(row[0]) else ""
     texts = [
