@@ -153,7 +153,7 @@ def measure_before(scores: Sequence[float], texts: Sequence[str | None], keyword
     from math import log2
 
     from qtmiddleware.retrieval.bm25 import count_terms, find_terms
-    from qtmiddleware.retrieval.gate import LEADING, _measure_heights, measure_signals
+    from qtmiddleware.retrieval.gate import LEADING, _scale_scores_or_ranks, measure_signals
     from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 
     signals = measure_signals(scores, [], "")
@@ -161,7 +161,7 @@ def measure_before(scores: Sequence[float], texts: Sequence[str | None], keyword
     if not terms or not any(read):
         return signals
     held = set().union(*(text.counts for text in count_terms(read[:LEADING], terms)))
-    heights = _measure_heights(scores[: len(read)], len(read))
+    heights = _scale_scores_or_ranks(scores[: len(read)], len(read))
     words = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
     joint = [
         (1.0 - SHARE_OF_WORDS) * one + SHARE_OF_WORDS * other

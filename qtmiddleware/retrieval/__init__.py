@@ -1,1 +1,1 @@
-"""The flow of a query and its stages: request, model, searches, responses, fusion, evidence."""
+"""The flow of a query, from the request to the result, and the stages of this flow."""

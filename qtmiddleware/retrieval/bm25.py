@@ -1,7 +1,7 @@
-"""BM25 over the candidates alone: how often each text holds words, and the worth of each word.
+"""Score texts by the words of a question with BM25, without an index.
 
 Source: Robertson and Zaragoza (2009), with pairs of neighbouring words as further terms (Metzler
-and Croft, 2005). Frequencies are counted in the candidates, so no index and no call are needed.
+and Croft, 2005). Word frequencies are counted in the candidates themselves.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ _SPACED: Final = bytes(
 
 
 class _Patterns(NamedTuple):
-    """The patterns that find words in a text that is not only ASCII.
+    """Regular expressions that find words in texts with characters outside ASCII.
 
     Attributes:
         word: A word.
-        unspaced: Characters of scripts without spaces, in which every pair of neighbours is a
-            "word".
-        runs: The same in a group, to split such runs off.
-        punctuation: Characters outside ASCII that belong to no word, in UTF-8. Most English texts
+        unspaced: A run of characters in a script without spaces. Every pair of neighbouring
+            characters of the run is a "word".
+        runs: A run of `unspaced` characters as a capturing group, so that ``re.split`` keeps the
+            run.
+        punctuation: A character outside ASCII that belongs to no word, in UTF-8. Most English texts
             have no other characters outside ASCII.
     """
 
@@ -57,7 +58,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def compile_patterns() -> _Patterns:
-    """Return the patterns, compiled once."""
+    """Return the patterns that find words. They are compiled at the first call."""
     # Vowel signs and other marks belong to their word, though \w does not match them.
     marks = "".join(
         sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M"
@@ -87,8 +88,8 @@ class TextTerms(NamedTuple):
 
     Attributes:
         counts: How often the text holds each term.
-        length: How many words it has in all.
-        pairs: The pairs of terms that stand side by side in it.
+        length: The number of words in the text.
+        pairs: The pairs of terms that are neighbours in the text.
     """
 
     counts: Mapping[str, int]
@@ -97,12 +98,15 @@ class TextTerms(NamedTuple):
 
 
 def find_terms(keywords: str) -> frozenset[str]:
-    """Return the terms of the *keywords*: their words in the form in which words are compared."""
+    """Return the distinct words of *keywords*, casefolded and without a plural s."""
     return frozenset(map(strip_plural, set(_split_words(keywords))))
 
 
 def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
-    """Return the terms of the *keywords* and their neighbouring pairs, each once, in order."""
+    """Return the terms of *keywords* and the pairs of neighbouring terms.
+
+    Both are in order and without repeats.
+    """
     terms = list(map(strip_plural, _split_words(keywords)))
     return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
 
@@ -110,10 +114,10 @@ def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
 def count_terms(
     texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:
-    """Return for each text how often it holds each *wanted* term, and which *wanted_pairs*.
+    """Return how often each text holds the *wanted* terms, and which *wanted_pairs* it holds.
 
-    Each text is read once. Of long texts only parts are counted (`MOST_READ`), so that time does
-    not grow with length, and pairs are looked for at the beginning.
+    If the texts are long, only parts of them are counted (`MOST_READ`), which limits the time. In a
+    text longer than `_READ` characters, pairs are searched only at the beginning.
     """
     forms = {
         form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term
@@ -128,7 +132,7 @@ def count_terms(
     }
     full_texts = [text or "" for text in texts]
     text_terms = []
-    for text, window in zip(full_texts, read_windows(full_texts), strict=True):
+    for text, window in zip(full_texts, shorten_texts(full_texts), strict=True):
         runs: Sequence[str] = ()
         plain = window.encode("utf-8", "surrogatepass")
         if not window.isascii():
@@ -170,9 +174,9 @@ def count_terms(
 def _find_pairs_at_beginning(
     text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted_pairs: Set[Pair]
 ) -> Set[Pair]:
-    """Return those of the *wanted_pairs* that stand at the beginning of *text*.
+    """Return the *wanted_pairs* that the first `_READ` characters of *text* hold.
 
-    The text is read only if both words of a pair were counted.
+    The text is read only if *counts* holds both words of any pair.
     """
     if not any(term in counts and next_term in counts for term, next_term in wanted_pairs):
         return frozenset()
@@ -180,7 +184,7 @@ def _find_pairs_at_beginning(
 
 
 def weigh_terms(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
-    """Return the gain of each term in the BM25 scores of the texts that hold it.
+    """Return for each term its gain in the BM25 score of every text that holds the term.
 
     gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
@@ -199,7 +203,10 @@ def weigh_terms(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
 
 
 def weigh_pairs(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
-    """Return the gain of each pair in the scores of the texts that hold it: `PAIR` x idf."""
+    """Return for each pair its gain in the score of every text that holds the pair.
+
+    gain = `PAIR` x idf.
+    """
     idf = weigh_by_rarity(
         Counter([pair for text in text_terms for pair in text.pairs]), len(text_terms)
     )
@@ -211,9 +218,9 @@ def weigh_pairs(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
 
 
 def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: int) -> list[float]:
-    """Return the sum of the *gains* from these *terms* or pairs for each of *text_count* texts.
+    """Return for each of *text_count* texts the sum of the *gains* of these *terms* or pairs.
 
-    The sum is above 0 for a text that holds any of them.
+    The sum is 0 for a text that holds none of the terms, and above 0 for every other text.
     """
     sums = [0.0] * text_count
     for term in terms:
@@ -223,17 +230,21 @@ def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: 
 
 
 def weigh_by_rarity(frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term, float]:
-    """Return the idf of each term, given how many of *text_count* texts hold it.
+    """Return the idf (inverse document frequency) of each term.
 
-    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)).
+    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)), where df is the number of texts with the
+    term, as given in *frequencies*.
     """
     return {
         term: log(1.0 + (text_count - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()
     }
 
 
-def read_windows(texts: Sequence[str]) -> Sequence[str]:
-    """Return the *texts* as far as they are read: whole, or parts of the long ones if too long."""
+def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
+    """Return the *texts*, shortened if together they have more than `MOST_READ` bytes.
+
+    Only long texts are shortened. Parts from the beginning to the end of the text are kept.
+    """
     if 4 * sum(map(len, texts)) <= MOST_READ:
         return texts
     sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
@@ -249,19 +260,22 @@ def read_windows(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _cut_windows(text: str, width: int) -> list[str]:
-    """Return `WINDOWS` parts of *text*, each of *width* characters."""
+    """Return `WINDOWS` parts of *text*, evenly spread, each *width* characters long."""
     starts = [(len(text) - width) * window // (WINDOWS - 1) for window in range(WINDOWS)]
     return [text[start : start + width] for start in starts]
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the casefolded words of *text*; in scripts without spaces, all pairs of neighbours."""
+    """Return the casefolded words of *text*.
+
+    In scripts without spaces, every pair of neighbouring characters is a word.
+    """
     words, runs = _split_words_and_runs(text)
     return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
 
 def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
-    """Return the casefolded words of *text*, and apart from them its runs without spaces."""
+    """Return the casefolded words of *text*, and separately its runs in scripts without spaces."""
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []
     word, unspaced, *_ = compile_patterns()
@@ -272,9 +286,9 @@ def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
 
 
 def _count_form(runs: str, form: str) -> int:
-    """Return how often *form*, one or two characters, stands in *runs*.
+    """Return how often *form*, of one or two characters, occurs in *runs*.
 
-    Two equal characters may overlap with themselves: they stand twice in a row of three.
+    Overlapping occurrences count: a form of two equal characters occurs twice in a row of three.
     """
     if len(form) == 2 and form[0] == form[1]:
         runs = runs.replace(form[0], f"{form[0]} {form[0]}")
@@ -282,17 +296,17 @@ def _count_form(runs: str, form: str) -> int:
 
 
 def strip_plural(word: str) -> str:
-    """Return *word* without a plural's last letter, if that is safe in every language of the lists.
+    """Return *word* without a plural s, if removing the s is safe in every supported language.
 
-    "dogs" meets "dog"; "bus" and "class" stay.
+    ``dogs`` becomes ``dog``; ``bus`` and ``class`` stay.
     """
     return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
 
 
 def normalise_scores(scores: Sequence[float]) -> list[float]:
-    """Return *scores* above their lowest, scaled by `MEANS` times their mean; 0 if all are equal.
+    """Return (score - lowest) / (`MEANS` x (mean - lowest)) for each of *scores*.
 
-    No result is above `MOST`.
+    No result is above `MOST`. If all scores are equal, every result is 0.
     """
     low, high = min(scores), max(scores)
     # Scores that differ only by rounding are equal.

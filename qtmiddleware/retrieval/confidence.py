@@ -1,14 +1,14 @@
-"""How sure a first result looks, compared with earlier results of the same function.
+"""Measure how sure the first result of a question looks, compared with earlier questions.
 
 ==============  ======================================================================
 ``best_score``  The function's own score of its first passage.
-``lead``        How far that score is ahead of the tenth, or of the last of fewer.
+``lead``        How far that score is ahead of the tenth, or of the last if there are fewer.
 ``coverage``    The share of the question's content words that the first three passages
                 hold together.
 ==============  ======================================================================
 
 Each signal becomes its percentile among those of earlier questions, because no scale of scores
-holds for all functions. `python -m benchmarks.confidence` measures how much the signals tell.
+holds for all functions. `python -m benchmarks.confidence` measures how well the signals work.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores no
 
 
 class Standings:
-    """Remembers the signals of a function's latest questions. Thread-safe."""
+    """Remembers the signals of a function's latest questions, and judges results by them.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
@@ -59,12 +62,14 @@ class Standings:
     def judge(
         self, signals: Mapping[str, float], *, passages: int, scores: Sequence[float | None] = ()
     ) -> Standing:
-        """Return where *signals* stand among those of earlier questions, and remember them.
+        """Return how sure a result looks by its *signals*, and remember the signals.
+
+        The signals are compared with those of earlier questions.
 
         Args:
             signals: The result of `measure_standing_signals`.
             passages: How many passages the function returned. An empty result is not remembered.
-            scores: The function's scores. Reciprocal ranks do not tell how well a passage fits, so
+            scores: The function's scores. Reciprocal ranks do not show how well a passage fits, so
                 no result with such scores is unsure.
         """
         if not passages:
@@ -73,7 +78,7 @@ class Standings:
             return _NO_SIGNALS
         with self._lock.free:
             seen = min(len(self._percentiles[name]) for name in signals)
-            fence = self._find_fence() if seen >= LEAST_SEEN else None
+            low_limit = self._find_low_limit() if seen >= LEAST_SEEN else None
             observed = {
                 name: self._percentiles[name].observe(signal) for name, signal in signals.items()
             }
@@ -84,16 +89,16 @@ class Standings:
         confidence = (
             sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / total_weight
         )
-        is_unsure = _is_score_low(signals, fence) and not are_reciprocal_ranks(
+        is_unsure = _is_score_low(signals, low_limit) and not are_reciprocal_ranks(
             [score for score in scores if score is not None]
         )
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
-    def _find_fence(self) -> float | None:
-        """Return the best score below which a result is low; ``None`` if there are too few scores.
+    def _find_low_limit(self) -> float | None:
+        """Return the limit below which a best score is low; ``None`` if too few scores were seen.
 
         Only the upper half of the scores decides. Questions without an answer in the collection
-        have the low scores, so they hardly move the fence until they are half of all questions.
+        have low scores, so they hardly move the limit until they are half of all questions.
         """
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
@@ -102,17 +107,19 @@ class Standings:
         return middle - FENCE * (scores.quantile(0.75) - middle)
 
 
-def _is_score_low(signals: Mapping[str, float], fence: float | None) -> bool:
-    """Return whether the best score is below the *fence* and the coverage is low too."""
-    if fence is None or not {"best_score", "coverage"} <= signals.keys():
+def _is_score_low(signals: Mapping[str, float], low_limit: float | None) -> bool:
+    """Return whether the best score is below *low_limit* and the coverage is low."""
+    if low_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False
-    return signals["best_score"] < fence and signals["coverage"] <= LEAST_COVERAGE
+    return signals["best_score"] < low_limit and signals["coverage"] <= LEAST_COVERAGE
 
 
 def measure_standing_signals(
     scores: Sequence[float | None], coverage: float | None, *, lower_is_better: bool
 ) -> dict[str, float]:
-    """Return the signals that *scores* and *coverage* allow to measure; higher is better in each.
+    """Return the signals that can be measured from *scores* and *coverage*.
+
+    For each signal, a higher number is better.
 
     Args:
         scores: The function's own scores, best first.
@@ -136,8 +143,8 @@ def measure_first_coverage(
 ) -> float | None:
     """Return the share of the content words of *keywords* that the *texts* hold together.
 
-    ``None`` if there are no words or no texts. *language* is the code of the question's language,
-    empty if unknown.
+    Returns ``None`` if there are no keywords or no texts. *language* is the code of the question's
+    language, empty if unknown.
     """
     rules = load_word_rules(language)
     question = read_question(keywords, rules)

@@ -1,21 +1,21 @@
 """Fuse several rankings into one list.
 
 ================  ==================================================================================
-``anchored``      The weighted mean of the backend's scores. The scores of each list count from its
-                  lowest one and are stretched to the mean spread of all lists. A passage missing
-                  from a list gets that list's lowest score, so a variant can lift the passages that
-                  it found but never push down those that only the original found.
+``anchored``      The weighted mean of the backend's scores. The lowest score of each list is
+                  subtracted, and the list is stretched to the mean spread of all lists. A passage
+                  missing from a list gets that list's lowest score. A variant can therefore lift
+                  the passages that it found, but never lower the others.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
-``weighted_rrf``  The same, each list times its weight.
+``weighted_rrf``  Reciprocal rank fusion with the gain of each list multiplied by its weight.
 ``max``           A passage keeps its best score.
 ``concat``        All lists one after the other, unchanged and unmerged.
 ================  ==================================================================================
 
-Passages are the same if their keys are. A list has one vote per passage: the best place where the
-passage stands. If scores are missing, ``anchored`` and ``max`` fall back on ranks
+Passages with equal keys are the same passage. If a list holds a passage several times, only its
+best place counts. If scores are missing, ``anchored`` and ``max`` fall back on ranks
 (``weighted_rrf``). Lists are always best first, so their order shows whether lower scores are
-better (Euclidean distance).
+better (as with distances).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class FusedPassage:
 
     Attributes:
         key: Identifies the passage.
-        item: The passage as the first list holds it, or with ``max`` as the list with its best
-            score does.
-        score: Higher is better, whatever the backend's direction.
-        sources: The positions of the rankings that found the passage, as bits.
+        item: The passage as returned by the first list that holds it; with ``max``, by the list in
+            which its score is best.
+        score: The fused score. Higher is always better.
+        sources: The rankings that found the passage: bit i is set for ranking i.
     """
 
     key: Key
@@ -58,15 +58,16 @@ class FusedPassage:
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusedList:
-    """One list made of several, best first.
+    """A list that was merged from several rankings, best first.
 
     Attributes:
         items: The passages.
         method: The method that was really used, which may be a fallback.
-        spread: How far apart such scores usually lie; ``None`` if they are not the backend's
-            scores.
-        gains: The amount that each place of each list added to a score, if the method adds up.
-        evidence: The changes that keywords made afterwards.
+        spread: How far apart the backend's scores usually lie; ``None`` if the scores of this list
+            are not the backend's.
+        gains: For each ranking, the amount that each of its places added to a passage's score.
+            Empty if the method does not add.
+        evidence: The changes that keywords made later; ``None`` if there are none.
     """
 
     items: Sequence[FusedPassage]
@@ -87,7 +88,7 @@ class FusedList:
 
     @property
     def is_merged(self) -> bool:
-        """Whether each passage is there once; ``concat`` leaves every list as it was."""
+        """Whether each passage occurs once. With ``concat`` a passage may occur several times."""
         row = FUSION_METHODS.get(self.method)
         # A method of an installed package is not in the catalogue, and always merges.
         return row is None or row.merges
@@ -95,12 +96,12 @@ class FusedList:
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusionResult:
-    """Several lists and the one they became.
+    """A fused list and the rankings that it was made from.
 
     Attributes:
         fused: The list after the fusion, before any evidence.
-        rankings: The lists that took part.
-        original_ranking: The list of the query as it was asked, whether or not it took part.
+        rankings: The rankings that took part in the fusion.
+        original_ranking: The ranking for the query as the user asked it, even if it took no part.
     """
 
     fused: FusedList
@@ -109,17 +110,17 @@ class FusionResult:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each list begins, if all stand one after the other; empty if they were merged."""
+        """The place in the fused list where each ranking begins; empty for merged rankings."""
         if self.fused.is_merged:
             return ()
         return tuple(accumulate((len(ranking.keys) for ranking in self.rankings[:-1]), initial=0))
 
     @property
     def question_ranking(self) -> Ranking | None:
-        """The list whose scores are those for the user's question.
+        """The ranking whose scores were computed for the user's question.
 
-        In a conversation that is the standalone form's list, if it found anything. ``None`` if the
-        question takes no part in the fusion, or if the lists are not merged.
+        In a conversation this is the ranking of the standalone form, unless that ranking is empty.
+        ``None`` if the question takes no part in the fusion, or if the lists are not merged.
         """
         if not self.fused.is_merged:
             return None
@@ -140,8 +141,9 @@ def select_rankings(
 ) -> list[Ranking]:
     """Return the rankings that take part in the fusion, with their final weights, original first.
 
-    The original is left out if its weight is 0 or the settings exclude it, unless no variant found
-    anything. Variants of weight 0 are left out.
+    - Variants of weight 0 are left out.
+    - The original is left out if its weight is 0 or the settings exclude it. It stays if no variant
+      found anything.
     """
     weight = options.weights.original
     if "standalone" in [ranking.variant.kind for ranking in others if ranking.keys]:
@@ -157,7 +159,10 @@ def select_rankings(
 
 
 def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
-    """Return *rankings* with keys that tell apart texts of one id, such as a document's chunks."""
+    """Return *rankings* with a separate key for each chunk of a document.
+
+    If passages with the same id have different texts, the text becomes part of their keys.
+    """
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
         if len(set(ranking.keys)) == len(ranking.keys):
@@ -170,11 +175,11 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
     if not shared:
         return list(rankings)
 
-    def add_text(key: Key, item: Any) -> Key:
+    def add_text_to_key(key: Key, item: Any) -> Key:
         return (key[0], f"{key[1]}\0{read_text(item, text_field) or ''}") if key in shared else key
 
     return [
-        replace(ranking, keys=list(map(add_text, ranking.keys, ranking.items)))
+        replace(ranking, keys=list(map(add_text_to_key, ranking.keys, ranking.items)))
         for ranking in rankings
     ]
 
@@ -188,9 +193,9 @@ MOST_SPREADS: Final = 4.0
 
 
 def find_direction(rankings: Sequence[Ranking]) -> int:
-    """Return the direction in which the scores of the lists, best first, run.
+    """Return 1 if lower scores are better in these rankings, -1 if higher scores are better.
 
-    1 if they rise, so that lower is better; -1 if they fall; 0 if the lists do not show it.
+    The rankings are best first, so their scores show the direction. Returns 0 if it is unclear.
     """
     up = down = 0
     for ranking in rankings:
@@ -202,7 +207,7 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
 
 
 def has_scores(rankings: Iterable[Ranking]) -> bool:
-    """Return whether every list has usable scores: none missing, and sorted like the list.
+    """Return whether the scores of every ranking are complete and sorted.
 
     A function may rerank and still return the scores of its first search. Using those scores would
     undo its order.
@@ -211,7 +216,7 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
 
 
 def _are_scores_usable(scores: Sequence[float | None]) -> bool:
-    """Return whether no score is missing and *scores* only fall or only rise."""
+    """Return whether no score is missing and *scores* are in ascending or descending order."""
     if None in scores:
         return False
     falls = not scores or scores[0] >= scores[-1]  # type: ignore[operator]
@@ -219,11 +224,11 @@ def _are_scores_usable(scores: Sequence[float | None]) -> bool:
 
 
 def measure_spread(scores: Sequence[float]) -> float:
-    """Return how far apart the scores of one list, in its order, usually lie; 0 if all are equal.
+    """Return how far apart the *scores* of one list, best first, usually lie; 0 if all are equal.
 
-    max(`WHOLE_TO_TAIL` x width of the lower 70 %, whole width / `MOST_SPREADS`); with fewer than
-    five scores the whole width. Measured below the best passages, so that a clear winner is further
-    ahead of the rest, in spreads, than the first of many similar passages.
+    spread = max(`WHOLE_TO_TAIL` x width of the lower 70 %, whole width / `MOST_SPREADS`). With
+    fewer than five scores it is the whole width. The best passages are not measured: a clear winner
+    is then more spreads ahead than the first of many similar passages.
     """
     last = len(scores) - 1
     if last < 1:
@@ -247,15 +252,18 @@ def fuse(
 ) -> FusedList:
     """Merge *rankings* into one list, best first.
 
-    Ties go to the better rank in any list, then to the smaller key, if the method counts ranks. If
-    it uses scores, ties go to the list that stands first (the original's), then to the order there.
+    Ties are broken as follows:
+
+    - If the method counts ranks, by the better rank in any list, then by the smaller key.
+    - If the method uses scores, by the first list that holds the passage, then by the order in that
+      list. The original's list comes first.
 
     Args:
         rankings: The lists, each best first.
         method: A fusion method of the catalogue or of an installed package.
         rrf_k: The constant k of reciprocal rank fusion.
-        lower_is_better: Used if the order of the lists does not show it.
-        are_scored: The answer of `has_scores` for these lists, if it is known.
+        lower_is_better: Used if the order of the lists does not show the direction of the scores.
+        are_scored: The result of `has_scores` for these lists, if it is known.
 
     Raises:
         OwnFusionFailed: A method of an installed package failed.
@@ -274,15 +282,15 @@ def fuse(
 def sum_weighted(
     rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k: int = 60
 ) -> list[tuple[Key, float]]:
-    """Return each passage with the weighted sum of its gains, best first, equal ones by key.
+    """Return each passage's key with the weighted sum of its gains, best first.
 
-    ``weighted``  The scores of each list scaled to 0 to 1 (min-max; if all are equal, all are 1). A
-                  passage missing from a list gets 0, the list's lowest.
+    ``weighted``  The scores of each list, scaled from 0 to 1 (min-max; all 1 if they are equal).
+                  A passage missing from a list gets 0, the list's lowest.
     ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or do not
                   follow the order.
 
-    Sums are rounded to 12 digits: further digits are noise and would put equal passages in a random
-    order.
+    Sums are rounded to 12 digits, since further digits would put equal passages in a random order.
+    Ties are broken by the smaller key.
     """
     if method == "weighted" and has_scores(rankings):
         gains = [
@@ -298,7 +306,7 @@ def sum_weighted(
 
 
 def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Merge by the weighted mean of the scores, each list stretched to the mean spread of all."""
+    """Merge by the weighted mean of the scores, with each list stretched to the mean spread."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest_scores = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
     total_weight = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
@@ -338,7 +346,7 @@ def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> F
 
 
 def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Merge by the best score that a passage has in any list."""
+    """Merge by the best score of each passage in any list."""
     merged: dict[Key, FusedPassage] = {}
     for passage in _list_items(rankings, sign):
         merged_passage = merged.setdefault(passage.key, passage)
@@ -349,7 +357,7 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Put all lists one after the other, unchanged."""
+    """Put all lists one after the other, without changes."""
     return FusedList(_list_items(rankings, sign), "concat")
 
 
@@ -359,12 +367,12 @@ _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for nam
 
 
 class OwnFusionFailed(Exception):
-    """A fusion method of an installed package raised, or returned scores that cannot be used."""
+    """A fusion method of an installed package raised an error or returned unusable scores."""
 
 
 def _find_own_method(method: str) -> FoundFusion:
     # Imported here so that only those who use a method from outside load the module.
-    """Return the fusion *method* of an installed package."""
+    """Return the fusion *method* that an installed package provides."""
     from qtmiddleware.plugins import find_fusion
 
     return find_fusion(method)
@@ -373,9 +381,9 @@ def _find_own_method(method: str) -> FoundFusion:
 def _merge_by_own_method(
     method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int
 ) -> FusedList:
-    """Merge *rankings* by a method of an installed package.
+    """Merge *rankings* by a *method* of an installed package.
 
-    Passages that the method leaves out follow at the end, in the order of the lists.
+    Passages that the method leaves out are added at the end, in the order of the lists.
     """
     passages: dict[Key, FusedPassage] = {}
     for passage in _list_items(rankings, sign):
@@ -411,7 +419,10 @@ def _merge_by_own_method(
 def _add_gains(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
 ) -> dict[Key, FusedPassage]:
-    """Return per passage the sum of *floor* and its gain from its best place in each list."""
+    """Return the passages by key. The score of a passage is *floor* plus its gain in each list.
+
+    If a list holds a passage several times, only the best place counts.
+    """
     merged: dict[Key, FusedPassage] = {}
     for position, (ranking, ranking_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
@@ -427,7 +438,10 @@ def _add_gains(
 
 
 def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
-    """Return the passages of all lists, one after the other, with higher scores better."""
+    """Return the passages of all lists, one list after the other.
+
+    Scores are multiplied by *sign*, so that higher is better.
+    """
     return [
         FusedPassage(key, item, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)
@@ -441,13 +455,13 @@ def _list_reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[floa
 
 
 def _scale_scores(scores: Sequence[float]) -> list[float]:
-    """Return *scores*, best first in either direction, scaled from 1 to 0; all 1 if equal."""
+    """Return *scores*, best first, scaled from 1 (best) to 0 (worst); all 1 if they are equal."""
     width = scores[0] - scores[-1] if scores else 0.0
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the weighted mean of the lists' *spreads*, without lists of spread 0."""
+    """Return the weighted mean of the lists' *spreads*. Lists with spread 0 are left out."""
     weighted = [
         (ranking.variant.weight, spread)
         for ranking, spread in zip(rankings, spreads, strict=True)
@@ -462,14 +476,17 @@ def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> f
 
 
 def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
-    """Return the passages by falling score; equal ones keep their order."""
+    """Return the passages sorted by score, highest first. Equal scores keep their order."""
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
 def _merge_by_rank(
     method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int
 ) -> FusedList:
-    """Merge by the sum of reciprocal ranks; ties go to the best rank, then to the key."""
+    """Merge by the weighted sum of reciprocal ranks.
+
+    Ties are broken by the better rank in any list, then by the smaller key.
+    """
     gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(k)))
     merged = _add_gains(rankings, gains)
     best_ranks: dict[Key, int] = {}
@@ -485,7 +502,10 @@ def _merge_by_rank(
 
 
 def _keep_order(ranking: Ranking, method: str, sign: int) -> FusedList:
-    """Return one list in its own order, each passage once, with ranks if scores are unusable."""
+    """Return a single *ranking* as a fused list in its own order, without repeated passages.
+
+    If its scores cannot be used, the score of a passage is 1 / rank.
+    """
     scored_passages: dict[Key, tuple[FusedPassage, float | None]] = {}
     for passage, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
         scored_passages.setdefault(passage.key, (passage, score))

@@ -1,23 +1,23 @@
-"""Decides whether a question is worth a call to the language model.
+"""Decide whether a question is worth a call to the language model.
 
 `find_skip_reason` decides before anything is searched. A `Gate` decides from the first result, by
 these signals, each of which means doubt if it is low:
 
 ==============  =================================================================================
-``lead``        How far the first score lies above the tenth, or above the last of fewer, in the
-                backend's own unit.
+``lead``        How far the first score lies above the tenth, or above the last if there are
+                fewer, in the backend's own unit.
 ``coverage``    The share of the question's words that the first three passages hold together, in
                 any of their forms.
 ``agreement``   How high the scores rank the passage that the question's words rank first, from 0
-                (last of the first thirty) to 1 (first): two ways of searching that agree are seldom
-                both wrong. 0 if the words tell no passages apart.
+                (last of the first thirty) to 1 (first). If scores and words agree, the result is
+                seldom wrong. 0 if the words fit all passages equally.
 ``joint_lead``  How far the first of the first thirty passages lies above the tenth after words are
                 added: scores are scaled from 0 to 1, and words count as strongly as in the free
                 tier. It shows how clear the free tier's result is. In a collection of few passages
                 words count in full here.
 ==============  =================================================================================
 
-If scores are missing, ranks replace them beside the words.
+If scores are missing, ranks are used in their place.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ _SMALL_TALK: Final = frozenset(
 def find_skip_reason(
     settings: Settings, query: str, *, is_follow_up: bool, find_spans: Callable[[], Sequence[Span]]
 ) -> str:
-    """Return in one word why the model is not asked about *query*, whatever is found; else ``""``.
+    """Return a one-word reason not to ask the model about *query*; ``""`` if there is none.
+
+    The reason holds for any search result.
 
     Args:
         settings: The settings that hold for this call.
@@ -117,10 +119,11 @@ def find_skip_reason(
 
 
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
-    """Return in one word why no rewriting could make *query* a better search; else ``""``.
+    """Return a one-word reason why rewriting cannot improve *query*; ``""`` if it may.
 
-    ``small_talk``: a greeting asks for nothing. ``only_identifiers``: a query of *literals* alone
-    (codes, numbers, addresses) is best searched as it is written.
+    - ``small_talk``: the query is a greeting or the like, which asks for nothing.
+    - ``only_identifiers``: the query consists only of *literals* (codes, numbers, addresses), which
+      are best searched as they are written.
     """
     if (
         " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split())
@@ -136,13 +139,15 @@ def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
 
 
 class Gate:
-    """Decides from the first result of a query, compared with earlier ones of the same index.
+    """Decides from the first result of a query whether to ask the model.
 
-    Each signal becomes its percentile among those of the queries before, so the scale of scores
-    does not matter. Doubt is 1 minus the mean of the percentiles. The model is asked if doubt is
-    above a threshold, which starts where about the wanted share of the queries exceeds it. The
-    threshold rises with every call too many and falls with every call too few, so the rate is kept
-    whatever the results are like. Thread-safe.
+    The result is compared with earlier ones of the same index. Each signal becomes its percentile
+    among the signals of earlier queries, so the scale of scores does not matter. Doubt is 1 minus
+    the mean of the percentiles.
+
+    The model is asked if doubt is above a threshold. At first, about the wanted share of the
+    queries exceeds the threshold. The threshold rises with every call too many and falls with
+    every call too few, so the call rate stays near the target. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -152,7 +157,7 @@ class Gate:
         self._lock = ForkLock()
 
     def record_forced_call(self, target_call_rate: float) -> None:
-        """Count a call that was not decided here, so that the gate leaves room for it."""
+        """Count a model call that the gate did not decide, so that the gate allows fewer later."""
         with self._lock.free:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
@@ -170,8 +175,8 @@ class Gate:
         """Decide whether to ask the model, and remember the signals.
 
         Args:
-            scores: The first result's scores, best first.
-            texts: The texts of its passages.
+            scores: The scores of the first result, best first.
+            texts: The texts of the first result's passages.
             keywords: The question's keywords.
             target_call_rate: The wanted share of questions for which the model is asked, from 0 to
                 1.
@@ -204,10 +209,10 @@ class Gate:
 
 
 class Percentiles:
-    """Tells where a number lies among the latest `MAX_OBSERVED` of its kind.
+    """Computes the percentile of a number among the latest `MAX_OBSERVED` numbers.
 
-    If *expected* is given, the numbers are first assumed to lie evenly between these two. The
-    assumption fades as numbers come.
+    If a range *expected* is given, the numbers are at first assumed to be evenly spread over this
+    range. The assumption counts less with every number observed.
     """
 
     def __init__(self, expected: tuple[float, float] | None = None) -> None:
@@ -219,7 +224,10 @@ class Percentiles:
         return len(self._ordered)
 
     def observe(self, number: float) -> float:
-        """Return the share of numbers below *number*, equal ones half, and remember *number*."""
+        """Return the percentile of *number*, from 0 to 1, and remember *number*.
+
+        The percentile is the share of remembered numbers below *number*. Equal numbers count half.
+        """
         lower, count = (
             (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2,
             len(self),
@@ -238,14 +246,20 @@ class Percentiles:
         return percentile
 
     def quantile(self, share: float) -> float:
-        """Return the number below which about *share* of the numbers lie; there must be numbers."""
+        """Return the number below which about *share* of the remembered numbers lie.
+
+        At least one number must have been observed.
+        """
         return self._ordered[min(len(self) - 1, int(share * len(self)))]
 
 
 def measure_signals(
     scores: Sequence[float | None], texts: Sequence[str | None], keywords: str, language: str = ""
 ) -> dict[str, float]:
-    """Return the signals that *scores* and *texts* of a first result, best first, allow."""
+    """Return the signals of a first result that can be measured from its *scores* and *texts*.
+
+    Scores and texts are in the order of the result, best first.
+    """
     signals: dict[str, float] = {}
     near_scores = get_complete_scores(scores[:NEAR])
     if len(near_scores) > 1:
@@ -258,7 +272,7 @@ def measure_signals(
     found_words = find_words(question, read_texts, rules)
     signals["coverage"] = len(set().union(*found_words.places[:LEADING])) / len(question.terms)
     if len(read_texts) >= LEADING:
-        heights = _measure_heights(scores[: len(read_texts)], len(read_texts))
+        heights = _scale_scores_or_ranks(scores[: len(read_texts)], len(read_texts))
         word_shares = weigh_words(question, found_words)
         best_word_share = max(word_shares)
         signals["agreement"] = (
@@ -278,8 +292,8 @@ def measure_signals(
     return signals
 
 
-def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
-    """Return the *scores* of *count* passages scaled from 0, the worst, to 1, the best.
+def _scale_scores_or_ranks(scores: Sequence[float | None], count: int) -> list[float]:
+    """Return the *scores* of *count* passages, scaled from 0 (worst) to 1 (best).
 
     If any score is missing, ranks are scaled instead.
     """

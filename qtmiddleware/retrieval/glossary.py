@@ -37,10 +37,10 @@ class Term(NamedTuple):
     """A term of the glossary in a question.
 
     Attributes:
-        written: The term as it stands in the question.
-        form: The term as it stands in the glossary.
-        meanings: Its meanings, each as the other forms of the term.
-        is_certain: Whether the term has one meaning here.
+        written: The term as it is written in the question.
+        form: The term as it is written in the glossary.
+        meanings: The meanings of the term. Each meaning is a tuple of other forms.
+        is_certain: Whether the meaning of the term in this question is certain.
     """
 
     written: str
@@ -55,31 +55,31 @@ class Term(NamedTuple):
 class Glossary:
     """The terms of a team, indexed by their words.
 
-    Nothing changes in it once it is made, so threads may share it.
+    A glossary never changes after it was built, so threads may share it.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
         # Several forms may have the same words: CR and cr, C and C++.
         self._forms: dict[str, list[tuple[str, Sequence[str]]]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
-        for forms, others in rows:
+        for forms, other_forms in rows:
             # Only an entry with three forms or more can have an abbreviation of several meanings.
             shorts = (
-                [form for form in forms if len(_split_meanings(form, others)) > 1]
-                if len(others) > 2
+                [form for form in forms if len(_split_meanings(form, other_forms)) > 1]
+                if len(other_forms) > 2
                 else []
             )
             for form in forms:
                 # The other meanings of an abbreviation are not forms of this meaning.
-                abbreviations = [short for short in shorts if _abbreviates(short, form)]
-                self._index_form(form, abbreviations or others)
+                abbreviations = [short for short in shorts if _is_abbreviation_of(short, form)]
+                self._index_form(form, abbreviations or other_forms)
 
-    def _index_form(self, form: str, others: Sequence[str]) -> None:
-        """Index *form* by its words, with the other forms of its entry."""
+    def _index_form(self, form: str, other_forms: Sequence[str]) -> None:
+        """Index *form* by its words, together with *other_forms*, the other forms of its entry."""
         words = [_fold_word(word) for word in _WORD.findall(form)]
-        if not words or (len(others) == 1 and others[0] == form):
+        if not words or (len(other_forms) == 1 and other_forms[0] == form):
             return
-        self._forms.setdefault(" ".join(words), []).append((form, others))
+        self._forms.setdefault(" ".join(words), []).append((form, other_forms))
         # The longest come first, so that they are found before terms that are a part of them.
         lengths = self._lengths.get(words[0])
         if lengths is None:
@@ -94,10 +94,10 @@ class Glossary:
         return iter(dict.fromkeys(form for rows in self._forms.values() for form, _ in rows))
 
     def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
-        """Return the terms that stand in *question*, each once.
+        """Return the terms that *question* holds, each once.
 
-        Of overlapping terms the one that begins first counts; of those that begin together, the
-        longest.
+        If terms overlap, the term that begins first is returned. If they begin at the same word,
+        the longest is returned.
         """
         words = list(_WORD.finditer(question))
         folded = [_fold_word(word.group()) for word in words]
@@ -111,7 +111,7 @@ class Glossary:
                     words[position].start(),
                     words[min(position + count, len(words)) - 1].end(),
                 )
-                fitting = [row for row in rows if _is_form(row[0], question, start, end)]
+                fitting = [row for row in rows if _is_form_at(row[0], question, start, end)]
                 # In "HOW do I" the first word begins a question and is not a term.
                 if (
                     not position
@@ -121,12 +121,15 @@ class Glossary:
                     fitting = []
                 if fitting:
                     form = fitting[0][0]
-                    others = dict.fromkeys(
-                        other for _, others in fitting for other in others if other != form
+                    other_forms = dict.fromkeys(
+                        other
+                        for _, other_forms in fitting
+                        for other in other_forms
+                        if other != form
                     )
                     before, *_, after = re.split(r"(\w+)", form)
                     written = f"{before}{question[start:end]}{after}"
-                    terms.setdefault(form, _build_term(written, form, list(others), language))
+                    terms.setdefault(form, _build_term(written, form, list(other_forms), language))
                     size, covered = count, covered + count
                     break
             position += size
@@ -142,46 +145,48 @@ class Glossary:
     def is_ambiguous(self, form: str) -> bool:
         """Return whether *form* has several meanings in this glossary."""
         rows = self._forms.get(" ".join(map(_fold_word, _WORD.findall(form))), ())
-        others = [
+        other_forms = [
             other
-            for spelling, others in rows
+            for spelling, other_forms in rows
             if spelling == form
-            for other in others
+            for other in other_forms
             if other != form
         ]
-        return len(_split_meanings(form, others)) > 1
+        return len(_split_meanings(form, other_forms)) > 1
 
 
-def _build_term(written: str, form: str, others: Sequence[str], language: str) -> Term:
-    """Return the term of *form* with its meanings."""
-    meanings = _split_meanings(form, others)
+def _build_term(written: str, form: str, other_forms: Sequence[str], language: str) -> Term:
+    """Build the term for *form*, with its meanings, as it is *written* in a question."""
+    meanings = _split_meanings(form, other_forms)
     # "HOW" may be a term, but it is a common word first.
     is_word = fold_accents(form) in load_word_rules(language or "en").function_words
     return Term(written, form, meanings, len(meanings) == 1 and not is_word)
 
 
-def _split_meanings(form: str, others: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the meanings of *form*, each as a tuple of other forms.
 
-    There is one meaning, unless *form* abbreviates several of *others*. Then each of those is one.
+    If *form* abbreviates several of *other_forms*, each of these is a meaning. If it does not,
+    *other_forms* together are one meaning.
     """
     distinct = list(
         {
-            " ".join(map(_fold_word, _WORD.findall(other))): other for other in reversed(others)
+            " ".join(map(_fold_word, _WORD.findall(other))): other
+            for other in reversed(other_forms)
         }.values()
     )
-    long_forms = [other for other in reversed(distinct) if _abbreviates(form, other)]
+    long_forms = [other for other in reversed(distinct) if _is_abbreviation_of(form, other)]
     return (
         tuple((other,) for other in long_forms)
         if len(long_forms) > 1
-        else (tuple(others[:MOST_OTHERS]),)
+        else (tuple(other_forms[:MOST_OTHERS]),)
     )
 
 
-def _abbreviates(short: str, long: str) -> bool:
-    """Return whether *short* is made of the initials of *long*.
+def _is_abbreviation_of(short: str, long: str) -> bool:
+    """Return whether *short* consists of the initials of *long*.
 
-    The initials of small words may be left out.
+    The initials of short words, such as "of", may be missing.
     """
     letters = fold_accents("".join(_WORD.findall(short)))
     words = _WORD.findall(fold_accents(long))
@@ -192,7 +197,11 @@ def _abbreviates(short: str, long: str) -> bool:
 
 
 def _settle_by_words(term: Term, question_words: Sequence[str]) -> Term:
-    """Return *term* with the one meaning whose last word is in the question, if there is one."""
+    """Return *term* with one certain meaning, if the question shows which meaning it has.
+
+    The question shows this if it holds the last word of exactly one meaning. If it does not, *term*
+    is returned unchanged.
+    """
     if term.is_certain or len(term.meanings) < 2:
         return term
     # The last word of a meaning says what the thing is: "Which person is the CIP?" The other words
@@ -208,10 +217,11 @@ def _settle_by_words(term: Term, question_words: Sequence[str]) -> Term:
 def settle_terms(
     terms: Sequence[Term], texts: Sequence[str | None], keywords: str, language: str
 ) -> tuple[list[Term], list[str]]:
-    """Return the *terms* whose meaning is certain, and notes on the others.
+    """Return the *terms* whose meaning is certain, and a note on each of the other terms.
 
-    A meaning becomes certain if a text that holds it holds more of the question's other *keywords*
-    than any text that holds another meaning, and at least one of them.
+    The texts decide on an uncertain term: it gets the meaning that occurs in the text with the most
+    of the question's other *keywords*. If there is a tie, or if no text with a meaning holds a
+    keyword, the term is not used.
 
     Args:
         terms: The terms of the question.
@@ -224,17 +234,22 @@ def settle_terms(
         word = _find_common_word(term.form)
         # A term may be a common word too: "Use the TAB key" may be about a key.
         is_common = term.is_certain and any(
-            word and text and find_form(word, text, has_case=True) for text in texts
+            word and text and find_form(word, text, match_case=True) for text in texts
         )
         if term.is_certain and not is_common:
             settled.append(term)
             continue
-        rest = _remove_words(keywords, term.written, language)
-        counts = [_count_keywords_beside(forms, texts, rest, language) for forms in term.meanings]
+        other_keywords = _remove_words(keywords, term.written, language)
+        counts = [
+            _count_keywords_with_form(forms, texts, other_keywords, language)
+            for forms in term.meanings
+        ]
         best = max(counts)
         if is_common and word:
             best = max(
-                best, _count_keywords_beside((word,), texts, rest, language, has_case=True) + 1
+                best,
+                _count_keywords_with_form((word,), texts, other_keywords, language, match_case=True)
+                + 1,
             )
         if best and counts.count(best) == 1:
             settled.append(
@@ -246,28 +261,30 @@ def settle_terms(
 
 
 def _find_common_word(form: str) -> str:
-    """Return the word that *form* is in small letters.
+    """Return *form* in lower case, if it is an abbreviation that may also be a common word.
 
-    It is ``""`` if the form is not an abbreviation of letters alone.
+    Returns ``""`` if *form* is not an abbreviation or has other characters than letters.
     """
     return form.lower() if form.isalpha() and _is_abbreviation(form) else ""
 
 
-def _count_keywords_beside(
+def _count_keywords_with_form(
     forms: Iterable[str],
     texts: Sequence[str | None],
-    rest: str,
+    other_keywords: str,
     language: str,
     *,
-    has_case: bool = False,
+    match_case: bool = False,
 ) -> int:
-    """Return the most keywords of *rest* that a text with one of *forms* holds."""
+    """Return the largest number of *other_keywords* in a text that holds any of *forms*."""
     holding = [
         text
         for text in texts
-        if text and any(find_form(form, text, has_case=has_case) for form in forms)
+        if text and any(find_form(form, text, match_case=match_case) for form in forms)
     ]
-    return max((len(find_held_words(rest, text, language)) for text in holding), default=0)
+    return max(
+        (len(find_held_words(other_keywords, text, language)) for text in holding), default=0
+    )
 
 
 def _remove_words(keywords: str, written: str, language: str) -> str:
@@ -290,10 +307,10 @@ def write_terms(
     keywords: str,
     language: str,
 ) -> list[str | None]:
-    """Return *texts* with the question's form of each term inserted behind every other form of it.
+    """Return *texts* with the question's form of each term inserted after the term's other forms.
 
-    Behind an ambiguous form it is inserted only in texts that hold another of the question's
-    keywords.
+    After an ambiguous form, the question's form is inserted only if the text holds another keyword
+    of the question.
 
     Args:
         terms: The terms of the question whose meaning is certain.
@@ -305,7 +322,7 @@ def write_terms(
     new_texts = list(texts)
     for term in terms:
         for form in term.meanings[0]:
-            rest = (
+            other_keywords = (
                 _remove_words(keywords, term.written, language)
                 if glossary.is_ambiguous(form)
                 else None
@@ -314,16 +331,16 @@ def write_terms(
                 if (
                     text
                     and (ends := find_form(form, text))
-                    and (rest is None or find_held_words(rest, text, language))
+                    and (other_keywords is None or find_held_words(other_keywords, text, language))
                 ):
                     new_texts[index] = insert_behind(text, ends, f" {term.written}")
     return new_texts
 
 
 def expand_question(question: str, terms: Sequence[Term]) -> str:
-    """Return *question* with the other forms of its certain *terms* in brackets.
+    """Return *question* with other forms in brackets after each certain term.
 
-    They stand behind the term: "CR (change request)".
+    For example, "CR" becomes "CR (change request)".
     """
     for term in terms:
         start = question.find(term.written)
@@ -339,26 +356,26 @@ def insert_behind(text: str, ends: Sequence[int], addition: str) -> str:
     return addition.join(parts)
 
 
-def find_form(form: str, text: str, *, has_case: bool = False) -> list[int]:
+def find_form(form: str, text: str, *, match_case: bool = False) -> list[int]:
     """Return the offsets at which *form* ends in *text*.
 
-    If it *has_case*, only occurrences in the same case count.
+    With *match_case*, only occurrences in the same case count.
     """
     if not _WORD.search(form):
         return []
-    piece, is_exact, pattern = _compile_form(form, has_case)
+    piece, is_exact, pattern = _compile_form(form, match_case)
     if piece not in (text if is_exact else text.lower()):
         return []
     return [match.end() for match in pattern.finditer(text)]
 
 
 @lru_cache(maxsize=1_024)
-def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]]:
-    """Return a piece of *form*, whether the case of the piece counts, and the pattern for the form.
+def _compile_form(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
+    """Return a piece of *form*, whether its case counts, and a pattern for the whole form.
 
-    A text without the piece cannot hold the form, which saves most searches for the pattern.
+    A text without the piece cannot hold the form, which saves most searches with the pattern.
     """
-    exact = frozenset(_WORD.findall(form)) if has_case else _find_exact_words(form)
+    exact = frozenset(_WORD.findall(form)) if match_case else _find_exact_words(form)
     parts = re.split(r"(\w+)", form)
     gaps = [_write_gap(gap) for gap in parts[::2]]
     words = [
@@ -380,7 +397,7 @@ def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]
 
 
 def _write_endings(word: str) -> str:
-    """Return a pattern for *word* and its plural."""
+    """Return a regular expression for *word* in singular and plural."""
     return (
         f"{re.escape(word[:-1])}(?:ys?|ies)"
         if word[-1:].lower() == "y"
@@ -389,7 +406,7 @@ def _write_endings(word: str) -> str:
 
 
 def _strip_ending(word: str) -> str:
-    """Return *word* without the ending of a plural: reply for replies."""
+    """Return *word* without a plural ending: ``replies`` becomes ``reply``."""
     return (
         f"{word[:-3]}y"
         if len(word) > _LONGEST_PART and word.endswith("ies")
@@ -398,17 +415,18 @@ def _strip_ending(word: str) -> str:
 
 
 def _write_gap(gap: str) -> str:
-    """Return a pattern for the characters between two words of a form."""
+    """Return a regular expression for *gap*, the characters between two words of a form."""
     if not gap:
         return ""
     pieces = _GAP.split(gap)
     return _ANY_GAP.join(map(re.escape, pieces)) if len(pieces) > 1 else re.escape(gap)
 
 
-def _is_form(form: str, question: str, start: int, end: int) -> bool:
-    """Return whether the part of *question* from *start* to *end* is *form*.
+def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
+    """Return whether *question* holds *form* from *start* to *end*.
 
-    Its folded words must be those of the form.
+    The folded words must already be equal. This function checks the case, the gaps and the
+    neighbouring characters.
     """
     exact, excerpt = _find_exact_words(form), question[start:end]
     form_parts, question_parts = re.split(r"(\w+)", form), re.split(r"(\w+)", excerpt)
@@ -426,7 +444,7 @@ def _is_form(form: str, question: str, start: int, end: int) -> bool:
 
 
 def _find_exact_words(form: str) -> Set[str]:
-    """Return the words of *form* whose case counts."""
+    """Return the words of *form* that a text must hold in the same case."""
     words = _WORD.findall(form)
     if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:
         return frozenset()
@@ -434,13 +452,13 @@ def _find_exact_words(form: str) -> Set[str]:
 
 
 def _is_abbreviation(word: str) -> bool:
-    """Return whether *word* is written as abbreviations are: CR, PhD, S3, K."""
+    """Return whether *word* is written like an abbreviation, such as CR, PhD, S3 or K."""
     capitals = sum(map(str.isupper, word))
     return capitals > 1 or (capitals == 1 and (len(word) == 1 or not word.isalpha()))
 
 
 def _fold_word(word: str) -> str:
-    """Return *word* without case, accents and plural."""
+    """Return *word* in lower case, without accents and plural ending."""
     if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():
         word = word[:-1]
     return _strip_ending(fold_accents(word))

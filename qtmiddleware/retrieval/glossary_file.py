@@ -30,9 +30,9 @@ _ARROW: Final = re.compile(r"(?<!\\)=>")
 
 
 def load_glossary(options: GlossarySettings) -> Glossary | None:
-    """Return the glossary that *options* name, ``None`` if they name none.
+    """Return the glossary that *options* describe; ``None`` if there is neither a file nor terms.
 
-    An entry in a JSON file has the same form as in the config: a term and its other forms.
+    A JSON file maps each term to its other forms, as the config does.
 
     Raises:
         ConfigError: The glossary cannot be read. The error says which line or entry is wrong.
@@ -46,7 +46,7 @@ def load_glossary(options: GlossarySettings) -> Glossary | None:
 
 
 def _read_path(path: str) -> list[Row]:
-    """Return the entries of the file at *path*, whatever its format."""
+    """Return the entries of the file at *path*, in JSON or in Solr's synonym format."""
     source = f"glossary file {path if path.isprintable() else ascii(path)}"
     text = _read_text(path, source)
     if not text.strip():
@@ -100,7 +100,7 @@ def _read_text(path: str, source: str) -> str:
 
 
 def _read_json(text: str, source: str) -> Iterator[Row]:
-    """Yield the entries of a JSON object of terms, each with a form or a list of forms."""
+    """Yield the entries of a JSON object, which maps each term to a form or a list of forms."""
     try:
         # The object is read as pairs, so that a term that is written twice keeps both entries.
         pairs = json.loads(text, object_pairs_hook=_Pairs)
@@ -127,35 +127,38 @@ def _read_json(text: str, source: str) -> Iterator[Row]:
             or not all(isinstance(form, str) for form in forms)
         ):
             raise _make_error(
-                f"{_find_line(text, term, source)}",
+                f"{_locate_term(text, term, source)}",
                 f"must be a text or a list of texts for {_quote(term)}",
             )
-        yield _build_row(term, forms, _EntryPlace(text, term, source))
+        yield _build_row(term, forms, _LazyPlace(text, term, source))
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as a list of its (key, value) pairs, with repeated keys."""
 
 
-class _EntryPlace:
-    """The place of an entry in a JSON file, which is looked up only for an error."""
+class _LazyPlace:
+    """The place of an entry in a JSON file. The line is searched only if an error needs it."""
 
     def __init__(self, text: str, term: str, source: str) -> None:
         self._place = (text, term, source)
 
     def __str__(self) -> str:
-        return _find_line(*self._place)
+        return _locate_term(*self._place)
 
 
-def _find_line(text: str, term: str, source: str) -> str:
-    """Return *source* with the line of *term* in *text*, for an error."""
+def _locate_term(text: str, term: str, source: str) -> str:
+    """Return *source* with the line number of *term* in *text*, for error messages."""
     offset = max(text.find(json.dumps(term)), text.find(json.dumps(term, ensure_ascii=False)))
     return source if offset < 0 else f"{source}, line {text.count(chr(10), 0, offset) + 1},"
 
 
-def _build_row(term: str, others: list[str], place: object) -> Row:
-    """Return the entry of *term* and its other forms, all of which count for one another."""
-    forms = [_check_form(form, place) for form in (term, *others)]
+def _build_row(term: str, other_forms: list[str], place: object) -> Row:
+    """Return the entry of *term* and its other forms.
+
+    A passage may hold any of these forms instead of any other.
+    """
+    forms = [_check_form(form, place) for form in (term, *other_forms)]
     _check_form_count(len(forms), place)
     if len(forms) < 2:
         raise _make_error(
@@ -167,8 +170,8 @@ def _build_row(term: str, others: list[str], place: object) -> Row:
 def _read_lines(text: str, source: str) -> Iterator[Row]:
     """Yield the entries of a file in Solr's synonym format.
 
-    ``a, b, c`` are forms of one term. ``a => b`` lets a passage with b count for a, but not the
-    reverse.
+    ``a, b, c`` are forms of one term. With ``a => b``, a passage with b counts for a question with
+    a, but not the reverse.
     """
     lines = text.splitlines()
     count = 0
@@ -193,7 +196,7 @@ def _read_lines(text: str, source: str) -> Iterator[Row]:
 
 
 def _split_forms(side: str, place: str) -> list[str]:
-    """Return the forms on one *side* of an entry, which are separated by commas."""
+    """Return the forms on one *side* of an entry. Commas separate the forms."""
     forms = [_check_form(_ESCAPED.sub(r"\1", form), place) for form in _COMMA.split(side)]
     _check_form_count(len(forms), place)
     return forms
@@ -207,9 +210,9 @@ def _read_mapping(terms: Mapping[str, str], source: str) -> Iterator[Row]:
 
 
 def _check_form(form: str, place: object) -> str:
-    """Return *form* on one line.
+    """Return *form* on one line, with single spaces.
 
-    A form that is empty, too long or without any letter or digit raises an error.
+    Raises `ConfigError` if the form is empty, too long or without any letter or digit.
     """
     plain = " ".join(form.split())
     if not plain:
@@ -228,7 +231,7 @@ def _check_form(form: str, place: object) -> str:
 
 
 def _check_form_count(count: int, place: object) -> None:
-    """Raise an error if one entry has too many forms."""
+    """Raise `ConfigError` if an entry has too many forms."""
     if count > MOST_FORMS:
         raise _make_error(
             str(place),
@@ -238,7 +241,7 @@ def _check_form_count(count: int, place: object) -> None:
 
 
 def _check_entry_count(count: int, source: str) -> None:
-    """Raise an error if the glossary has too many entries."""
+    """Raise `ConfigError` if the glossary has too many entries."""
     if count > MOST_ENTRIES:
         raise _make_error(
             source, f"must have at most {MOST_ENTRIES:,} entries", "leave out what nobody asks for"
@@ -246,12 +249,12 @@ def _check_entry_count(count: int, source: str) -> None:
 
 
 def _quote(text: str) -> str:
-    """Return *text* as an error may show it, without secrets."""
+    """Return *text* as it may be shown in an error message, without secrets."""
     return hide_secrets(display(text))
 
 
 def _make_error(place: str, problem: str, advice: str = "") -> ConfigError:
-    """Return the error that names the *problem* at *place*, with *advice* on how to fix it."""
+    """Return the error for a *problem* at *place*, with *advice* on how to fix the problem."""
     return ConfigError(
         f"{place} {problem}" + (f"; {advice}" if advice else ""), path="glossary.path", source=place
     )

@@ -1,4 +1,4 @@
-"""A conversation as messages, read from any common form, and whether a question continues it."""
+"""Read a conversation from any common form, and decide whether a question continues it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class History:
 
     Attributes:
         messages: The messages that could be read, oldest first.
-        problem: How many messages could not be read, without any of their text; ``None`` if all
-            could.
+        problem: Says how many messages could not be read, without quoting them; ``None`` if all
+            were read.
     """
 
     messages: tuple[Message, ...] = ()
@@ -44,13 +44,19 @@ class History:
 
 
 def read_history(history: Any) -> History:
-    """Return *history* as messages, and a problem that says how many could not be read.
+    """Return *history* as messages, with a problem if some messages could not be read.
 
-    *history* is an iterable of turns, or an object that keeps them as its ``messages``. A turn is a
-    mapping or an object with a role and a content, a (role, content) pair or a (user, assistant)
-    pair. Messages of OpenAI with content parts, of LangChain and of LlamaIndex are among these.
-    Blank messages and the output of tools are left out; unreadable messages are skipped. Raises
-    nothing.
+    Raises nothing. Blank messages and the output of tools are left out. Unreadable messages are
+    skipped.
+
+    Args:
+        history: An iterable of turns, or an object with turns in its ``messages``. A turn is one
+            of:
+
+            - a mapping or object with a role and a content, such as a message of OpenAI, LangChain
+              or LlamaIndex
+            - a (role, content) pair
+            - a (user, assistant) pair
     """
     try:
         turns = _list_turns(history)
@@ -80,12 +86,16 @@ def read_history(history: Any) -> History:
 
 
 def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
-    """Return whether *query* stands alone, by its words.
+    """Return whether *query* starts a new topic, as its words show.
 
-    It does if no word refers to something else (he, this, other), and if at least `NEW_WORDS`
-    keywords, and at least `NEW_SHARE` of all, are not in *history*. True is seldom wrong. False
-    means that the words do not tell, as they never do if the language is unknown or its word list
-    has no ``references``.
+    It does if both of these are true:
+
+    - No word refers to something else, such as "he", "this" or "other".
+    - At least `NEW_WORDS` of its keywords, and at least the share `NEW_SHARE`, are not in
+      *history*.
+
+    True is seldom wrong. False means that the words do not show a new topic. The result is always
+    false if the language is unknown or its word list has no ``references``.
     """
     references = load(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(
@@ -100,7 +110,7 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
 
 
 def _list_turns(history: Any) -> Sequence[Any]:
-    """Return the turns of *history*, whose form may be any that `read_history` takes."""
+    """Return the turns of *history*, in any form that `read_history` accepts."""
     if history is None:
         return ()
     if isinstance(history, str | bytes):
@@ -116,7 +126,10 @@ def _list_turns(history: Any) -> Sequence[Any]:
 
 
 def _read_turn(turn: Any) -> list[Message] | None:
-    """Return the messages of one turn, two for a (user, assistant) pair; ``None`` if unreadable."""
+    """Return the messages of one *turn*; ``None`` if the turn cannot be read.
+
+    A (user, assistant) pair gives two messages, any other turn gives one.
+    """
     if isinstance(turn, tuple | list):
         return _read_pair(turn) if len(turn) == 2 else None
     data = read_field(turn, "data")  # LangChain's own JSON keeps the message one level down
@@ -131,7 +144,10 @@ def _read_turn(turn: Any) -> list[Message] | None:
 
 
 def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
-    """Return the messages of a (role, content) or (user, assistant) pair; else ``None``."""
+    """Return the messages of a (role, content) or (user, assistant) pair.
+
+    Returns ``None`` if the pair is neither.
+    """
     first, second = turn
     role = _ROLES.get(first.casefold()) if isinstance(first, str) else None
     if role is None and isinstance(getattr(first, "value", None), str):
@@ -146,7 +162,10 @@ def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
 
 
 def _read_role(turn: Any) -> str | None:
-    """Return the role by the names that prompts use; ``None`` if the turn names no role."""
+    """Return the role of *turn* by its name in prompts, such as ``user``.
+
+    Returns ``""`` for the output of a tool, ``None`` if the turn names no role.
+    """
     role = read_field(turn, "role")
     if role is None:
         kind = read_field(turn, "type")
@@ -159,12 +178,15 @@ def _read_role(turn: Any) -> str | None:
 
 
 def _has_content(holder: Any) -> bool:
-    """Return whether *holder* has a content, even if that is ``None``."""
+    """Return whether *holder* has a field ``content``, even if its value is ``None``."""
     return "content" in holder if isinstance(holder, Mapping) else hasattr(holder, "content")
 
 
 def _read_text(content: Any) -> str | None:
-    """Return the text of a message's content or of its parts; ``None`` if there is neither."""
+    """Return the text of a message's *content*, which may be a list of parts.
+
+    Returns ``None`` if the content cannot be read.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list | tuple):
@@ -174,7 +196,11 @@ def _read_text(content: Any) -> str | None:
 
 
 def _read_part(part: Any) -> str | None:
-    """Return the text of one part of a content; ``""`` for a picture and the like."""
+    """Return the text of one *part* of a message's content.
+
+    Returns ``""`` for a part of another kind, such as a picture, and ``None`` for an unreadable
+    part.
+    """
     if isinstance(part, str):
         return part
     text = read_field(part, "text")

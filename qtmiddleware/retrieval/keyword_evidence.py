@@ -1,8 +1,9 @@
-"""Rerank passages that were already found by the words of the query.
+"""Rerank the passages of a list by the words that they hold.
 
 The question's own words count as `question_words` describes, and only if a passage holds clearly
-more of them than the function's own first passage. A model's words are new to every function. They,
-and words under a weight that the settings fix, are scored as one sum of BM25 (`score_by_keywords`).
+more of them than the function's own first passage. The words of
+a model, and all words if the settings fix their weight, are scored as one sum of BM25
+(`score_by_keywords`).
 """
 
 from __future__ import annotations
@@ -64,17 +65,17 @@ WriteTerms = Callable[[list[str | None]], list[str | None]]
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class _Opinion:
-    """The evidence of words about the candidates.
+class _WordEvidence:
+    """How much words count for each candidate.
 
     Attributes:
-        shares: The amount that words add to the score of each candidate.
-        weight: The factor on the candidate's own score.
-        strength: How much words count, from 0 to 1.
-        reason: Why they count so much, as a sentence.
-        coverage: The share of the question's words that each candidate holds. If given, a passage
-            may leave the plain first ones only for a passage that holds clearly more.
-        leading: The share of the question's words that the first `LEADING` candidates hold
+        shares: The amount that words add to each candidate's score.
+        weight: The factor on each candidate's own score.
+        strength: How much words count in all, from 0 to 1.
+        reason: The reason for this strength, as a sentence.
+        coverage: The share of the question's words that each candidate holds. If it is
+            not empty, a passage leaves the first places only for a passage with clearly more words.
+        joint_coverage: The share of the question's words that the first `LEADING` candidates hold
             together.
     """
 
@@ -83,7 +84,7 @@ class _Opinion:
     strength: float
     reason: str
     coverage: Sequence[float] = ()
-    leading: float | None = None
+    joint_coverage: float | None = None
 
 
 def weigh_by_keywords(
@@ -103,15 +104,18 @@ def weigh_by_keywords(
     """Return *fused* reranked by scores and words; unchanged if no candidate has a text.
 
     Args:
-        collect_keywords: Returns the keywords; called only if there are texts to look for them in.
-        original_scores: The scores of the question's own list.
+        fused: The list to rerank.
+        collect_keywords: Returns the keywords. Called only if a candidate has a text.
+        options: The settings of keyword evidence.
+        original_scores: The scores of the list that the question itself found.
+        trace: Receives notes on the evidence.
         language: The code of the question's language, empty if unknown.
         width: How many passages the question's own search asked for.
         top_k: How many passages the caller asked for.
         write_terms: Writes the question's glossary terms into texts that hold another form of them.
         weigh_metadata: Returns the evidence in the candidates' metadata.
-        date_words: Words for dates that the question depends on. They count as its own words if a
-            candidate holds them.
+        date_words: Words for dates that the question depends on. They count as the question's own
+            words if a candidate holds them.
     """
     count = options.candidates or len(fused.items)
     candidates, others = fused.items[:count], fused.items[count:]
@@ -129,28 +133,30 @@ def weigh_by_keywords(
     spread = max(scores_before) - min(scores_before) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:
         language = ""
-        opinion = _weigh_all_words(keywords, texts, original_scores, options.weight)
+        word_evidence = _weigh_all_words(keywords, texts, original_scores, options.weight)
     else:
         is_whole = width is not None and len(original_scores) < width
         held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
-        opinion = _weigh_own_words(words, texts, read_titles(fields), language, is_whole=is_whole)
+        word_evidence = _weigh_own_words(
+            words, texts, read_titles(fields), language, is_whole=is_whole
+        )
     metadata = None if options.weight == 0.0 else weigh_metadata(fields)
     if metadata is not None:
         trace.notes.extend(("metadata", sentence) for sentence in metadata.notes)
-        opinion = _add_metadata(opinion, metadata)
-    if opinion is None:
+        word_evidence = _add_metadata(word_evidence, metadata)
+    if word_evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
-    if opinion.reason:
-        trace.note("keyword_evidence", opinion.reason)
+    if word_evidence.reason:
+        trace.note("keyword_evidence", word_evidence.reason)
     # Passages behind the candidates have no evidence, and no score above theirs. They stay behind
     # the candidates, in their order.
-    shares = [*opinion.shares, *([0.0] * len(others))]
-    scores = add_evidence(fused.scores, shares, opinion.weight, spread)
+    shares = [*word_evidence.shares, *([0.0] * len(others))]
+    scores = add_evidence(fused.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
-    if opinion.coverage and top_k and top_k < len(order):
-        order = _protect_plain_passages(order, opinion.coverage, top_k)
+    if word_evidence.coverage and top_k and top_k < len(order):
+        order = _protect_first_passages(order, word_evidence.coverage, top_k)
         _lower_scores_to_order(order, scores, shares)
     weighed = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
@@ -159,12 +165,12 @@ def weigh_by_keywords(
     leading = [weighed[place] for place in order]
     evidence = Evidence(
         keywords=tuple(keywords),
-        weight=opinion.strength,
+        weight=word_evidence.strength,
         keys=tuple([passage.key for passage in leading]),
         scores=tuple([passage.score for passage in leading]),
         shares=tuple([shares[place] for place in order]),
         language=language,
-        coverage=opinion.leading,
+        coverage=word_evidence.joint_coverage,
     )
     return FusedList([*leading, *weighed[len(candidates) :]], fused.method, evidence=evidence)
 
@@ -174,10 +180,11 @@ def _weigh_all_words(
     texts: Sequence[str | None],
     original_scores: Sequence[float | None],
     weight: float | None,
-) -> _Opinion | None:
-    """Return the opinion of several queries' words, or of one query's under a fixed *weight*.
+) -> _WordEvidence | None:
+    """Return the evidence of all words of several queries.
 
-    ``None`` if no text holds any of the words.
+    Also used for a single query if the settings fix the *weight*. Returns ``None`` if no text holds
+    any of the words.
     """
     queries, text_terms = _count_keywords(keywords, texts)
     evidence, reason = _score_queries(queries, text_terms), ""
@@ -188,8 +195,8 @@ def _weigh_all_words(
     question_terms = frozenset(queries[0].terms)
     held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
-    return _Opinion(
-        [weight * share for share in evidence], 1.0 - weight, weight, reason, leading=leading
+    return _WordEvidence(
+        [weight * share for share in evidence], 1.0 - weight, weight, reason, joint_coverage=leading
     )
 
 
@@ -200,10 +207,10 @@ def _weigh_own_words(
     language: str,
     *,
     is_whole: bool,
-) -> _Opinion | None:
-    """Return the opinion of the question's own words; ``None`` if no text holds any.
+) -> _WordEvidence | None:
+    """Return the evidence of the question's own words; ``None`` if no text holds any of them.
 
-    *is_whole* says that the texts are the whole collection.
+    *is_whole* is true if the texts are the whole collection.
     """
     rules = load_word_rules(language)
     question = read_question(keywords, rules)
@@ -234,25 +241,25 @@ def _weigh_own_words(
         if strength
         else [0.0] * len(texts)
     )
-    return _Opinion(
+    return _WordEvidence(
         shares, 1.0, strength, reason, coverage, measure_joint_coverage(question, found_words)
     )
 
 
-def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opinion:
-    """Return the opinion of words and *metadata* together.
+def _add_metadata(word_evidence: _WordEvidence | None, metadata: MetadataEvidence) -> _WordEvidence:
+    """Return *word_evidence* with the evidence of *metadata* added.
 
-    A value of the metadata that the question named counts like a word that the passage holds.
+    A metadata value that the question names counts like a word that the passage holds.
     """
-    if opinion is None:
-        return _Opinion(metadata.shares, 1.0, 0.0, "", metadata.matched)
-    opinion.shares = [
-        share + opinion.weight * added_share
-        for share, added_share in zip(opinion.shares, metadata.shares, strict=True)
+    if word_evidence is None:
+        return _WordEvidence(metadata.shares, 1.0, 0.0, "", metadata.matched)
+    word_evidence.shares = [
+        share + word_evidence.weight * added_share
+        for share, added_share in zip(word_evidence.shares, metadata.shares, strict=True)
     ]
-    if opinion.coverage:
-        opinion.coverage = list(map(add, opinion.coverage, metadata.matched))
-    return opinion
+    if word_evidence.coverage:
+        word_evidence.coverage = list(map(add, word_evidence.coverage, metadata.matched))
+    return word_evidence
 
 
 def _put_title_first(title: str, text: str | None) -> str | None:
@@ -261,12 +268,13 @@ def _put_title_first(title: str, text: str | None) -> str | None:
 
 
 def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[float, str]:
-    """Return how much the question's own words count, from 0 to 1, and the reason as a sentence.
+    """Return how much the question's own words count, from 0 to 1, and a sentence with the reason.
 
-    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`) between 0 and 1, with lead = the
-    largest *coverage* of any passage minus that of the first one. If the list *is_whole*, the whole
-    collection, the strength is multiplied by `WHOLE`, unless one passage holds every word and the
-    first one at most half of them.
+    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`), limited to the range from 0 to
+    1. The lead is the largest *coverage* of any passage minus the coverage of the first one.
+
+    If *is_whole*, the list is the whole collection and the strength is multiplied by `WHOLE`. The
+    strength stays full if one passage holds every word and the first one at most half of them.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
@@ -287,13 +295,14 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
     return strength, f"strength {strength:.2f}: {reason}"
 
 
-def _protect_plain_passages(
+def _protect_first_passages(
     order: Sequence[int], coverage: Sequence[float], top_k: int
 ) -> list[int]:
-    """Return *order* changed so that words alone push few passages out of the plain first *top_k*.
+    """Return *order*, changed so that words push few passages out of the original first *top_k*.
 
-    A passage leaves them only for one that holds clearly more of the question's words. Newcomers
-    are taken in their order, and each replaces the last passage that it may replace.
+    A passage leaves the first *top_k* only for a newcomer that holds clearly more of the question's
+    words. Newcomers are processed in their order. Each replaces the last passage that it may
+    replace.
     """
     places = {candidate: place for place, candidate in enumerate(order)}
     chosen = list(order[:top_k])
@@ -312,7 +321,10 @@ def _protect_plain_passages(
 
 
 def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
-    """Lower *scores*, and the *shares* in them, until they fall along *order*."""
+    """Lower *scores* so that none is higher than the score before it in *order*.
+
+    The *shares* that are part of the scores are lowered by the same amounts.
+    """
     lowest = scores[order[0]]
     for place in order:
         excess = max(0.0, scores[place] - lowest)
@@ -322,10 +334,11 @@ def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: li
 
 
 def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
-    """Return the weight of a model's words beside scores, and the reason if it is less than usual.
+    """Return the weight of a model's words, and the reason if the weight is lower than usual.
 
-    *original_scores* are those of the question's own list. A function that fuses lists by rank
-    gains less from words.
+    The reason is ``""`` for the usual weight. Words count less if *original_scores*, the scores of
+    the question's own list, are reciprocal ranks: a function that fuses lists by rank gains less
+    from words.
     """
     scores = [score for score in original_scores if score is not None]
     if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
@@ -338,11 +351,11 @@ def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
-    """Return whether *scores*, best first, come from reciprocal rank fusion of one list or two.
+    """Return whether *scores*, best first, come from reciprocal rank fusion of one or two lists.
 
-    Such a score is 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
-    since its passages are seldom in more lists. Any k is recognised, but no weights. Too few scores
-    show nothing, and neither do round ones: 0.7 is 1 / 2 + 1 / 5.
+    Every score is then 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
+    since its passages are seldom in both lists. Any k is recognised, but weighted lists are not.
+    Returns false for few scores and for round scores, which prove nothing: 0.7 is 1 / 2 + 1 / 5.
     """
     lower = scores[len(scores) // 2 :]
     if (
@@ -372,10 +385,10 @@ def _is_sum_of_reciprocals(score: float) -> bool:
 def add_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
-    """Return the sum of each of the backend's *scores* (higher is better) and its *share* of words.
+    """Return for each passage its weighted score plus the *share* that words add.
 
-    sum = weight x (score - lowest) / spread + share. *spread* is how far apart such scores usually
-    lie. At 0 the scores tell nothing apart and do not count.
+    sum = weight x (score - lowest) / spread + share. Higher *scores* are better. *spread* is how
+    far apart scores of this kind usually lie. If it is 0, all scores are equal and do not count.
     """
     low = min(scores, default=0.0)
     # Dividing by a smaller number could give infinity.
@@ -389,22 +402,26 @@ def add_evidence(
 def score_by_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> list[float] | None:
-    """Return how well each text matches several queries' keywords; ``None`` if no text matches any.
+    """Return how well each text matches the keywords of several queries.
 
-    evidence = sum over queries of weight x (score - lowest) / (`MEANS` x mean of that), at most
-    `MOST`, divided by (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text
-    matches. The score of a query is BM25 of its words plus `PAIR` x idf for each pair of words that
-    are neighbours both in the query and in the text. The worst text gets 0. The fewer texts match
-    as well as the best one, the more it gets.
+    Returns ``None`` if no text matches any keyword.
+
+    evidence = sum over the queries of weight x (score - lowest) / (`MEANS` x mean of (score -
+    lowest)), at most `MOST`, divided by (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the
+    queries that any text matches.
+
+    The score of a query is BM25 of its words plus `PAIR` x idf for each pair of words that are
+    neighbours both in the query and in the text. The worst text gets 0. The best text gets more if
+    few other texts match equally well.
     """
     return _score_queries(*_count_keywords(keywords, texts))
 
 
 class _QueryTerms(NamedTuple):
-    """One query.
+    """The terms of one query.
 
     Attributes:
-        terms: Its words.
+        terms: The words of the query.
         pairs: The pairs of neighbouring words.
         weight: How much the query counts.
     """
@@ -417,7 +434,10 @@ class _QueryTerms(NamedTuple):
 def _count_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
-    """Return the terms of each query with a weight, and how often each text holds any of them."""
+    """Return the terms of each query, and how often each text holds any of these terms.
+
+    Queries with weight 0 are left out.
+    """
     queries = [
         _QueryTerms(*list_terms_and_pairs(words), weight)
         for words, weight in keywords
@@ -432,7 +452,7 @@ def _count_keywords(
 def _score_queries(
     queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
-    """Return the evidence of the *queries* for each text; ``None`` if no text matches any."""
+    """Return the evidence of the *queries* for each text; ``None`` if no text matches any query."""
     term_gains, pair_gains, size = weigh_terms(text_terms), weigh_pairs(text_terms), len(text_terms)
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)

@@ -1,4 +1,4 @@
-"""The facts about one wrapped function that its earlier calls have shown."""
+"""Facts about one wrapped function, learned from its earlier calls."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ NEWEST: Final = 0.1
 
 @dataclass(eq=False, repr=False, slots=True)
 class Learned:
-    """The facts about one function that its responses and refusals have shown.
+    """Facts about one function, learned from its responses and refusals.
 
     Attributes:
-        gate: The signals of first results, and the threshold for asking the model.
-        standings: The signals of first results, for the confidence of later ones.
-        is_new: No list of the function was read yet.
-        refuses_widening: The function rejected more passages than the caller asks for.
-        refuses_field: It rejected the field that holds the texts.
-        refuses_words: It rejected a search by words.
-        lower_is_better: Lower scores are better.
-        passage_chars: About how many characters a passage has; 0 before there were any.
-        holds_text: Whether any passage held a text; ``None`` before there were passages.
-        page: The argument by which a call asked for a page.
-        problem: Why results cannot be improved, and how to fix that; ``""`` if they can.
+        gate: Remembers the signals of first results, and decides whether to ask the model.
+        standings: Remembers the signals of first results, and measures the confidence in later
+            ones.
+        is_new: Whether no list of the function was read yet.
+        refuses_widening: Whether the function rejected a call for more passages than the caller
+            wants.
+        refuses_field: Whether the function rejected a call for the field that holds the texts.
+        refuses_words: Whether the function rejected a search by words.
+        lower_is_better: Whether lower scores are better.
+        passage_chars: The usual number of characters of a passage; 0 before there were any
+            passages.
+        holds_text: Whether any passage held a text; ``None`` before there were any passages.
+        page: The argument with which a call asked for a page, ``""`` if no call did.
+        problem: Why results cannot be improved and how to fix that; ``""`` if they can be improved.
     """
 
     gate: Gate = field(default_factory=Gate)
@@ -48,11 +51,17 @@ class Learned:
     problem: str = ""
 
     def record_problem(self, problem: str) -> None:
-        """Keep *problem*, unless an earlier one is known, which usually caused this one."""
+        """Remember *problem*, unless an earlier problem is known.
+
+        The earlier problem is usually the cause of the later one.
+        """
         self.problem = self.problem or problem
 
     def record_passages(self, items: Sequence[Any]) -> None:
-        """Learn how long passages are from the *items* of one list; an empty list shows nothing."""
+        """Update the usual length of passages from *items*, the passages of one list.
+
+        An empty list does not change the length.
+        """
         self.is_new = False
         if not items:
             return

@@ -2,7 +2,7 @@
 
 "Hotel limit for Germany in 2024" is answered by a passage whose text names neither Germany nor
 2024, but whose metadata does. Nothing is known of the fields except the values that the candidates
-hold. A field counts if its values tell candidates apart, in one of four ways.
+hold. A field counts if its values differ between candidates. There are four kinds of values.
 
 ========  ==========================================================================================
 periods   Dates, months, quarters and years: compared with the days that the question means.
@@ -89,13 +89,13 @@ _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 @dataclass(eq=False, repr=False, slots=True)
 class MetadataEvidence:
-    """The evidence that metadata gives for each candidate.
+    """The evidence of metadata for each candidate.
 
     Attributes:
-        shares: The amount added to each score, in spreads of the function's scores.
-        matched: The part of the named values that each candidate has, from 0 to 1.
-        notes: Notes on what was named, such as ``year = 2024``. They quote only dates and versions,
-            because other values may be names of people.
+        shares: The amount that is added to each score, in spreads of the function's scores.
+        matched: The share of the named values that each candidate has, from 0 to 1.
+        notes: Notes on the named values, such as ``year = 2024``. Only dates and versions are
+            quoted, because other values may be names of people.
     """
 
     shares: Sequence[float]
@@ -105,14 +105,14 @@ class MetadataEvidence:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Value:
-    """One value of a field. Values that are written alike are one object.
+    """One value of a metadata field. Equal texts give the same object.
 
     Attributes:
-        folded: Its words, folded.
-        period: The days that it means, if it is a date.
-        version: Its numbers, if it is a version.
-        number: The number, if it is one.
-        neutral: Whether it stands for any value ("All").
+        folded: The words of the value, folded.
+        period: The days that the value means, if it is a date, month, quarter or year.
+        version: The numbers of the value, if it is a version.
+        number: The value as a number, if it is one.
+        neutral: Whether the value means any value, such as "All".
     """
 
     folded: tuple[str, ...]
@@ -123,7 +123,7 @@ class _Value:
 
     @property
     def kind(self) -> str:
-        """How the value is compared: ``periods``, ``versions``, ``numbers`` or ``words``."""
+        """The way to compare the value: ``periods``, ``versions``, ``numbers`` or ``words``."""
         if self.period is not None:
             return "periods"
         if self.version is not None:
@@ -136,12 +136,12 @@ _Row = tuple[_Value, ...]
 
 
 class _Column:
-    """The values of one field in all passages.
+    """The values of one metadata field in all passages.
 
     Attributes:
         rows: The values of each passage.
-        counts: How often each value occurs, except those that stand for any value.
-        kind: How most of the values are compared, ``""`` if there are none.
+        counts: How often each value occurs. Values such as "All" are not counted.
+        kind: The way to compare most of the values; ``""`` if there are no values.
     """
 
     __slots__ = ("counts", "kind", "rows")
@@ -159,7 +159,7 @@ class _Column:
 
     @property
     def is_telling(self) -> bool:
-        """Whether a question may name a value that some passages have and others do not."""
+        """Whether a question may name a value that only some of the passages have."""
         return len(self.counts) > 1 and (
             not self.has_no_repeats or self.kind in ("periods", "versions")
         )
@@ -172,7 +172,7 @@ def weigh_by_metadata(
     today: date | None,
     constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
-    """Return the evidence of *metadata* for each passage, ``None`` if there is none.
+    """Return the evidence of *metadata* for each passage; ``None`` if there is no evidence.
 
     Args:
         times: The words of the question, with its dates and versions.
@@ -180,8 +180,8 @@ def weigh_by_metadata(
         rules: The word rules of the question's language.
         today: The date of the question. Later values do not count as the newest.
         constraints: The limits on the answer that a model found in the question, as ``field:
-            value``. One is used if the field exists, a passage has the value, and the question
-            itself names no value of the field.
+            value``. A constraint is used if the field exists, a passage has the value, and the
+            question itself names no value of the field.
     """
     columns = collect_columns(metadata)
     if not columns:
@@ -220,14 +220,14 @@ def weigh_by_metadata(
 
 
 def find_telling_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the fields whose values tell some passages apart from others."""
+    """Return the names of the fields with values that only some of the passages have."""
     return tuple(name for name, column in collect_columns(metadata).items() if column.is_telling)
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
-    """Return the short values of each field that differs between passages, by its name.
+    """Return, by field name, the values of each field that differs between passages.
 
-    Fields that cannot be read are skipped.
+    Only short values are read. Fields that cannot be read are skipped.
     """
     columns: dict[str, list[_Row]] = {}
     for index, fields in enumerate(metadata):
@@ -243,7 +243,10 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
 
 
 def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Return the fields of one passage that may hold a value, none if they cannot be read."""
+    """Return the names and values of a passage's fields that may be evidence.
+
+    Returns nothing if the fields cannot be read.
+    """
     try:
         names = _pick_field_names(
             tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
@@ -256,7 +259,10 @@ def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return those of the field *names* whose values may tell passages apart."""
+    """Return the field *names* whose values may be evidence.
+
+    Names that are long, private or in `_SKIPPED_FIELDS` are left out.
+    """
     texts = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
     return tuple(
         [name for name in texts if name.lower() not in _SKIPPED_FIELDS and not name.startswith("_")]
@@ -270,9 +276,10 @@ def _is_time_field(name: str) -> bool:
 
 
 def _read_values(name: str, value: Any) -> _Row:
-    """Return the values of one field: a short text, a number, a date, or several short texts.
+    """Return the values of one field.
 
-    Anything else has no values.
+    A field may have a short text, a number, a date or a list of short texts. Any other field has no
+    values.
     """
     kind = type(value)
     parsed: _Value | None = None
@@ -295,7 +302,7 @@ def _read_values(name: str, value: Any) -> _Row:
 
 @lru_cache(maxsize=4_096)
 def _read_text(value: str) -> _Value | None:
-    """Return the value that a text holds, ``None`` if it has too many words."""
+    """Return the value of a short text; ``None`` if the text has more than `MOST_WORDS` words."""
     words = tuple(split_tokens(value))
     if value.strip().lower() in _NEUTRAL_TEXTS or not words:
         return _Value(words, neutral=True)
@@ -310,7 +317,7 @@ def _read_text(value: str) -> _Value | None:
 
 @lru_cache(maxsize=4_096)
 def _read_number(value: float, *, is_time: bool) -> _Value:
-    """Return the value that a number holds; a plausible Unix time (*is_time*) is a day."""
+    """Return the value of a number. With *is_time*, a plausible Unix time is read as a day."""
     # A Unix time that is so large is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
@@ -321,12 +328,12 @@ def _read_number(value: float, *, is_time: bool) -> _Value:
 
 @lru_cache(maxsize=4_096)
 def _read_day(day: date) -> _Value:
-    """Return the value that a day holds."""
+    """Return the value of a day."""
     return _Value((day.isoformat(),), period=Period(day, day))
 
 
 class _QuestionDemands:
-    """The values that a question names, and how well the values of a field meet them."""
+    """The values that a question names. Methods compare them with the values of a field."""
 
     def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
         self._times, self._rules, self._today = times, rules, today
@@ -338,14 +345,14 @@ class _QuestionDemands:
         )
 
     def _find_stem(self, word: str) -> str:
-        """Return the stem of *word* by the endings of the question's language."""
+        """Return the stem of *word*, by the word endings of the question's language."""
         return find_stem(word, self._rules.endings)
 
     def match_field(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield each demand of the question on the field *name*, as (demand, note, shares).
+        """Yield (demand, note, shares) for each demand of the question on the field *name*.
 
         A demand is one thing that the question names, such as a period. The note is for the trace.
-        There is one share per passage, from 0 to 1.
+        The shares say how well each passage meets the demand, from 0 to 1.
         """
         kind, times = column.kind, self._times
         if kind == "periods":
@@ -353,7 +360,7 @@ class _QuestionDemands:
                 yield (
                     f"period {period}",
                     f"{name} = {period}",
-                    _score_passages(column, partial(_overlaps, period=period)),
+                    _score_passages(column, partial(_overlaps_period, period=period)),
                 )
             if self._wants_newest:
                 yield "newest", f"{name}: newest", self._score_newness(column)
@@ -369,7 +376,10 @@ class _QuestionDemands:
     def match_constraints(
         self, name: str, column: _Column, constraints: Sequence[str]
     ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield, as `match_field` does, the demands of *constraints* on the field *name*."""
+        """Yield (demand, note, shares) for each of *constraints* on the field *name*.
+
+        `match_field` describes these tuples.
+        """
         for label, _, text in (constraint.partition(":") for constraint in constraints):
             if not self._is_same_label(label, name):
                 continue
@@ -385,12 +395,15 @@ class _QuestionDemands:
             yield f"words {name}", f"{name}{description}, as the model says", shares
 
     def _is_same_label(self, label: str, name: str) -> bool:
-        """Return whether the *label* of a constraint means the field *name*."""
+        """Return whether the *label* in a constraint means the field *name*."""
         words = [self._find_stem(word) for word in split_tokens(label.replace("_", " "))]
         return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield, as `match_field` does, the demand for values that the question names in words."""
+        """Yield (demand, note, shares) if the question names values of the field in words.
+
+        `match_field` describes these tuples.
+        """
         is_number = column.kind == "numbers"
         if is_number and not any(
             self._find_stem(word) in self._stems for word in split_tokens(name.replace("_", " "))
@@ -418,8 +431,8 @@ class _QuestionDemands:
     def _is_named(self, value: _Value, *, needs_code: bool) -> bool:
         """Return whether the question names *value*.
 
-        If it *needs_code*, only a code does: the value must be one word of the question with a
-        digit.
+        With *needs_code*, the value must be a code: a single word of the question, with a digit and
+        another character.
         """
         words = value.folded
         if needs_code:
@@ -435,7 +448,10 @@ class _QuestionDemands:
         return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
 
     def _score_newness(self, column: _Column) -> list[float]:
-        """Return how new each passage's value is, from 0 to 1; values after today count 0."""
+        """Return how new the value of each passage is, from 0 (oldest) to 1 (newest).
+
+        Values after today get 0.
+        """
         keys = sorted(
             {key for value in column.counts if (key := self._make_order_key(value)) is not None}
         )
@@ -448,9 +464,10 @@ class _QuestionDemands:
         ]
 
     def _make_order_key(self, value: _Value) -> Any:
-        """Return a key that orders values by time, ``None`` if *value* has none.
+        """Return a key that sorts values from old to new.
 
-        It is the first day of a period up to today, or the numbers of a version.
+        The key is the first day of a period, or the numbers of a version. It is ``None`` for other
+        values and for days after today.
         """
         if value.period is None:
             return None if value.version is None else (0, *value.version)
@@ -462,15 +479,15 @@ class _QuestionDemands:
         )
 
 
-def _score_passages(column: _Column, is_met: Callable[[_Value], bool]) -> list[float]:
-    """Return the share of each passage of *column*: 1 if one of its values *is_met*, else 0.
+def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list[float]:
+    """Return 1 for each passage with a value that *is_match* accepts, and 0 for all others.
 
-    A passage without such a value has `NEUTRAL` if it has "All".
+    A passage with a value such as "All" gets `NEUTRAL` instead of 0.
     """
-    met_values = {value for value in column.counts if is_met(value)}
+    matching_values = {value for value in column.counts if is_match(value)}
     return [
         1.0
-        if not met_values.isdisjoint(row)
+        if not matching_values.isdisjoint(row)
         else NEUTRAL
         if any(value.neutral for value in row)
         else 0.0
@@ -479,19 +496,19 @@ def _score_passages(column: _Column, is_met: Callable[[_Value], bool]) -> list[f
 
 
 def _is_same_value(expected: _Value, value: _Value) -> bool:
-    """Return whether *value* is *expected*.
+    """Return whether *value* means the same as *expected*.
 
-    It has the same words, the same version, or days in common.
+    That is the case for the same words, the same version, or a day in common.
     """
     if value.period is not None and expected.period is not None:
-        return _overlaps(value, expected.period)
+        return _overlaps_period(value, expected.period)
     if value.version is not None and expected.version is not None:
         return value.version == expected.version
     return value.folded == expected.folded
 
 
 def _is_code(word: str) -> bool:
-    """Return whether *word* has digits and other characters."""
+    """Return whether *word* has both digits and other characters."""
     return any(map(str.isdigit, word)) and not word.isdigit()
 
 
@@ -500,8 +517,8 @@ def _is_in_range(value: _Value, version_range: VersionRange) -> bool:
     return value.version in version_range
 
 
-def _overlaps(value: _Value, period: Period) -> bool:
-    """Return whether some days of *value* are in *period*."""
+def _overlaps_period(value: _Value, period: Period) -> bool:
+    """Return whether *value* is a period that has a day in common with *period*."""
     value_period = value.period
     if value_period is None or value_period.first is None or value_period.last is None:
         return False

@@ -10,19 +10,20 @@ model or a variant is late, wrong or down, the response of the original's own se
 The flow raises only what that search raises, unchanged.
 
 The original's own search always starts first. `_Pipeline._improve` chooses one of four orders for
-the work beside it:
+the rest of the work:
 
 ==============  ================================================================================
-the usual one   The model is asked and the variants are searched meanwhile.
-*learns*        Only the model is asked meanwhile. The function is new and takes vectors, or has a
-                known problem: its first response shows whether variants can be searched at all.
-*gated*         Nothing of the model. With the escalation mode ``auto`` the gate reads the first
-                response and decides whether the model is asked.
-*alone*         Nothing: the model is not asked, and there is no text to search yet.
+the usual one   The model is asked and the variants are searched at the same time.
+*learns*        Only the model is asked at the same time. The function is new, and it takes vectors
+                or has a known problem: its first response shows whether variants can be searched.
+*gated*         The model waits. With the escalation mode ``auto`` the gate reads the first response
+                and decides whether the model is asked.
+*alone*         Nothing runs at the same time: the model is not asked, and there is no text to
+                search yet.
 ==============  ================================================================================
 
 A search by words (`hybrid.textFields`) also runs beside the original's own search, unless the flow
-*learns*. If the caller brings the outcome of the original's own search, everything else follows
+*learns*. If the caller passes the outcome of the original's own search, all other work comes
 after it.
 """
 
@@ -129,14 +130,15 @@ def retrieval_flow(
 
     Args:
         request: The query and everything that decides how it is retrieved.
-        sub_responses: If given, the question is to be answered part by part: if there are several
-            sub-queries, no other variant is searched. The response to each searched variant is put
-            here, under the variant's text.
-        original_outcome: The outcome of the original's own search, if that was already made.
-        trace: The account to write into. It is complete even if the original's search raises.
+        sub_responses: If given, the question is answered part by part: if there are several
+            sub-queries, no other variant is searched. The response to each searched variant is
+            stored here, under the variant's text.
+        original_outcome: The outcome of the original's own search, if the caller already made that
+            search.
+        trace: The trace to write into. It is complete even if the original's search raises.
 
     Raises:
-        Exception: Whatever the original's own search raises, and nothing else.
+        Exception: The error of the original's own search. No other errors are raised.
     """
     observation = request.observation.child(
         "retrieval", top_k=request.top_k, content=request.original
@@ -146,19 +148,23 @@ def retrieval_flow(
         observation,
         request.models,
     )
-    return _tell_hooks(flow, request) if request.hooks else flow
+    return _call_hooks(flow, request) if request.hooks else flow
 
 
 def transform_flow(request: Request) -> Flow[Transformation]:
-    """Ask the model for a transformation, without any search; if that fails, it is empty."""
+    """Ask the model for a transformation, without any search.
+
+    If the model fails, the transformation is empty.
+    """
     observation = request.observation.child("transform", content=request.original)
     return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
 
 
-def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
-    """Run *flow* and tell the hooks its result.
+def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
+    """Run *flow* and pass its result to each hook of *request*.
 
-    A hook that fails or is late is added to the degradations of the result that the next hook gets.
+    If a hook fails or is late, a degradation is added to the result. The next hook receives the
+    result with this degradation.
     """
     retrieval = yield from flow
     for hook in request.hooks:
@@ -185,19 +191,19 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     return retrieval
 
 
-def _gather_one(flow: Flow[Any]) -> Flow[list[Any]]:
-    """Return the result of *flow* in a list, as `gather_flows` returns those of several."""
+def _run_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
+    """Run *flow* and return its result in a list, as `gather_flows` does for several flows."""
     return [(yield from flow)]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class _VariantResults:
-    """The search results of the variants, beside the original's own list.
+    """The search results of a question's variants.
 
     Attributes:
-        transformation: The model's texts, without a standalone form that is not to be searched.
-        choice: Which variants were weighed and which were searched.
-        results: The responses that could be read, one per variant at most.
+        transformation: The model's texts. A standalone form that must not be searched is left out.
+        choice: The variants that were weighed, and the variants that were searched.
+        results: The responses that could be read, at most one per variant.
     """
 
     transformation: Transformation
@@ -207,7 +213,7 @@ class _VariantResults:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _VariantChoice:
-    """Which variants of a question count, and how.
+    """The variants of a question that are weighed, and the variants that are searched.
 
     Attributes:
         question_keywords: The keywords of the question or, in a conversation, of its standalone
@@ -222,7 +228,7 @@ class _VariantChoice:
 
 
 class _Pipeline:
-    """One retrieval in progress; its methods stand in the order in which they run."""
+    """One retrieval in progress. Its methods are listed in the order in which they run."""
 
     def __init__(
         self,
@@ -263,7 +269,7 @@ class _Pipeline:
         self._times: Times | None = None
 
     def run(self) -> Flow[Retrieval]:
-        """Run the whole flow; if qtmiddleware itself fails, return the plain function's result."""
+        """Run the whole flow. If qtmiddleware itself fails, return the plain function's result."""
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
             return (yield from self._pass_call_on())
@@ -283,19 +289,22 @@ class _Pipeline:
         return self._build_plain_retrieval(response, self.original)
 
     def run_transform(self) -> Flow[Transformation]:
-        """Run the model's part alone; failures are noted in the transformation."""
+        """Ask the model, without any search. Failures become notes of the transformation."""
         transformation = NOTHING
         try:
             stage, transformation = self._prepare_stage()
             if stage is not None:
-                transformation = yield from stage.run(self._llm_deadline())
+                transformation = yield from stage.run(self._find_llm_deadline())
         except Exception as error:
             self._note_internal_error(error)
         notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
         return replace(transformation, notes=transformation.notes + notes)
 
     def _improve(self) -> Flow[Retrieval]:
-        """Search, ask the model and rerank, in one of the four orders named at the top."""
+        """Search, ask the model and rerank.
+
+        The work is done in one of the four orders that the docstring of this module lists.
+        """
         stage, transformation = self._prepare_stage()
         variants: _VariantResults | None = None
         by_words: list[SearchResult] | None = None if self._should_search_by_words() else []
@@ -309,15 +318,17 @@ class _Pipeline:
         if self._original_outcome is None and not learns and by_words is None:
             flows.append(
                 self._search_by_words(
-                    width, self.deadline if stage is None else self._llm_deadline()
+                    width, self.deadline if stage is None else self._find_llm_deadline()
                 )
             )
         alone = stage is None and (learns or (transformation.is_empty and self._expanded is None))
         if not (self._original_outcome is not None or gated or alone):
-            flows.append(self._ask_and_search(stage, transformation, width, searches=not learns))
+            flows.append(
+                self._ask_and_search(stage, transformation, width, should_search=not learns)
+            )
             stage = None
         if flows:
-            response, results = yield from self._search_original_beside(flows, width)
+            response, results = yield from self._search_original_and_run(flows, width)
             by_words = results.pop(0) if by_words is None and not learns else by_words
             transformation, variants = results[0] if results else (transformation, None)
         else:
@@ -329,17 +340,19 @@ class _Pipeline:
                 self.original, response, self.request.shape, options=options, initial=initial
             )
         except ResponseShapeError as error:
-            return (yield from self._give_up_unreadable(response, error))
+            return (yield from self._return_unreadable(response, error))
         # Lengths are learnt because they limit how many passages later searches ask for.
         self.learned.record_passages(
             original_result.ranking.items if self.request.uses_keyword_evidence else ()
         )
         if stage is not None and (not gated or self._decide_escalation(original_result)):
-            transformation = yield from stage.run(self._llm_deadline())
+            transformation = yield from stage.run(self._find_llm_deadline())
         if by_words is None:
             by_words = yield from self._search_by_words(self.request.width, self.deadline)
         self._note_refused_words()
-        variants = variants or (yield from self._find_variants(transformation, self.request.width))
+        variants = variants or (
+            yield from self._search_transformation(transformation, self.request.width)
+        )
         transformation, choice = variants.transformation, variants.choice
         others = [*self._align_score_direction(by_words, original_result), *variants.results]
         fusion = self._fuse_lists(original_result, others)
@@ -375,9 +388,10 @@ class _Pipeline:
     # --- before the first search ------------------------------------------------------------------
 
     def _prepare_stage(self) -> tuple[TransformStage | None, Transformation]:
-        """Return the stage that asks the model, or the remembered reply to an equal question.
+        """Return the stage that asks the model, and the transformation that is known already.
 
-        Without a stage the model is not asked. Without either the transformation is `NOTHING`.
+        The stage is ``None`` if the model is not asked. The transformation is the remembered reply
+        to an equal question; without such a reply it is `NOTHING`.
         """
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
@@ -444,7 +458,10 @@ class _Pipeline:
     # --- the original's own search, and the model -------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
-        """Return the response of the original's own search, making it unless the caller has."""
+        """Return the response to the original's own search.
+
+        If the caller has already made this search, its response is returned.
+        """
         if self._original_outcome is not None:
             return self._original_outcome.value
         began, width = perf_counter(), self.request.width
@@ -452,12 +469,15 @@ class _Pipeline:
         self._note_original_search(began, perf_counter() - began, width)
         return response
 
-    def _search_original_beside(
+    def _search_original_and_run(
         self, flows: Sequence[Flow[Any]], width: int | None
     ) -> Flow[tuple[Any, list[Any]]]:
-        """Run *flows* beside the original's own search; return its response and their results."""
+        """Make the original's own search and run *flows* at the same time.
+
+        Returns the response to the search, and a list of the flows' results.
+        """
         limit = self.settings.limits.max_concurrency
-        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _gather_one(flows[0])
+        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_as_list(flows[0])
         outcome, beside = yield Beside(self._build_original_search(width), flow, limit)
         self.trace.count_search(self._original_search.calls, self._original_search.reads)
         self._note_original_search(outcome.began, outcome.seconds, width)
@@ -473,14 +493,14 @@ class _Pipeline:
         return outcome.value, beside.value
 
     def _should_search_by_words(self) -> bool:
-        """Return whether the keywords are searched in the text fields of a document index."""
+        """Return whether to search the keywords in the text fields of a document index."""
         reason = self.request.why_not_by_words
         if reason:
             self.trace.note(TEXT_CLAUSE, reason)
         return reason is None and bool(self._keywords)
 
     def _search_by_words(self, width: int | None, deadline: Deadline) -> Flow[list[SearchResult]]:
-        """Search the keywords in the text fields, and keep the error if that fails."""
+        """Search the keywords in the text fields. If the search fails, remember its error."""
         results, self._words_error = yield from search_by_words(
             self._keywords,
             self.request,
@@ -492,7 +512,11 @@ class _Pipeline:
         return results
 
     def _note_refused_words(self) -> None:
-        """Remember that the function rejects searches by words, if it did so for the words."""
+        """Remember that the function rejects keyword searches, if it has just rejected one.
+
+        A function that also rejected the number of passages may accept keyword searches, so this is
+        not remembered.
+        """
         error, learned = self._words_error, self.learned
         # A function that rejected the number of passages would have rejected any search.
         if error is None or not is_refusal(error) or self._original_search.was_refused:
@@ -510,9 +534,10 @@ class _Pipeline:
     def _align_score_direction(
         self, results: Sequence[SearchResult], original_result: SearchResult
     ) -> Sequence[SearchResult]:
-        """Give the scores of *results*, where higher is better, the direction of the original's.
+        """Return *results* with their scores in the direction of the original's scores.
 
-        If lower is better there, the scores are negated.
+        Higher scores are better in *results*. The scores are negated if lower is better in the
+        original.
         """
         direction = find_direction([original_result.ranking]) or (
             1 if self.learned.lower_is_better else -1
@@ -528,21 +553,27 @@ class _Pipeline:
         transformation: Transformation,
         width: int | None,
         *,
-        searches: bool,
+        should_search: bool,
     ) -> Flow[tuple[Transformation, _VariantResults | None]]:
-        """Ask the model, unless *transformation* is a remembered one, and search the variants."""
+        """Ask the model if there is a *stage*, then search the variants if *should_search*.
+
+        Returns the transformation and the variants' results, or ``None`` in place of results if the
+        variants were not searched. Without a stage, *transformation* is used.
+        """
         if stage is not None:
-            transformation = yield from stage.run(self._llm_deadline())
+            transformation = yield from stage.run(self._find_llm_deadline())
         return transformation, (
-            (yield from self._find_variants(transformation, width)) if searches else None
+            (yield from self._search_transformation(transformation, width))
+            if should_search
+            else None
         )
 
-    def _find_variants(
+    def _search_transformation(
         self, transformation: Transformation, width: int | None
     ) -> Flow[_VariantResults]:
         """Search the variants of *transformation*, each for *width* passages.
 
-        The standalone form of a question that opens a new topic is dropped.
+        If the question opens a new topic, its standalone form is dropped.
         """
         if not self._is_follow_up and transformation.standalone:
             transformation = replace(transformation, standalone=None)
@@ -550,7 +581,10 @@ class _Pipeline:
         return _VariantResults(transformation, variants, results)
 
     def _build_original_search(self, width: int | None) -> Search:
-        """Build the original's own search, and note if long passages make it ask for fewer."""
+        """Build the original's own search.
+
+        If passages are so long that the search asks for fewer, this is noted in the trace.
+        """
         if (full := self.request.full_width) is not None and width != full:
             count, chars = width or self.request.top_k, self.learned.passage_chars
             self.trace.note(
@@ -563,7 +597,7 @@ class _Pipeline:
         return self._original_search
 
     def _perform_search(self, step: Search) -> Flow[Any]:
-        """Perform *step* and count it; an error is remembered as the function's own."""
+        """Perform *step* and count its calls. If the function raises, remember its error."""
         try:
             return (yield step)
         except Exception as error:
@@ -573,7 +607,7 @@ class _Pipeline:
             self.trace.count_search(step.calls, step.reads)
 
     def _note_original_search(self, began: float, seconds: float, width: int | None) -> None:
-        """Note how long the original's own search took, and whether it had to be narrowed."""
+        """Record how long the original's own search took, and whether its *width* was rejected."""
         search = self._original_search
         self.trace.original_ms = seconds * 1e3
         if search.embed_seconds:
@@ -582,12 +616,12 @@ class _Pipeline:
         if width is not None and search.was_refused and self.learned.refuses_widening:
             self.trace.note("keyword_evidence", f"the function rejects {width} candidates")
 
-    def _llm_deadline(self) -> Deadline:
+    def _find_llm_deadline(self) -> Deadline:
         """Return the time by which the model must have replied."""
         return self.deadline.sooner(self.settings.limits.model_seconds)
 
     def _decide_escalation(self, original_result: SearchResult) -> bool:
-        """Decide whether the gate asks the model, now that the original's result is known."""
+        """Return the gate's decision whether to ask the model, given the original's result."""
         text_field = self.settings.keyword_evidence.text_field
         self.trace.decision = self.learned.gate.decide(
             original_result.ranking.scores,
@@ -603,7 +637,10 @@ class _Pipeline:
     def _search_variants(
         self, transformation: Transformation, width: int | None
     ) -> Flow[tuple[_VariantChoice, list[SearchResult]]]:
-        """Choose and search the variants; return no results if too few of the searches succeed."""
+        """Choose and search the variants of *transformation*.
+
+        If too few of the searches succeed, no results are returned.
+        """
         searchable = transformation if self._sub_responses is None else select_parts(transformation)
         question_keywords = find_question_keywords(self.query, transformation, self.settings)
         topic = question_keywords if self.settings.llm.guard else ""
@@ -611,7 +648,7 @@ class _Pipeline:
             searchable, self.query.text, self.request.fusion_settings, topic
         )
         self.trace.notes.extend(notes)
-        weighed, searched = self._choose_searches(variants)
+        weighed, searched = self._choose_variants(variants)
         if self._expanded is not None and self._sub_responses is None:
             searched = (*searched, self._expanded)
         results = yield from search_variants(
@@ -634,12 +671,13 @@ class _Pipeline:
             return _VariantChoice(question_keywords, (), searched), []
         return _VariantChoice(question_keywords, weighed, searched), results
 
-    def _choose_searches(
+    def _choose_variants(
         self, variants: Sequence[Variant]
     ) -> tuple[Sequence[Variant], Sequence[Variant]]:
-        """Return the *variants* that are weighed, and those that are searched within the budget.
+        """Return the *variants* that are weighed, and the variants that are searched.
 
-        Of an answer's parts each is searched alone, as far as the budget goes.
+        If the question is answered part by part, each part has a search of its own, up to the limit
+        of searches.
         """
         if self.request.page:
             return variants, ()
@@ -680,7 +718,10 @@ class _Pipeline:
     def _fuse_lists(
         self, original_result: SearchResult, other_results: Sequence[SearchResult]
     ) -> FusionResult:
-        """Fuse the original's list with the others; a failing method of a package is replaced."""
+        """Fuse the original's list with the lists of *other_results*.
+
+        If a fusion method of an installed package fails, only the original's list is used.
+        """
         began, options = self.trace.clock(), self.settings.fusion
         taking_part = select_rankings(
             original_result.ranking, [result.ranking for result in other_results], options
@@ -726,7 +767,7 @@ class _Pipeline:
     def _weigh_by_keywords(
         self, fusion: FusionResult, transformation: Transformation, choice: _VariantChoice
     ) -> FusedList:
-        """Reorder the fused list by keyword evidence, and by the candidates' metadata."""
+        """Rerank the fused list by keyword evidence and by the candidates' metadata."""
         began = self.trace.clock()
         request = self.request
         times = self._times
@@ -745,7 +786,7 @@ class _Pipeline:
             language=self.query.language,
             width=request.width or request.top_k,
             top_k=request.top_k,
-            write_terms=self._find_term_writer(transformation, choice.question_keywords),
+            write_terms=self._build_term_writer(transformation, choice.question_keywords),
             weigh_metadata=partial(self._weigh_by_metadata, times, transformation.constraints),
             date_words=times.words,
         )
@@ -755,7 +796,10 @@ class _Pipeline:
         return ranked
 
     def _read_glossary(self, glossary: Glossary) -> None:
-        """Find the question's terms; without any, and with a degradation, if the glossary fails."""
+        """Find the glossary terms of the question.
+
+        If the glossary fails, there are no terms and a degradation is recorded.
+        """
         request = self.request
         try:
             self._glossary_terms = glossary.find_terms(request.original, self.query.language)
@@ -770,15 +814,16 @@ class _Pipeline:
             )
 
     def _note_failed_glossary(self, error: Exception) -> None:
+        """Record that the glossary failed."""
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
-    def _find_term_writer(
+    def _build_term_writer(
         self, transformation: Transformation, question_keywords: str
     ) -> WriteTerms | None:
         """Return a function that writes the question's glossary terms into texts.
 
-        ``None`` if the question has no terms. *question_keywords* are the keywords of the question
-        or, in a conversation, of its standalone form.
+        Returns ``None`` if the question has no terms. *question_keywords* are the keywords of the
+        question or, in a conversation, of its standalone form.
         """
         glossary, language, glossary_terms = (
             self.request.glossary,
@@ -810,7 +855,7 @@ class _Pipeline:
         return write
 
     def _note_glossary_terms(self, sentences: Sequence[str]) -> None:
-        """Note which terms of the glossary are used, each once."""
+        """Note in the trace which glossary terms are used. Repeated *sentences* are noted once."""
         for sentence in sentences:
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
@@ -818,7 +863,10 @@ class _Pipeline:
     def _weigh_by_metadata(
         self, times: Times, constraints: Sequence[str], fields: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
-        """Return the evidence in the candidates' metadata; ``None`` if it fails, which is noted."""
+        """Return the evidence in *fields*, the metadata of the candidates.
+
+        If that fails, a degradation is recorded and ``None`` is returned.
+        """
         today = self._find_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
@@ -828,7 +876,10 @@ class _Pipeline:
             return None
 
     def _find_today(self) -> date | None:
-        """Return the question's day by the caller's clock, read once; ``None`` if that fails."""
+        """Return today's date by the caller's clock, which is read once per question.
+
+        If the clock fails, ``None`` is returned.
+        """
         if self._clock_reading is None:
             try:
                 self._clock_reading = (read_clock(self.request.clock),)
@@ -840,7 +891,7 @@ class _Pipeline:
     def _judge_standing(
         self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
-        """Compare the question's own list with earlier ones to tell how sure it looks."""
+        """Return how sure the question's own list looks, compared with earlier lists."""
         if self.request.page:
             return LATER_PAGE
         ranking = fusion.question_ranking or fusion.original_ranking
@@ -856,7 +907,7 @@ class _Pipeline:
         )
 
     def _record_text_presence(self, fusion: FusionResult, ranked: FusedList) -> None:
-        """Remember whether this function's passages hold texts.
+        """Remember whether the function's passages hold texts.
 
         Without texts neither keywords nor a reranker can help.
         """
@@ -892,7 +943,10 @@ class _Pipeline:
     # --- the plain function's answer, if nothing can be improved ----------------------------------
 
     def _pass_call_on(self) -> Flow[Retrieval]:
-        """Make the call as the caller made it: in shadow mode, or if the query cannot be used."""
+        """Call the plain function exactly as the caller did, and return its result.
+
+        This is done in shadow mode, and for queries that cannot be used.
+        """
         problem = self.request.problem
         query, began = self.request.original, perf_counter()
         # A text is still embedded for a function that takes vectors. Anything else goes to the
@@ -904,14 +958,15 @@ class _Pipeline:
         return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
 
     def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
-        """Build the result from the plain function's *response*, in its own order."""
+        """Build the result from the plain function's *response*, in the order of the response."""
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
-    def _give_up_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
-        """Return the plain function's own response, as nothing can be read out of it.
+    def _return_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
+        """Return the plain function's own response, because no passages can be read from it.
 
-        If the search asked for more passages than the caller, it is repeated as the caller asked.
+        If the search asked for more passages than the caller did, it is repeated as the caller
+        asked.
         """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.width is not None:
@@ -929,7 +984,7 @@ class _Pipeline:
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
     def _note_internal_error(self, error: Exception) -> None:
-        """Log an error of qtmiddleware and degrade the result; only the error's type is shown."""
+        """Log an error inside qtmiddleware and record a degradation with the error's type."""
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         summary = f"{type(error).__name__} inside qtmiddleware"
         self.request.sampler.log(

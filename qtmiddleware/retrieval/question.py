@@ -1,4 +1,4 @@
-"""The prompts for one question, and the transformation that is made of the model's replies."""
+"""Build the prompts for one question, and read the model's replies as a transformation."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transforma
 
 
 class Question:
-    """The model's part of one query: a round of prompts or two, and the replies.
+    """The model's part of one query: one or two rounds of prompts, and the replies.
 
     Two rounds are needed only if several prompts depend on the standalone form of a follow-up: the
-    first round asks for that form, the second for everything else.
+    first round asks for the standalone form, the second for everything else.
 
     Attributes:
-        query: The text that the current round asks about: the user's query, later its standalone
-            form.
+        query: The text that the current round asks about. In the first round it is the user's
+            query, in the second its standalone form.
         prompts: The prompts of the current round.
         degradations: The replies that failed or could not be used.
     """
@@ -62,7 +62,7 @@ class Question:
 
         Args:
             query: The user's query.
-            history: The conversation before it.
+            history: The conversation before the query.
             settings: The settings that hold for this call.
             facts: The certain terms of the glossary that the query holds, each with its meaning.
             anchors: The dates to tell with every prompt, if the query depends on today.
@@ -82,15 +82,18 @@ class Question:
         )
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-        """Return the *prompts* with the dates added, if there are any."""
+        """Return the *prompts* with dates added, if the query depends on today."""
         return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
 
-    def _limit_calls(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
-        """Return as many *prompts* as the call limit allows after *spent* calls."""
-        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
+    def _limit_calls(self, prompts: tuple[Prompt, ...], calls_made: int = 0) -> tuple[Prompt, ...]:
+        """Return as many *prompts* as the call limit allows after *calls_made* calls."""
+        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - calls_made)]
 
     def cache_key(self, model: str) -> Hashable:
-        """Return the key under which equal questions to *model* share a transformation."""
+        """Return the key of the transformation in the cache.
+
+        Equal questions to *model* have the same key.
+        """
         return (
             model,
             key_of(self._settings, "reply"),
@@ -103,18 +106,21 @@ class Question:
         )
 
     def accepts(self, transformation: Transformation) -> bool:
-        """Return whether *transformation*, from a shared cache, could come from these prompts."""
+        """Return whether *transformation*, from a shared cache, fits this question's prompts."""
         prompts = build_prompts(self._settings, self.query, self._history)
         return is_within_limits(
             transformation, [field for prompt in prompts for field in prompt.fields]
         )
 
     def build_asks(self, deadline: Deadline) -> list[Ask]:
-        """Return a step per prompt, each with its own deadline: one may be cancelled alone."""
+        """Return one step per prompt.
+
+        Each step has its own copy of *deadline*, so that one step can be cancelled alone.
+        """
         return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
 
     def read_replies(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
-        """Take in the replies of this round; return whether another round is to be asked."""
+        """Read the replies of this round, and return whether there is another round."""
         transformations = [
             transformation
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
@@ -131,13 +137,16 @@ class Question:
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
         prompts = self._limit_calls(
-            build_prompts(self._settings, self.query, (), self._facts), spent=1
+            build_prompts(self._settings, self.query, (), self._facts), calls_made=1
         )
         self.prompts = self._add_anchors(prompts)
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
-        """Return the transformation in one reply; ``None``, with a degradation, if unusable."""
+        """Return the transformation in one reply.
+
+        If the reply cannot be used, a degradation is recorded and ``None`` is returned.
+        """
         stage, error = f"transform.{prompt.mode}", _find_error(outcome)
         if error is None:
             reply = outcome.value
@@ -163,15 +172,16 @@ class Question:
         return None
 
     def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
-        """Return the transformation of all replies, without the texts that lost a protected span.
+        """Return the transformation of all replies, without texts that lost a protected span.
 
-        Texts are repaired if that is possible, and dropped if not. In a conversation the standalone
-        form is compared with the user's words, and everything else with the standalone form.
+        A text that lost a span is repaired if possible, and dropped if not. In a conversation the
+        standalone form is compared with the user's query, and all other texts with the standalone
+        form.
 
         Args:
             original: The user's query.
             spans: The parts of the query that must be kept.
-            language: The code of its language, or ``auto``.
+            language: The code of the query's language, or ``auto``.
         """
         transformation = self._transformation
         if transformation.is_empty or not self._settings.llm.guard:
@@ -214,7 +224,7 @@ def record_cost(trace: Trace, reply: Reply) -> None:
 
 
 def _find_error(outcome: Outcome) -> ModelError | None:
-    """Return why *outcome* holds no reply, as a `ModelError`; ``None`` if it holds one."""
+    """Return the error in *outcome* as a `ModelError`; ``None`` if there is a reply."""
     if outcome.late:
         return ModelError("timeout")
     if outcome.error is None or isinstance(outcome.error, ModelError):
@@ -225,7 +235,10 @@ def _find_error(outcome: Outcome) -> ModelError | None:
 def _guard_texts(
     transformation: Transformation, query: str, spans: Sequence[Span], language: str, facts: Facts
 ) -> Transformation:
-    """Guard the texts of *transformation* against losing *spans* of *query*."""
+    """Return *transformation* without texts that lost any of the *spans* of *query*.
+
+    Texts are repaired if that is possible.
+    """
     return guard(
         transformation,
         query=query,

@@ -1,6 +1,6 @@
-"""The evidence of a question's own words: which of them the passages of one list hold, and where.
+"""Measure the evidence of a question's own words in the passages of one list.
 
-There are three kinds of evidence. Each is a number from 0 to about 1, and all count alike:
+There are three kinds of evidence. Each is a number from 0 to about 1, and all have the same weight:
 
 ========  =======================================================================================
 ``bm25``  BM25 over all keywords; forms of a word are one term.
@@ -34,7 +34,7 @@ from qtmiddleware.retrieval.bm25 import (
     TextTerms,
     compile_patterns,
     normalise_scores,
-    read_windows,
+    shorten_texts,
     strip_plural,
     sum_gains,
     weigh_by_rarity,
@@ -74,7 +74,7 @@ _VOWELS: Final = frozenset("aeiouy")
 def _build_folding_table() -> bytes:
     """Return a table that folds the bytes of Windows-1252 (Western Europe).
 
-    Letters become lower case without accents, everything that belongs to no word a space.
+    Letters become lower case without accents. Bytes that belong to no word become a space.
     """
     table = bytearray(b" " * 256)
     for code in range(256):
@@ -94,7 +94,7 @@ _SHARP_S: Final = b"\xdf"
 
 
 class WordRules(NamedTuple):
-    """The rules of a language for words.
+    """The rules for the words of one language.
 
     Attributes:
         function_words: The words that say nothing about the topic, folded.
@@ -106,12 +106,12 @@ class WordRules(NamedTuple):
 
 
 class QuestionWords(NamedTuple):
-    """The words of a question, each once and in their order.
+    """The words of a question, in order and without repeats.
 
     Attributes:
         terms: The stems of all words.
         pairs: The pairs of neighbouring terms.
-        content: The terms that are no function words.
+        content: The terms of content words, which are all words except function words.
         neighbours: The pairs of neighbouring content words.
     """
 
@@ -126,14 +126,14 @@ _Place = tuple[int, int]
 
 
 class FoundWords(NamedTuple):
-    """Where the words of a question stand in several texts.
+    """The places of a question's words in several texts.
 
     Attributes:
         joined: The folded texts, one after the other.
-        begins: Where each text begins in *joined*, and one more for the end.
+        begins: Where each text begins in *joined*, with one more entry for the end.
         lengths: How many characters each folded text has.
-        head_ends: Where each text's head ends in *joined*.
-        places: For each text, where it holds each term.
+        head_ends: Where the head of each text ends in *joined*.
+        places: For each text, the places of each term in *joined*.
     """
 
     joined: str
@@ -145,7 +145,7 @@ class FoundWords(NamedTuple):
 
 @cache
 def load_word_rules(language: str) -> WordRules:
-    """Return the rules for the words of *language*; empty rules if it has no word list."""
+    """Return the word rules of *language*; empty rules if the language has no word list."""
     if language not in LANGUAGES:
         return WordRules()
     lexicon = load(language)
@@ -162,11 +162,12 @@ def load_word_rules(language: str) -> WordRules:
 
 @lru_cache(maxsize=20_000)
 def find_stem(word: str, endings: tuple[str, ...]) -> str:
-    """Return the folded *word* without the ending of a form: "renewal" meets "renew".
+    """Return the stem of the folded *word*, which is the word without its ending.
 
-    At least three letters stay, one of them a vowel, and four before an ending of one letter:
-    "illness" meets "ill". A doubled last letter that is left becomes one: "running" meets "run". A
-    stem is always the beginning of its word.
+    - ``renewal`` becomes ``renew``. A stem is always the beginning of its word.
+    - A stem has at least three letters, one of them a vowel: ``illness`` becomes ``ill``. Before an
+      ending of one letter, it has at least four.
+    - A doubled last letter becomes single: ``running`` becomes ``run``.
     """
     if len(word) <= _LEAST_STEM or not word.isalpha():
         return strip_plural(word)
@@ -188,7 +189,7 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
 def read_question(keywords: str, rules: WordRules) -> QuestionWords:
     """Return the words of a question's *keywords*.
 
-    If all of them are function words, all count as content.
+    If all keywords are function words, all count as content words.
     """
     words = _split_words(keywords)
     terms = [find_stem(word, rules.endings) for word in words]
@@ -209,13 +210,13 @@ def read_question(keywords: str, rules: WordRules) -> QuestionWords:
 def find_words(
     question: QuestionWords, texts: Sequence[str | None], rules: WordRules
 ) -> FoundWords:
-    """Return where the words of *question* stand in the *texts*.
+    """Return the places of the words of *question* in the *texts*.
 
-    The texts are folded, joined and searched for the beginnings of the terms, which takes less time
-    than splitting them. Only parts of long texts are read, as `MOST_READ` says. The length of a
-    text is that of its folded form.
+    The texts are folded, joined and searched for the beginnings of the terms, which is faster than
+    splitting them into words. Only parts of long texts are read (see `MOST_READ`). Lengths are
+    those of the folded texts.
     """
-    folded = [_fold_text(text) for text in read_windows([text or "" for text in texts])]
+    folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
     begins = list(accumulate([length + 2 for length in lengths], initial=1))
     joined = f" {'  '.join(folded)} "
@@ -231,9 +232,9 @@ def find_words(
 def _find_places(
     terms: Sequence[str], joined: str, ends: Sequence[int], endings: tuple[str, ...]
 ) -> list[dict[str, list[_Place]]]:
-    """Return for each text where the forms of the *terms* stand in *joined*.
+    """Return for each text the places in *joined* of every form of the *terms*.
 
-    *ends* are where the texts end: each text ends before its number.
+    *ends* holds for each text the offset in *joined* at which the text has ended.
     """
     all_terms, find = frozenset(terms), joined.find
     places_by_text: list[dict[str, list[_Place]]] = [{} for _ in ends]
@@ -268,10 +269,10 @@ def _find_places(
 def _is_near(
     joined: str, places: Mapping[str, Sequence[_Place]], pair: Pair, window: int = WINDOW
 ) -> bool:
-    """Return whether the second word of *pair* follows the first nearby.
+    """Return whether the second word of *pair* follows the first one closely in a text.
 
-    Fewer than *window* words may stand between them. *places* are those of one text's terms in
-    *joined*.
+    Fewer than *window* words may be between them. *places* holds the text's terms with their places
+    in *joined*.
     """
     firsts, seconds = places.get(pair[0]), places.get(pair[1])
     if firsts is None or seconds is None:
@@ -295,7 +296,10 @@ def _is_spaced(term: str) -> bool:
 
 
 def _fold_text(text: str) -> str:
-    """Return *text* without case and accents, with spaces for all that belongs to no word."""
+    """Return *text* in lower case without accents.
+
+    Characters that belong to no word become spaces.
+    """
     if text.isascii():
         return text.encode().translate(_folding_table()).decode()
     try:
@@ -333,7 +337,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def find_held_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
-    """Return the words of the *keywords* of which *text* holds a form, in order, each once."""
+    """Return the words of *keywords* that *text* holds in any form, in order, without repeats."""
     rules = load_word_rules(language)
     held_terms = find_words(read_question(keywords, rules), [text], rules).places[0]
     words = _split_words(keywords)
@@ -342,9 +346,9 @@ def find_held_words(keywords: str, text: str, language: str = "") -> tuple[str, 
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
-    """Return the (begin, end) places in *text* that hold a form of a word of the *keywords*.
+    """Return the (begin, end) offsets in *text* of all words that are a form of any of *keywords*.
 
-    The places are in order, and none overlap.
+    The offsets are in order and do not overlap.
     """
     endings = load_word_rules(language).endings
     terms = {find_stem(word, endings) for word in _split_words(keywords)}
@@ -373,13 +377,16 @@ def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[f
 
 
 def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
-    """Return the share of the content words that the first `LEADING` texts hold together."""
+    """Return the share of the content words that the first `LEADING` texts together hold."""
     content = frozenset(question.content)
     return len(content & frozenset().union(*found_words.places[:LEADING])) / len(content)
 
 
 class Kinds(NamedTuple):
-    """Each kind of evidence of every text, from 0 to about 1; see the top of this file."""
+    """The three kinds of evidence, each with a number from 0 to about 1 for every text.
+
+    The docstring of this module describes the kinds.
+    """
 
     bm25: Sequence[float]
     near: Sequence[float]
@@ -387,7 +394,7 @@ class Kinds(NamedTuple):
 
 
 def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
-    """Return each kind of evidence of every text."""
+    """Return the three kinds of evidence for every text."""
     text_terms = [
         TextTerms(
             {term: len(places) for term, places in text_places.items()},
@@ -423,9 +430,9 @@ def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
 
 
 def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return the gain of each text by words at full strength, in spreads of the scores.
+    """Return the amount that the question's words add to each text's score at full strength.
 
-    `WEIGHT` x (bm25 + near + head).
+    amount = `WEIGHT` x (bm25 + near + head), in spreads of the function's scores.
     """
     return [
         WEIGHT * sum(kinds) for kinds in zip(*measure_kinds(question, found_words), strict=True)
@@ -435,7 +442,7 @@ def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]
 def _find_neighbours(
     question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
 ) -> Set[Pair]:
-    """Return the pairs of the question's words that are neighbours in one text, in that order."""
+    """Return the question's pairs of words that are neighbours in one text, in the same order."""
     if len(text_places) < 2:
         return frozenset()
     return frozenset(
@@ -450,9 +457,9 @@ def _find_neighbours(
 def _measure_nearness(
     question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
 ) -> float:
-    """Return the share of the question's neighbouring content words that are near in one text.
+    """Return the share of the question's pairs of neighbouring content words that a text holds.
 
-    The words of a pair may stand in either order.
+    The two words of a pair must be near each other in the text, in either order.
     """
     if len(text_places) < 2 or not question.neighbours:
         return 0.0

@@ -1,4 +1,4 @@
-"""One query, with everything that decides how it is retrieved."""
+"""One query, with everything that is needed to retrieve its passages."""
 
 from __future__ import annotations
 
@@ -32,39 +32,41 @@ EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is
 
 @dataclass(eq=False, repr=False, slots=True)
 class Request:
-    """The input of the flow for one query.
+    """One query, with everything that the flow needs to retrieve its passages.
 
     Attributes:
         original: The query as the caller passed it. If *problem* is set, the query cannot be used
             and the call is made unchanged.
         history: The conversation before the query, oldest message first.
         settings: The settings that hold for this call.
-        learned: The facts that earlier calls of the function have shown.
-        cache: Keeps transformations, for a whole middleware.
-        sampler: Limits how often degradations are logged, for a whole middleware.
-        top_k: How many passages the caller's call asks for; ``None`` if that cannot be known.
+        learned: Facts about the function that earlier calls have shown.
+        cache: The cache of transformations, shared by a whole middleware.
+        sampler: Limits how often degradations are logged, shared by a whole middleware.
+        top_k: How many passages the caller asks for; ``None`` if that is unknown.
         problem: Why the query cannot be used; ``None`` if it can.
-        history_problem: Which messages of the history could not be read.
-        page: The argument that asks for a page, ``""`` if none does.
-        page_is_known: The user named that argument.
-        shape: How to read and rebuild responses, if the user says so.
+        history_problem: Says how many messages of the history could not be read; ``None`` if all
+            were read.
+        page: The argument that asks for a page, ``""`` if there is none.
+        page_is_known: Whether the user named the argument in *page*.
+        shape: How to read and rebuild responses, if the user defines it.
         model: The language model's name, ``""`` if there is no model.
-        models: The models whose names observers are told (`steps.Models`).
-        embeds: The function takes vectors.
-        text_fields: The fields that a text clause may search beside the call.
-        response_only: The caller looks at the response alone, so matches are not built.
-        reranker_is_unloaded: The reranker's model must be loaded first.
-        shares: The request may wait for an equal question in progress. Work that runs in step with
-            others must not.
-        reason_to_wait: Returns why the model would not be asked at present.
-        bulkhead: The threads for whatever runs beside the original's own search.
-        glossary: The team's own terms, if there are any.
+        models: The models whose names are reported to observers (`steps.Models`).
+        embeds: Whether the function takes vectors.
+        text_fields: The fields that an extra search with a text clause may use.
+        response_only: Whether the caller uses only the response, so that no matches are built.
+        reranker_is_unloaded: Whether the reranker's model must be loaded first.
+        shares: Whether the request may wait for an equal question in progress. Must be false for
+            work that runs in step with other work.
+        reason_to_wait: Returns the reason not to ask the model at present; ``None`` if there is
+            none.
+        bulkhead: The threads for work that runs at the same time as the original's own search.
+        glossary: The team's glossary, if there is one.
         observation: The operation that the retrieval is part of.
-        hooks: Told of the result.
-        clock: Returns the time that words such as "last year" refer to; ``None`` is this machine's
+        hooks: Functions that receive the result.
+        clock: Returns the time that words such as "last year" refer to. ``None`` for this machine's
             time.
-        uses_keyword_evidence: The candidates are scored by keywords.
-        uses_reranker: A reranker scores the leading candidates.
+        uses_keyword_evidence: Whether the candidates are scored by keywords.
+        uses_reranker: Whether a reranker scores the leading candidates.
     """
 
     original: Any
@@ -105,10 +107,10 @@ class Request:
 
     @property
     def skip_reason(self) -> str:
-        """Why the model need not be asked, in one word; ``""`` if it may be.
+        """A one-word reason not to ask the model; ``""`` if the model may be asked.
 
-        A page keeps its passages, so the model can change only their order. It is skipped if its
-        texts give no keyword evidence.
+        A call for a page keeps its passages, so the model can change only their order. The model is
+        skipped if its texts give no keyword evidence.
         """
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
@@ -126,10 +128,10 @@ class Request:
 
     @property
     def max_searches(self) -> int | None:
-        """How many searches the question may cost, including its own; ``None`` for one per variant.
+        """How many searches the question may make, including its own; ``None`` for one per variant.
 
-        Unless the settings say otherwise, a variant is left unsearched only if its words count as
-        evidence. On a page no variant is searched, since the passages stay those of the page.
+        If the settings give no limit, a variant is left unsearched only if its words count as
+        evidence. A call for a page searches no variant, since the passages of the page must stay.
         """
         settings = self.settings
         if self.page:
@@ -143,7 +145,7 @@ class Request:
 
     @property
     def fusion_settings(self) -> FusionSettings:
-        """The settings of the fusion, with the weights of a transformation of the user's own."""
+        """The settings of the fusion, with the weights of a transformation that users defined."""
         fusion, weights = self.settings.fusion, self.settings.transform.weights
         return (
             replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
@@ -151,9 +153,9 @@ class Request:
 
     @property
     def why_not_by_words(self) -> str | None:
-        """Why the keywords are not searched in `text_fields`, as a sentence.
+        """The reason not to search the keywords in `text_fields`, as a sentence.
 
-        ``None`` if they are searched, ``""`` if there is nothing to say about it.
+        ``None`` if the keywords are searched, ``""`` if the reason need not be reported.
         """
         settings = self.settings
         row, limit = settings.fusion.row, settings.limits.max_searches
@@ -173,7 +175,7 @@ class Request:
 
     @property
     def known_problems(self) -> list[Degradation]:
-        """The problems that are known before anything is searched."""
+        """The problems that are known before the first search."""
         problems = [] if self.history_problem is None else [self.history_problem]
         if self.page and not self.page_is_known:
             problems.append(Degradation("query", PAGED, describe_page(self.page)))
@@ -181,11 +183,12 @@ class Request:
 
     @property
     def width(self) -> int | None:
-        """How many passages a search asks for, so that there are candidates to reorder.
+        """How many passages a search asks for; ``None`` to ask for as many as the caller does.
 
-        ``None`` to ask as the caller does. Long passages narrow it: together they should have at
-        most `KeywordEvidenceSettings.max_chars` characters. A function whose passages never held a
-        text is not asked for more, unless variants are fused.
+        A search asks for more passages than the caller does, so that there are candidates to
+        rerank. If passages are long, the search asks for fewer: together they should have at most
+        `KeywordEvidenceSettings.max_chars` characters. If no passage ever held a text, the search
+        asks for no more than the caller, unless variants are fused.
         """
         options, chars = self.settings.keyword_evidence, self.learned.passage_chars
         return self._find_width(
@@ -194,11 +197,14 @@ class Request:
 
     @property
     def full_width(self) -> int | None:
-        """The `width` if passages were short."""
+        """The `width` for short passages."""
         return self._find_width(self.settings.keyword_evidence.candidates)
 
     def _find_width(self, candidates: int) -> int | None:
-        """Return the width for *candidates* passages; ``None`` to ask as the caller does."""
+        """Return the width that gives *candidates* passages for keyword evidence.
+
+        Returns ``None`` to ask for as many passages as the caller does.
+        """
         if self.page or (
             self.learned.holds_text is False and self.settings.transformation_type == "none"
         ):
@@ -218,9 +224,9 @@ class Request:
 
         Args:
             logger: Where to log.
-            of: The name of the operation, such as "retrieval".
-            trace: The account of the operation.
-            degradations: The failures; without any, nothing is logged.
+            operation: The name of the operation, such as "retrieval".
+            trace: The trace of the operation.
+            degradations: The failures. If there are none, nothing is logged.
         """
         # Every call for a page has this reason. It is logged once per function, elsewhere.
         degradations = [degradation for degradation in degradations if degradation.reason != PAGED]
@@ -257,8 +263,11 @@ class Request:
 def read_clock(clock: Clock | None) -> date:
     """Return today's date by *clock*, in the clock's time zone.
 
-    ``None`` is this machine's clock. Raises what the clock raises, and `TypeError` if it does not
-    return a datetime.
+    If *clock* is ``None``, this machine's clock is used.
+
+    Raises:
+        TypeError: The clock does not return a datetime.
+        Exception: The clock's own error.
     """
     now = datetime.now().astimezone() if clock is None else clock()
     if not isinstance(now, datetime):
@@ -267,7 +276,10 @@ def read_clock(clock: Clock | None) -> date:
 
 
 def validate_clock(clock: Clock | None) -> Clock | None:
-    """Return *clock* itself; raises `ConfigError` if it cannot be called."""
+    """Return *clock* unchanged.
+
+    Raises `ConfigError` if it cannot be called.
+    """
     if clock is None or callable(clock):
         return clock
     message = f"clock must be a function that returns a datetime, not {type(clock).__name__}"
@@ -275,7 +287,7 @@ def validate_clock(clock: Clock | None) -> Clock | None:
 
 
 def describe_page(argument: str) -> str:
-    """Return the effect of a page *argument* on the result and how to turn it off, in words."""
+    """Return a sentence on the effect of the page *argument*, and how to turn the effect off."""
     return (
         f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
         " wrap with page_arg=False if it does not select a page"
@@ -283,7 +295,10 @@ def describe_page(argument: str) -> str:
 
 
 def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
-    """Return why *query* cannot be used: not text, too long or blank; ``None`` if it can."""
+    """Return the problem that makes *query* unusable; ``None`` if the query can be used.
+
+    A query is unusable if it is not text, too long or blank.
+    """
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)
     limit = settings.limits.max_query_chars
@@ -297,7 +312,10 @@ def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
 
 
 def validate_query(query: Any, argument: str, settings: Settings) -> str:
-    """Return *query* itself; raises `InvalidQuery` naming *argument* if it cannot be used."""
+    """Return *query* unchanged.
+
+    Raises `InvalidQuery`, which names *argument*, if the query cannot be used.
+    """
     problem = find_query_problem(query, settings)
     if problem is None:
         return query  # type: ignore[no-any-return]
@@ -305,7 +323,7 @@ def validate_query(query: Any, argument: str, settings: Settings) -> str:
 
 
 def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
-    """Return the error about *argument* for a *problem* that makes a query unusable."""
+    """Return the error for *problem*, which makes the query in *argument* unusable."""
     messages = {
         "not_text": f"{argument} must be text, not {problem.detail}",
         "too_long": f"{argument} has {problem.detail}",
@@ -316,7 +334,7 @@ def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
 
 
 def prepare_query(original: str, settings: Settings) -> Query:
-    """Return the question as text and as keywords, by the rules of ``preprocess``."""
+    """Return the question as text and as keywords, by the settings of ``preprocess``."""
     options = settings.preprocess
     if not options.enabled:
         return Query(original, original, original)
@@ -344,16 +362,18 @@ def collect_keywords(
 ) -> list[tuple[str, float]]:
     """Return the keywords that count as evidence: groups of words, each group with its weight.
 
-    The first group is the question's: its own keywords and those that the model named, with weight
-    1. Each variant follows as a group of its own, searched or not, with a share of its weight in
-    the fusion. Only variants that may read like an answer count: a step-back question is about more
-    than the question.
+    - The first group has weight 1. It holds the question's keywords and the keywords that the model
+      named.
+    - Each variant has a group of its own, even if it is not searched. Its weight is a share of the
+      variant's weight in the fusion.
+    - Only variants that may read like an answer count. A step-back question does not, since it is
+      about more than the question.
 
     Args:
         question_keywords: The keywords of the question or of its standalone form.
         transformation: The model's texts.
         variants: The variants of the question.
-        settings: The share is ``keywordEvidence.variants``; at 0 no variant counts.
+        settings: The share is ``keywordEvidence.variants``. If it is 0, no variant counts.
     """
     groups = [(" ".join((question_keywords, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants

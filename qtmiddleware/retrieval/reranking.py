@@ -1,4 +1,4 @@
-"""Reranking: a reranker scores the leading candidates, each beside the user's own question."""
+"""Rerank the leading candidates with a reranker, which compares each with the user's question."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def rerank(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[FusedList, list[float | None]]]:
-    """Return *fused* with its leading candidates in the reranker's order, and their scores.
+    """Return *fused* with its leading candidates in the reranker's order, and the scores.
 
-    Every candidate stays. A candidate without text cannot be scored: it keeps its place, with
-    ``None`` as its score. If the reranker fails or is late, *fused* is unchanged and there are no
+    Every candidate stays. A candidate without text cannot be scored: it keeps its place, and its
+    score is ``None``. If the reranker fails or is late, *fused* is returned unchanged, without
     scores.
 
-    If the reranker's model must be loaded first, only *deadline* counts and not the reranker's own
-    timeout: loading takes seconds, but only once, and would otherwise cost the first question its
-    reranking.
+    If the reranker's model must be loaded first, the reranker's own timeout does not apply, only
+    *deadline*. Loading takes seconds, but only once; with the timeout, the first question would not
+    be reranked.
     """
     options = request.settings.rerank
     candidates = fused.items[: options.rerank_top_k]
@@ -62,7 +62,10 @@ def rerank(
 def _read_scores(
     outcome: Outcome, count: int, trace: Trace, degradations: list[Degradation]
 ) -> list[float] | None:
-    """Return the reranker's scores; ``None``, with a degradation, if they cannot be used."""
+    """Return the reranker's scores.
+
+    If they cannot be used, a degradation is recorded and ``None`` is returned.
+    """
     if outcome.ok:
         try:
             scores = check_scores(outcome.value, count)
@@ -84,7 +87,7 @@ def _read_scores(
 def check_scores(scores: Any, count: int) -> list[float]:
     """Return *scores*, a list, tuple or array, as *count* finite floats.
 
-    Raises `ModelError` ``unparsable`` if they are anything else: another number of scores, NaN,
+    Raises `ModelError` ``unparsable`` for anything else, such as another number of scores, NaN,
     texts or rows.
     """
     values = scores.tolist() if hasattr(scores, "tolist") else scores

@@ -1,4 +1,4 @@
-"""The result of a retrieval: as matches, and in the shape of the function's own response."""
+"""Build the result of a retrieval, as matches and in the shape of the function's own response."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class _Passage(FusedPassage):
 
     Attributes:
         item: The passage as a search returned it.
-        shown: The item as the result holds it, perhaps with another score.
-        answers_question: Whether the list of the user's question holds the passage, so that the
-            item's score is one for the question.
+        shown: The passage as the result shows it. Its score may differ from the score in *item*.
+        answers_question: Whether the search for the user's question found the passage. If true, the
+            score in *item* was computed for this question.
     """
 
     shown: Any
@@ -52,15 +52,15 @@ def build_result(
     rerank_scores: Sequence[float | None],
     request: Request,
 ) -> tuple[Any, tuple[Match, ...]]:
-    """Return the best passages of *ranked* in the shape of the original's response, and as matches.
+    """Return the best passages of *ranked*, in the shape of the original's response and as matches.
 
-    There are as many passages as the caller asked for or, if that is unknown, as the longest list
-    holds. ``concat`` keeps all. There are never fewer than the plain call returns; if it returns
-    fewer than were asked for, all of its passages are there.
+    The result has as many passages as the caller asked for, or as the longest list if that number
+    is unknown. With ``concat`` it has all passages. It never has fewer passages than the plain call
+    returns. If the plain call returns fewer than were asked for, all of its passages are included.
 
     Args:
         results: The responses that were read, the original's first.
-        fusion: The lists, and the list they became.
+        fusion: The fused list, and the rankings that it was made from.
         ranked: The fused list after evidence and reranking.
         rerank_scores: The scores of the leading passages of *ranked*.
         request: The query and everything that decides how it is retrieved.
@@ -91,24 +91,24 @@ def build_result(
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
             passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
-    response = _rebuild_response(
-        _choose_model_result(results), [passage.shown for passage in passages]
-    )
+    response = _rebuild_response(_choose_template(results), [passage.shown for passage in passages])
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
     rerank_scores_by_key = dict(zip(ranked.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence
     return response, tuple(
-        _build_match(passage, _list_kinds(kinds, passage.sources), options, rerank_scores_by_key)
+        _build_match(
+            passage, _list_variant_kinds(kinds, passage.sources), options, rerank_scores_by_key
+        )
         for passage in passages
     )
 
 
 def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
-    """Return the matches in *response*, all and in its own order; none if it is unreadable.
+    """Return all matches in *response*, in the order of the response.
 
-    Raises nothing.
+    Returns nothing if the response cannot be read. Raises nothing.
     """
     try:
         options = request.settings.keyword_evidence
@@ -133,9 +133,9 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
 def hide_field(
     retrieval: Retrieval, field: str, custom: Shape | None, options: KeywordEvidenceSettings
 ) -> Retrieval:
-    """Return *retrieval* without the document field *field*, which its caller did not ask for.
+    """Return *retrieval* without the document field *field*.
 
-    A response that cannot be rebuilt stays as it is.
+    The caller did not ask for this field. A response that cannot be rebuilt stays as it is.
     """
     response = retrieval.response
     try:
@@ -157,18 +157,19 @@ def hide_field(
 def _choose_passages(
     ranked: FusedList, original_ranking: Ranking, count: int, top_k: int | None
 ) -> list[_Passage]:
-    """Return the best *count* passages of *ranked*, with those the plain call must not lose.
+    """Return the best *count* passages of *ranked*, with passages that must not be lost.
 
     If the plain call returns fewer than *top_k* passages, or *top_k* is unknown, all of its
-    passages are included. They follow the best ones. If there would be too many then, they replace
-    the last of the passages that only variants found. A passage that the plain call returns twice
-    comes twice only if there would be too few passages otherwise.
+    passages are included, after the best ones. If this makes too many passages, the last passages
+    that only variants found are removed. A passage that the plain call returns twice is included
+    twice only if there would be too few passages otherwise.
 
     Args:
         ranked: The fused list after evidence and reranking.
         original_ranking: The plain call's list.
         count: How many passages are wanted.
-        top_k: How many the caller asked for; ``None`` if that is unknown or the call is for a page.
+        top_k: How many passages the caller asked for. ``None`` if that is unknown or the call is
+            for a page.
     """
     is_merged = ranked.is_merged
     if not is_merged:
@@ -230,10 +231,10 @@ def _find_missing_places(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[in
 
 
 def make_strictly_falling(scores: Sequence[float]) -> list[float]:
-    """Return *scores* from the greatest down, each at least a little below the one before.
+    """Return *scores* sorted from the highest down, each lower than the one before.
 
-    Equal scores are put a millionth apart. A reranker, or passages that follow the candidates, may
-    have put the scores in another order.
+    Equal scores are lowered by about a millionth. *scores* may be in any order, for example after
+    reranking.
     """
     falling: list[float] = []
     for score in sorted(scores, reverse=True):
@@ -245,11 +246,11 @@ def make_strictly_falling(scores: Sequence[float]) -> list[float]:
 def _show_question_scores(
     passages: Sequence[_Passage], question_ranking: Ranking, score_field: str | None
 ) -> None:
-    """Show each passage as the list of the user's *question_ranking* holds it.
+    """Show each passage as *question_ranking*, the list for the user's question, holds it.
 
     A passage that only variants found has no score for the question. It is shown with the lowest
-    score of the question's own list, since a higher one would have put it into that list. If that
-    list has no scores, items stay as they are.
+    score of the question's list, since a higher score would have put it into that list. If the list
+    has no scores, such passages are shown unchanged.
     """
     scores = [score for score in question_ranking.scores if score is not None]
     lowest = None
@@ -273,7 +274,10 @@ def _build_match(
     options: KeywordEvidenceSettings,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
-    """Build the match for *passage*; its score is ``None`` if it is not one for the question."""
+    """Build the match for *passage*.
+
+    The score is ``None`` if it was not computed for the user's question.
+    """
     return Match(
         id=read_id(passage.item, options.id_field),
         namespace=passage.key[0],
@@ -288,20 +292,22 @@ def _build_match(
     )
 
 
-def _list_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
+def _list_variant_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
     """Return the kinds of variant that found a passage, from the bits of *sources*.
 
-    ``original`` if no list in the fusion found it: the question's own list took no part.
+    Returns ``original`` if no list in the fusion found the passage, which happens if the question's
+    own list took no part.
     """
     return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or (
         "original",
     )
 
 
-def _choose_model_result(results: Sequence[SearchResult]) -> SearchResult:
-    """Return the search result whose response the result is modelled on.
+def _choose_template(results: Sequence[SearchResult]) -> SearchResult:
+    """Return the search result whose response shows the shape of the final response.
 
-    That is the first one, unless its response is ``None`` or an empty list, which shows no shape.
+    This is the first result. If its response is ``None`` or empty, it shows no shape, and the first
+    result with passages is used.
     """
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):
@@ -309,9 +315,12 @@ def _choose_model_result(results: Sequence[SearchResult]) -> SearchResult:
     return first
 
 
-def _rebuild_response(model: SearchResult, items: Sequence[Any]) -> Any:
-    """Return the response of *model* with *items*; the same object if the items are its own."""
-    model_items = model.ranking.items
-    if len(items) == len(model_items) and all(map(is_, items, model_items)):
-        return model.response
-    return model.shape.rebuild(model.response, list(map(get_raw, items)))
+def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
+    """Return a response with *items*, in the shape of the response in *template*.
+
+    If the template has the same items, its own response is returned.
+    """
+    template_items = template.ranking.items
+    if len(items) == len(template_items) and all(map(is_, items, template_items)):
+        return template.response
+    return template.shape.rebuild(template.response, list(map(get_raw, items)))

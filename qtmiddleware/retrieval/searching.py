@@ -1,6 +1,6 @@
-"""The variants of a question: which texts are searched, with what weight, and the searches.
+"""Choose the variants of a question that are searched, weigh them and search them.
 
-Each search may fail alone: the others are used, and the failure is noted.
+If a search fails, the failure is noted and the results of the other searches are used.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ WEIGHT_OF_EXPANDED: Final = 1.0
 def build_variants(
     transformation: Transformation, original: str, options: FusionSettings, keywords: str = ""
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return the variants to search beside *original*, and a note on each repeated text.
+    """Return the variants to search besides *original*, and a note on each repeated text.
 
-    All texts of one kind share its weight. A text that repeats the original is searched only if the
-    original takes no part in the fusion.
+    All texts of one kind share the weight of the kind. A text that repeats the original is searched
+    only if the original takes no part in the fusion.
 
     Args:
         transformation: The model's texts.
         original: The question's own text.
         options: The weights, and whether the original takes part.
-        keywords: The question's keywords. A kind whose texts together hold less than `ON_TOPIC` of
-            them weighs less in proportion, so a model that answers another question has no say.
-            Empty to skip that check.
+        keywords: The question's keywords. If all texts of a kind together hold less than the share
+            `ON_TOPIC` of the keywords, their weight is lowered in proportion, in case the model
+            answered another question. Empty to skip this check.
     """
     if transformation is NOTHING:
         return (), ()
@@ -94,16 +94,16 @@ def build_variants(
     terms = find_terms(keywords)
     variants: list[Variant] = []
     for row, kind_texts in texts.items():
-        topic = 1.0 if row.variant == STANDALONE else _measure_topic(kind_texts, terms)
+        topic = 1.0 if row.variant == STANDALONE else _measure_relevance(kind_texts, terms)
         weight = getattr(options.weights, row.name) / len(kind_texts) * topic
         variants += [Variant(row.variant, text, weight) for text in kind_texts]
     return tuple(variants), tuple(notes)
 
 
-def _measure_topic(texts: Sequence[str], terms: Set[str]) -> float:
-    """Return how far *texts* are about a question of these *terms*, from 0 to 1.
+def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
+    """Return how closely *texts* match a question with these *terms*, from 0 to 1.
 
-    1 if the question has fewer than `TELLING` terms.
+    Returns 1 if the question has fewer than `TELLING` terms.
     """
     if len(terms) < TELLING:
         return 1.0
@@ -113,18 +113,20 @@ def _measure_topic(texts: Sequence[str], terms: Set[str]) -> float:
 def choose_searches(
     variants: Sequence[Variant], question: str, count: int | None
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return the *variants* that are searched, and a note on each other one.
+    """Return the *variants* that are searched, and a note on each of the others.
 
-    With enough searches, every variant is searched as it is. With fewer, the variants of the
-    largest weight are, and the last search takes one joined text: the *question* and all other
-    texts that may hold words of an answer. In a follow-up, only the joined text is searched then,
-    whatever *count* is, with the standalone form in place of the question: in measurements, more
-    searches gained nothing.
+    - If there are enough searches, every variant is searched as it is.
+    - If there are fewer, the variants of the largest weight have a search of their own. The last
+      search takes one joined text: the *question* and all other texts that may hold words of an
+      answer.
+    - In a follow-up with too few searches, only the joined text is searched, for any *count*. It
+      holds the standalone form in place of the question. In measurements, more searches gained
+      nothing.
 
     Args:
         variants: The variants of the question.
         question: The question's own text.
-        count: How many searches may be made beside the question's own; ``None`` for any number.
+        count: How many searches may be made besides the question's own; ``None`` for any number.
     """
     if count is None or len(variants) <= count:
         return tuple(variants), ()
@@ -158,7 +160,10 @@ def choose_searches(
 def build_expanded(
     question: str, glossary_terms: Sequence[Term], request: Request
 ) -> Variant | None:
-    """Return *question* with other forms of its terms as a variant, ``None`` if not searched."""
+    """Return a variant of *question* with other forms of its terms.
+
+    Returns ``None`` if there are no other forms, or if the variant must not be searched.
+    """
     settings, limit = request.settings, request.settings.limits.max_searches
     by_words = int(request.why_not_by_words is None)
     # A follow-up seldom holds the words of the passages that it asks for.
@@ -177,9 +182,10 @@ def build_expanded(
 
 
 def count_most_searches(request: Request) -> int:
-    """Return how many searches a question like that of *request* makes at most, including its own.
+    """Return how many searches a question like that of *request* makes at most.
 
-    A follow-up costs one search beside its own, whatever the budget.
+    The question's own search is included. A follow-up makes at least one more search, even if that
+    exceeds the limit.
     """
     settings, most_searches = request.settings, request.max_searches
     by_words = int(request.why_not_by_words is None)
@@ -213,14 +219,14 @@ def count_most_searches(request: Request) -> int:
 def let_passage_lead(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return a follow-up's *variants* with the hypothetical passage in the lead, and notes.
+    """Return a follow-up's *variants* with the hypothetical passage as the main one, and notes.
 
-    All passages found in one conversation speak of what the standalone form names, so it finds them
-    all alike. How the answer would read tells them apart.
+    All passages found in a conversation contain the topic that the standalone form names, so the
+    standalone form fits all of them. A hypothetical answer shows which of them fit best.
 
-    - If the hypothetical passage holds nearly enough of the keywords, it is the only variant beside
-      the question as it was asked, with the weight of the standalone form.
-    - If not, the hypothetical passage itself is dropped.
+    - If the hypothetical passage holds nearly enough of the keywords, it becomes the only variant,
+      with the weight of the standalone form.
+    - If not, the hypothetical passage is dropped and the other variants stay.
     """
     by_kind = {variant.kind: variant for variant in variants}
     standalone, passage = by_kind.get(STANDALONE), by_kind.get("hyde")
@@ -237,10 +243,10 @@ def let_passage_lead(
 
 
 def select_parts(transformation: Transformation) -> Transformation:
-    """Return the texts that an answer put together from sub-answers needs.
+    """Return the texts that are needed to answer a question part by part.
 
-    All of *transformation* if it has fewer than two sub-queries. The standalone form of a follow-up
-    stays, since it is answered if too few parts are.
+    These are the sub-queries, and the standalone form of a follow-up, which is answered if too few
+    parts are. If there are fewer than two sub-queries, all of *transformation* is returned.
     """
     if len(transformation.sub_queries) < 2:
         return transformation
@@ -259,12 +265,19 @@ def search_variants(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[list[SearchResult]]:
-    """Search the *variants* side by side and return the responses that could be read.
+    """Search the *variants* at the same time and return the responses that could be read.
 
     Searches that fail or are late are noted. If the wrapped function takes vectors, all variants
-    are embedded in one batch first. *width* is how many passages each search asks for, ``None`` as
-    the caller does. If it *may_narrow*, a function that rejects *width* is asked again as the
-    caller asks.
+    are embedded in one batch first.
+
+    Args:
+        variants: The variants to search.
+        request: The query and everything that decides how it is retrieved.
+        width: How many passages each search asks for; ``None`` for as many as the caller asks for.
+        may_narrow: Whether to repeat a search as the caller asks, if the function rejects *width*.
+        deadline: The time by which the searches must have ended.
+        trace: Receives the durations and counts.
+        degradations: Receives the failures.
     """
     if not variants:
         return []
@@ -316,11 +329,12 @@ def search_by_words(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[list[SearchResult], BaseException | None]]:
-    """Search *keywords* by a text clause over the request's fields.
+    """Search *keywords* with a text clause over the request's fields.
 
-    Returns the response in a list and no error. If the search fails, which is noted, the list is
-    empty, and the error is what the function raised or why its response cannot be read; ``None`` if
-    the search is late.
+    Returns:
+        A list with the response. Empty if the search failed, which is noted.
+        The error of the function, or the error that its response cannot be read. ``None`` if the
+            search succeeded or was late.
     """
     hybrid = request.settings.hybrid
     weight = (
@@ -346,7 +360,7 @@ def _read_outcomes(
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
-    """Return the responses that came and can be read; note every other outcome."""
+    """Return the responses that can be read. Every other outcome is noted as a degradation."""
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
         if outcome.ok:
@@ -364,20 +378,23 @@ def _read_outcomes(
 
 
 def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
-    """Record a failed *stage* in the trace and return the degradation for it."""
+    """Record the failed *stage* in the trace, and return its degradation."""
     trace.stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
 class Searching:
-    """One running call of a function for a *step*, kept in the context of our threads and tasks.
+    """A running call of a wrapped function for *step*, which code inside the call can find.
 
-    While it runs, the function may note in *step* how it searched. A repeated call counts again,
-    and forgets the notes of the call before.
+    During the call, the function may note in *step* how it searched. If the call is repeated, it is
+    counted again and the earlier notes are deleted.
 
-    Two interrupts are survived. *fn*, the function itself, is set inside the ``with``, so an
-    interrupt on the way in leaves a call of nothing behind. The context refers to the call weakly,
-    so an interrupt on the way out leaves nothing behind: the call ends with the frame that made it.
+    An interrupt, such as Ctrl+C, leaves no running call behind:
+
+    - *fn*, the function itself, is set inside the ``with`` block. After an interrupt before this,
+      the call belongs to no function.
+    - The context holds only a weak reference. After an interrupt at the end, the call disappears
+      with the frame that made it.
     """
 
     __slots__ = ("__weakref__", "_token", "fn", "step")
@@ -391,63 +408,63 @@ class Searching:
         step.calls += 1
         step.initial.clear()
         step.reads.clear()
-        under_way = _under_way.get()
-        if under_way:
-            under_way = tuple([call for call in under_way if call() is not None])
-        self._token = _under_way.set((*under_way, ref(self)))
+        running_calls = _running_calls.get()
+        if running_calls:
+            running_calls = tuple([call for call in running_calls if call() is not None])
+        self._token = _running_calls.set((*running_calls, ref(self)))
         return self
 
     def __exit__(self, *_: object) -> None:
         # A task that the function started may outlive the call. It no longer belongs to the call.
         self.fn = None
         try:
-            _under_way.reset(self._token)
+            _running_calls.reset(self._token)
         except ValueError:
             # A discarded coroutine may be closed in another context than the one it ran in.
             return
 
 
-_under_way: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_way", default=())
+_running_calls: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_way", default=())
 """The calls of functions that the running code is part of, the innermost last."""
 
 
 def is_nested_call(fn: Callable[..., Any]) -> bool:
-    """Return whether the running code is inside a call of *fn* that we made.
+    """Return whether the running code is inside a call of *fn* that qtmiddleware made.
 
-    So it is if a function searches through its own wrapped form.
+    This happens if a function searches through its own wrapped form.
     """
-    under_way = _under_way.get()
-    return bool(under_way) and any(
-        (call := reference()) is not None and call.fn is fn for reference in under_way
+    running_calls = _running_calls.get()
+    return bool(running_calls) and any(
+        (call := reference()) is not None and call.fn is fn for reference in running_calls
     )
 
 
-def _find_step() -> Search | None:
-    """Return the step of the innermost call, ``None`` outside of calls."""
-    under_way = _under_way.get()
-    call = under_way[-1]() if under_way else None
+def _find_running_step() -> Search | None:
+    """Return the step of the innermost running call; ``None`` if no call is running."""
+    running_calls = _running_calls.get()
+    call = running_calls[-1]() if running_calls else None
     return None if call is None else call.step
 
 
 def note_embedding(seconds: float) -> None:
     """Note that embedding the text of the current search took *seconds*."""
-    if (step := _find_step()) is not None:
+    if (step := _find_running_step()) is not None:
         step.embed_seconds += seconds
 
 
 def note_reads(response: Any) -> None:
-    """Note the read units that *response*, one of those to the current search, reports, if any."""
+    """Note the read units that *response* reports for the current search, if it reports any."""
     units = read_usage(response)
-    if units is not None and (step := _find_step()) is not None:
+    if units is not None and (step := _find_running_step()) is not None:
         step.reads.append(units)
 
 
 def note_initial_list(name: str, ranking: Ranking) -> None:
-    """Note *ranking* as a list that the response to the current search is merged from.
+    """Note *ranking* as one of the lists that the function merges in the current search.
 
-    Several lists of one *name* are joined into one.
+    Lists with the same *name* are joined.
     """
-    step = _find_step()
+    step = _find_running_step()
     if step is None:
         return
     if (earlier := step.initial.get(name)) is not None:

@@ -1,4 +1,4 @@
-"""The transform stage: the model's reply to one question, remembered or shared if possible."""
+"""The transform stage: get the model's reply to one question, from the cache if possible."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ Result = tuple[Transformation, tuple[Degradation, ...]]
 class TransformStage:
     """Asks the model about one *question*, within the time of *deadline*.
 
-    Equal questions that are asked at the same time in one process share one call: followers get the
-    leader's transformation, or its degradations. If the leader is cancelled or out of time, a
-    follower takes the lead.
+    Equal questions that are asked at the same time in one process share one model call. The first
+    question is the leader, which asks the model. The others are followers, which get the leader's
+    transformation or its degradations. If the leader is cancelled or out of time, a follower
+    becomes the leader.
 
     Args:
-        question: The prompts, and the reading of replies.
+        question: Builds the prompts and reads the replies.
         query: The query, for its language.
         request: Everything that decides how the query is retrieved.
         trace: Receives the decision, costs and notes.
@@ -68,9 +69,10 @@ class TransformStage:
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
 
     def recall(self, *, counts: bool = True) -> Transformation | None:
-        """Return the transformation that this process remembers, ``None`` if there is none.
+        """Return the transformation that this process remembers; ``None`` if there is none.
 
-        A second look for the same question passes *counts* as false, so hits and misses count once.
+        *counts* is whether the cache counts this look-up as a hit or a miss. It is false for the
+        second look-up of a question.
         """
         remembered = None if self._key is None else self._cache.local.get(self._key, counts=counts)
         if remembered is not None:
@@ -78,7 +80,7 @@ class TransformStage:
         return remembered
 
     def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
-        """Return the transformation; empty if there is none by *llm_deadline*."""
+        """Return the transformation; an empty one if there is no reply by *llm_deadline*."""
         if is_loading():
             # The model's time starts only once the modules that the model needs are loaded.
             llm_deadline = Deadline(self._deadline.at, seconds=llm_deadline.remaining())
@@ -88,7 +90,7 @@ class TransformStage:
         return transformation
 
     def _lead_or_follow(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Ask the model, or wait for an equal question that is already asking."""
+        """Ask the model, or wait for an equal question that is already asking the model."""
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.shares:
             return (yield from self._recall_or_ask(llm_deadline))
@@ -122,9 +124,9 @@ class TransformStage:
                 )
 
     def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Return a transformation remembered meanwhile, here or in Redis; else ask the model.
+        """Return the transformation from memory or Redis, or else ask the model.
 
-        A transformation without degradations is remembered.
+        The model's transformation is remembered if there were no degradations.
         """
         remembered = self.recall(counts=False)
         if remembered is None:
@@ -155,7 +157,10 @@ class TransformStage:
         return transformation, degradations
 
     def _recall_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
-        """Return the transformation in Redis, ``None`` if there is none, and remember it here."""
+        """Return the transformation that Redis holds, and remember it in this process.
+
+        Returns ``None`` if Redis holds none.
+        """
         if self._redis is None or self._key is None:
             return None
         get = partial(self._redis.get, digest(self._key), self._question.accepts)
@@ -166,7 +171,10 @@ class TransformStage:
         return transformation
 
     def _ask_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """Return the result of *call*; ``None`` if Redis is resting or takes too long."""
+        """Return the result of *call*.
+
+        Returns ``None`` if Redis takes too long, or is not used for a while after a failure.
+        """
         if self._redis is None or self._redis.rest:
             return None
         seconds = self._request.settings.cache.redis_timeout_ms / 1e3
@@ -174,6 +182,6 @@ class TransformStage:
         return outcome.value
 
     def _note_not_asked(self, reason: str) -> None:
-        """Note in the trace's decision that the model was not asked, and why."""
+        """Record in the trace's decision that the model was not asked, with the *reason*."""
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)

@@ -1,1 +1,1 @@
-"""A wrapped function as an agent's tool: its arguments, its results, and how it fails."""
+"""Wrapped functions as tools for agents: their arguments, results and error messages."""

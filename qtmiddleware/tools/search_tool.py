@@ -1,4 +1,4 @@
-"""A wrapped function as a tool: its name, description, schema, and two callables."""
+"""Turn a wrapped function into a tool: its name, description, schema, and two callables."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _MEANINGS: Final[Mapping[str, str]] = {
 
 
 class SearchTool:
-    """A search as agents use it. `Wrapped.as_tool` makes one.
+    """A search as a tool for agents. `Wrapped.as_tool` makes it.
 
     Attributes:
-        name: What the model calls the tool.
-        description: What the model reads about the tool.
-        efforts: The values of the argument ``effort``; only ``minimal`` without a model.
+        name: The name of the tool, which the model uses to call it.
+        description: The description of the tool, which the model reads.
+        efforts: The values of the argument ``effort``; only ``minimal`` if there is no model.
         input_schema: The arguments as JSON schema: ``query``, ``top_k``, ``effort`` and
             ``max_tokens``.
         run: A blocking function of these arguments. It returns JSON text and never raises: a
-            failure is ``{"error": sentence}``.
-        arun: The same as an asynchronous function.
+            failure is returned as ``{"error": sentence}``.
+        arun: The asynchronous form of `run`.
     """
 
     run: Callable[..., str]
@@ -65,14 +65,14 @@ class SearchTool:
         self.efforts = (
             tuple(EFFORTS) if function._context.components.has_model else tuple(EFFORTS)[:1]
         )
-        self.description = self._describe(about)
+        self.description = self._write_description(about)
         self._function = function
         self._arguments = dict(arguments or {})
         self.run, self.arun = self._make_callables()
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The tool's arguments as JSON schema, a new object each time."""
+        """The tool's arguments as JSON schema. Each access returns a new object."""
         properties: dict[str, dict[str, Any]] = {
             "query": {"type": "string"},
             "top_k": {"type": "integer", "minimum": 1, "maximum": MOST_PASSAGES, "default": TOP_K},
@@ -95,16 +95,18 @@ class SearchTool:
         }
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """Return the result for *arguments* as a model wrote them.
+        """Return the result for *arguments*, as a model wrote them.
 
-        Raises `ToolFailure`, with a sentence, if an argument is wrong.
+        Raises:
+            ToolFailure: An argument is wrong. The error is a sentence for the model.
         """
         unknown = sorted(map(str, set(arguments) - set(_MEANINGS)))
         if unknown:
             raise ToolFailure(f"{self.name} has no argument {display(unknown[0])}.")
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
 
-    def _describe(self, about: str) -> str:
+    def _write_description(self, about: str) -> str:
+        """Return the description of the tool. *about* says what the collection is about."""
         fields = f" Each result shows the fields {', '.join(self.fields)}." if self.fields else ""
         said = f" {about.strip().rstrip('.')}." if about.strip() else ""
         return (
@@ -114,9 +116,10 @@ class SearchTool:
         )
 
     def _make_callables(self) -> tuple[Callable[..., str], Callable[..., Awaitable[str]]]:
-        """Return the two callables of the tool.
+        """Return the blocking and the asynchronous function of the tool.
 
-        Agent frameworks read the signature and the docstring, so both say what the schema says.
+        Agent frameworks read the signature and the docstring of a function, so both repeat the
+        schema.
         """
         from typing import Annotated, Literal
 
@@ -158,21 +161,27 @@ class SearchTool:
     def _search(
         self, query: Any, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
     ) -> str:
+        """Search and return the result as JSON text."""
         if self._function.is_async:
             return run_in_background_loop(lambda: self._asearch(query, top_k, effort, max_tokens))
-        given, write = self._prepare(query, top_k, effort, max_tokens)
+        given, write = self._prepare_search(query, top_k, effort, max_tokens)
         return write(self._function.retrieve(query, **given))
 
     async def _asearch(
         self, query: Any = None, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
     ) -> str:
-        given, write = self._prepare(query, top_k, effort, max_tokens)
+        """Search asynchronously and return the result as JSON text."""
+        given, write = self._prepare_search(query, top_k, effort, max_tokens)
         return write(await self._function.aretrieve(query, **given))
 
-    def _prepare(
+    def _prepare_search(
         self, query: Any, top_k: Any, effort: Any, max_tokens: Any
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
-        """Return the arguments of the search beside the query, and what writes its result."""
+        """Return the keyword arguments of the search, and a function that writes its result.
+
+        Raises:
+            ToolFailure: An argument is wrong.
+        """
         if not isinstance(query, str) or not query.strip():
             raise ToolFailure("query must be a text that is not blank.")
         top_k = read_number("top_k", top_k, 1, MOST_PASSAGES, TOP_K)
@@ -207,14 +216,16 @@ class SearchTool:
 
 
 class ToolFailure(Exception):
-    """Why a tool has no result, as a sentence for the agent."""
+    """The reason why a tool has no result, as a sentence for the agent."""
 
 
 def read_number(name: str, value: Any, least: int, most: int, default: int) -> int:
-    """Return *value* as a number from *least* to *most*; ``None`` means *default*.
+    """Return *value* as a whole number from *least* to *most*; *default* for ``None``.
 
-    A larger or smaller number becomes the nearest allowed one. Raises `ToolFailure` if *value* is
-    not a whole number.
+    A number outside this range becomes the nearest allowed number.
+
+    Raises:
+        ToolFailure: *value* is not a whole number.
     """
     if value is None:
         return default
@@ -225,7 +236,7 @@ def read_number(name: str, value: Any, least: int, most: int, default: int) -> i
 
 
 def describe_failure(error: Exception) -> str:
-    """Return what an agent is told of *error*, without keys."""
+    """Return a sentence about *error* for an agent. Secrets such as API keys are hidden."""
     if isinstance(error, ToolFailure):
         return str(error)
     said = " ".join(hide_secrets(str(error)).split())[:_MOST_SAID]
@@ -234,7 +245,7 @@ def describe_failure(error: Exception) -> str:
 
 
 def _read_effort(effort: str) -> dict[str, Any]:
-    """Return the settings of an *effort*; the model stays the configured one."""
+    """Return the settings for an *effort*. The configured model stays the same."""
     _, settings = read_preset(EFFORTS[effort])
     kept = {
         key: value

@@ -1,7 +1,7 @@
-"""Estimating the tokens of a text without a tokenizer, and cutting a text to a number of tokens.
+"""Estimate the tokens of a text without a tokenizer, and cut a text to a number of tokens.
 
-The count is an estimate on the high side: of prose, code and encoded data, no tokenizer of today's
-models makes more tokens. A test compares it with one of them.
+The estimate is on the high side: for prose, code and encoded data, no tokenizer of a current model
+makes more tokens. A test compares the estimate with one such tokenizer.
 """
 
 from __future__ import annotations
@@ -47,17 +47,21 @@ _RATES: Final = {
 
 @cache
 def _compile_pieces() -> Any:
+    """Return the pattern that splits a text into pieces. It is compiled at the first call."""
     import regex
 
     return regex.compile(_PIECES, regex.VERSION1 | regex.VERBOSE | regex.DOTALL)
 
 
 def count_tokens(text: str) -> int:
-    """Return at most how many tokens *text* is likely to be."""
-    return ceil(sum(_count_piece(it.lastgroup, it[0]) for it in _compile_pieces().finditer(text)))
+    """Return an estimate of the number of tokens in *text*, on the high side."""
+    return ceil(
+        sum(_estimate_tokens(it.lastgroup, it[0]) for it in _compile_pieces().finditer(text))
+    )
 
 
-def _count_piece(kind: str, piece: str) -> float:
+def _estimate_tokens(kind: str, piece: str) -> float:
+    """Return the estimated number of tokens in *piece*, a match of the group *kind*."""
     length = len(piece)
     if kind == "word":
         if length > 1 and piece.isupper():
@@ -72,10 +76,12 @@ def _count_piece(kind: str, piece: str) -> float:
 
 
 def cut_text(text: str, tokens: int) -> str:
-    """Return *text* cut to at most *tokens*, at the end of a sentence and with `CUT` behind it.
+    """Return *text* cut to at most *tokens* tokens, at the end of a sentence, followed by `CUT`.
 
-    A text that fits stays as it is. If no sentence ends in the second half of what fits, the cut is
-    at the end of a word. If not even a word fits, the result is empty.
+    - A text that fits is returned unchanged.
+    - If no sentence ends in the second half of the part that fits, the text is cut at the end of a
+      word.
+    - If not even one word fits, the result is empty.
     """
     if (end := _find_end(text, tokens)) == len(text):
         return text
@@ -95,10 +101,10 @@ def cut_text(text: str, tokens: int) -> str:
 
 
 def _find_end(text: str, tokens: float) -> int:
-    """Return how many characters of *text* fit into so many *tokens*."""
+    """Return how many characters of *text* fit into *tokens* tokens."""
     end = 0
     for piece in _compile_pieces().finditer(text):
-        size = _count_piece(piece.lastgroup, piece[0])
+        size = _estimate_tokens(piece.lastgroup, piece[0])
         if tokens < size:
             fixed, each = _RATES.get(piece.lastgroup, (tokens, 1.0))
             return end + max(0, int((tokens - fixed) / each))

@@ -1,8 +1,8 @@
-"""Read matches out of any response, and write them back into the very same shape.
+"""Read the passages of any response, and write them back in exactly the same shape.
 
-No vendor is known by name here. A response is an envelope around items, or keeps its items in
-columns. An envelope is a path of fields that ends in a list; it is recognised by its fields. Items
-are recognised by their type.
+A response is recognised by its fields, not by its vendor. Its items are in an envelope or in
+columns. An envelope is a path of fields that ends in a list, and is recognised by the names of
+these fields. Items are recognised by their type.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from qtmiddleware.retrieval.responses.items import (
     describe_missing_text,
     estimate_chars,
     find_text_field,
+    format_item,
     holds_text,
     may_be_passage,
-    print_item,
     read_id,
     read_metadata,
     read_score,
@@ -57,7 +57,12 @@ from qtmiddleware.retrieval.responses.items import (
     suggest_score_field,
     to_namespace,
 )
-from qtmiddleware.retrieval.responses.rows import PlainRow, get_raw, name_places, reads_like_text
+from qtmiddleware.retrieval.responses.rows import (
+    PlainRow,
+    get_raw,
+    name_row_values,
+    reads_like_text,
+)
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
 __all__ = [
@@ -134,11 +139,11 @@ class Shape:
     """Reads one kind of response and writes it back. The caller may supply a shape.
 
     Attributes:
-        items: Returns the items of a response in the backend's order, as the very objects:
+        items: Returns the items of a response in the backend's order, as the same objects:
             mappings, ``(id, score)`` pairs, documents, objects with an id, or strings.
-        rebuild: Returns a response like the given one with other items; the given one stays as it
-            is. There may be any number of items in any order, also from other responses of the same
-            function, and with other scores.
+        rebuild: Returns a copy of a response with other items, without changing the response. There
+            may be any number of items in any order. They may come from other responses of the same
+            function, and have other scores.
         name: The kind of response, in words for people.
     """
 
@@ -149,7 +154,7 @@ class Shape:
 
 @dataclass(eq=False, repr=False, slots=True)
 class SearchResult:
-    """One variant's response and the ranking that was read out of it."""
+    """The response to one variant, with the ranking that was read from it."""
 
     ranking: Ranking
     shape: Shape
@@ -164,12 +169,12 @@ def read_response(
     options: KeywordEvidenceSettings = _USUAL,
     initial: Mapping[str, Ranking] | None = None,
 ) -> SearchResult:
-    """Read *response* to *variant*.
+    """Read the *response* to *variant*.
 
     Args:
         variant: The text that was searched.
         response: The function's response.
-        custom: The shape to use instead of looking for one.
+        custom: The shape to use. If ``None``, the shape is recognised.
         options: The settings that name the fields of ids, texts and scores.
         initial: The lists that the search merged, by name.
 
@@ -180,7 +185,7 @@ def read_response(
     items = shape.items(response)
     if not is_list(items):
         raise shape_error(items, "read= must return a list of items, not")
-    items = name_places(items, (options.id_field, options.text_field, options.score_field))
+    items = name_row_values(items, (options.id_field, options.text_field, options.score_field))
     keys, scores = read_keys_and_scores(response, items, options)
     return SearchResult(Ranking(variant, keys, scores, items, initial or {}), shape, response)
 
@@ -190,10 +195,15 @@ def read_keys_and_scores(
 ) -> tuple[list[Key], list[float | None]]:
     """Return the key of each item, ``(namespace, id)``, and its score.
 
-    Items with the same key are the same passage. An item's own namespace is used before the
-    response's. An item without an id gets NUL and its text as id. An id that only names the
-    document is followed by NUL and the text, so that two chunks of one document stay two passages.
-    Raises `ResponseShapeError` for an item that is no passage.
+    Items with the same key are the same passage.
+
+    - The namespace is the item's own, or else the response's.
+    - If an item has no id, NUL and its text are used as the id.
+    - If an id names only the document, NUL and the text are added, so that two chunks of one
+      document stay two passages.
+
+    Raises:
+        ResponseShapeError: An item is not a passage.
     """
     response_namespace = (
         DEFAULT_NAMESPACE
@@ -215,14 +225,16 @@ def read_keys_and_scores(
 def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
     """Return an id made of the document's id, if any, NUL, and the item's text or printed form."""
     text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
-    return f"{read_id(item, options.id_field) or ''}\0{text or print_item(item)}"
+    return f"{read_id(item, options.id_field) or ''}\0{text or format_item(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
     """Return the shape of *response*.
 
-    ``None`` is an empty response, and is rebuilt as ``None`` if there are no items. Raises
-    `ResponseShapeError`, which names the type, if no list of matches can be read.
+    ``None`` is an empty response. It is rebuilt as ``None`` if there are no items.
+
+    Raises:
+        ResponseShapeError: No list of passages can be read. The error names the response's type.
     """
     if type(response) is list or type(response) is tuple:
         return _find_list_shape(response)
@@ -255,10 +267,10 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 
 
 def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
-    """Return the path to the list of passages in *response*; ``None`` if no name leads to one.
+    """Return the path to the list of passages in *response*; ``None`` if no name leads to a list.
 
-    The first name counts whose list holds passages or is empty. A list of other things, or
-    ``None``, counts only under a known name, and only if there is no better one.
+    The first name with a list of passages, or with an empty list, is used. If there is no such
+    name, a known name with ``None`` or another list is used.
     """
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
@@ -277,17 +289,17 @@ def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str
 
 
 def _is_container(response: Any) -> bool:
-    """Return whether *response* is of a kind that holds passages without a name for them."""
+    """Return whether *response* holds its passages without a name for them, as a list does."""
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
     return is_list(response) and not _is_record(response)
 
 
 def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
-    """Raise `ResponseShapeError` if another list belongs to the passages item by item.
+    """Raise `ResponseShapeError` if another list may belong to the passages item by item.
 
-    Passages in a new order would no longer stand beside their counterparts. If the passages are
-    texts, any list of the same length may belong to them, and otherwise a list of numbers.
+    The other list would no longer match once the passages are in a new order. If the passages are
+    texts, any list of the same length may belong to them. If not, only a list of numbers may.
     """
     items = get_path(response, path)
     if len(path) > 1 or not items:
@@ -304,7 +316,7 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
 
 
 def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at the end of *path*, `ABSENT` if there is none or reading it raises."""
+    """Return the value at the end of *path*; `ABSENT` if there is none or if reading raises."""
     try:
         return get_path(response, path)
     except Exception:
@@ -312,25 +324,25 @@ def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
 
 
 def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
-    """Return whether *items* are passages, as far as the first of them shows, or empty."""
+    """Return whether *items* is empty or its first item shows that the items are passages."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
             isinstance(item, str) and reads_like_text(item) for item in items
         )
     try:
-        return may_be_passage(name_places(items)[0], options.text_field, options.id_field)
+        return may_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
     except Exception:
         # Reading an item may raise anything.
         return False
 
 
 def _is_record(response: Any) -> bool:
-    """Return whether *response* is one named tuple or row, whose values are no list of passages."""
+    """Return whether *response* is a named tuple or a row, and so not a list of passages."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
 def _find_list_shape(response: Sequence[Any]) -> Shape:
-    """Return the shape of a list: passages and scores in parallel, or the passages alone."""
+    """Return the shape of a list, which holds passages, or passages and scores in parallel."""
     if (
         len(response) == 2
         and isinstance(response, (list, tuple))
@@ -345,7 +357,10 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
 
 @cache
 def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
-    """Return the shape whose items are at the end of *path*, or are the response if it is empty."""
+    """Return the shape whose items are at the end of *path*.
+
+    If *path* is empty, the response itself is the list of items.
+    """
 
     def read_items(response: Any) -> Sequence[Any]:
         items = get_path(response, path)
@@ -361,7 +376,10 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
 
 
 def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
-    """Return the shape of passages in a *field* with their scores in another field, or ``None``."""
+    """Return the shape of passages in *field* with their scores in another field.
+
+    Returns ``None`` if no other field holds scores.
+    """
     for scores_field in (1,) if field == 0 else _NUMBERS:
         if (numbers := get_field(response, scores_field)) is not ABSENT and _are_parallel(
             get_field(response, field), numbers
@@ -375,7 +393,7 @@ def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
-    """Return whether *numbers* are as many as *passages*, and may be their scores."""
+    """Return whether *numbers* has the length of *passages* and may hold their scores."""
     if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
@@ -384,7 +402,7 @@ def _are_parallel(passages: Any, numbers: Any) -> bool:
 
 
 def _read_pairs(passages_field: str | int, scores_field: str | int, response: Any) -> Sequence[Any]:
-    """Return the passages, each paired with its score."""
+    """Return a list of (passage, score) pairs."""
     numbers = get_field(response, scores_field)
     return list(
         zip(
@@ -398,7 +416,7 @@ def _read_pairs(passages_field: str | int, scores_field: str | int, response: An
 def _write_pairs(
     passages_field: str | int, scores_field: str | int, response: Any, items: Sequence[Any]
 ) -> Any:
-    """Return a copy of *response* with passages and scores from the pairs in *items*."""
+    """Return a copy of *response* with the (passage, score) pairs in *items*."""
     response = replace_items(response, (passages_field,), [passage for passage, _ in items])
     return replace_items(response, (scores_field,), [score for _, score in items])
 
@@ -407,19 +425,22 @@ def _write_pairs(
 
 
 def _has_columns(response: Any) -> bool:
-    """Return whether *response* is a mapping with columns of ids or metadata, as Chroma's are."""
+    """Return whether *response* is a mapping with columns of ids or metadata, as Chroma's."""
     return isinstance(response, Mapping) and any(is_list(response.get(name)) for name in _LEADING)
 
 
 def _read_columns(response: Any) -> Sequence[Any]:
-    """Return each item as a dict, with the values of the columns under singular names."""
+    """Return each item as a dict, whose keys are the singular names of the columns."""
     columns, _ = _split_columns(response)
     names = [_FIELDS.get(name, name) for name in columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _write_columns(response: Any, items: Sequence[Any]) -> Any:
-    """Return a copy of *response* with *items* in its columns; columns of ``None`` stay so."""
+    """Return a copy of *response* with *items* in its columns.
+
+    Columns that are ``None`` stay ``None``.
+    """
     columns, is_nested = _split_columns(response)
     for name, column in columns.items():
         values = build_like(column, [item.get(_FIELDS.get(name, name)) for item in items])
@@ -430,7 +451,7 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
 
 def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
-    """Return the columns by name, and whether each is nested in a list of its own."""
+    """Return the columns by name, and whether each column is nested in another list."""
     leading_column = next(values for name in _LEADING if is_list(values := response.get(name)))
     is_nested = len(leading_column) > 0 and is_list(leading_column[0])
     if is_nested and len(leading_column) > 1:
@@ -456,11 +477,11 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
 
 
 class _Row(dict[Any, Any]):
-    """One row of a data frame: its values by column name, with ``None`` for missing ones.
+    """One row of a data frame: its values by column name, with ``None`` for missing values.
 
     Attributes:
         frame: The data frame that holds the row.
-        place: The row's position in it.
+        place: The position of the row in the data frame.
     """
 
     __slots__ = ("frame", "place")
@@ -470,7 +491,11 @@ class _Row(dict[Any, Any]):
 
 
 def _is_data_frame(response: Any) -> bool:
-    """Return whether *response* has rows and named columns, one of which tells passages apart."""
+    """Return whether *response* is a data frame of passages.
+
+    It must have a column or index with a usual name of an id or text, or any column of texts, or no
+    rows.
+    """
     class_ = type(response)
     if not (hasattr(class_, "iloc") and hasattr(class_, "columns") and response.columns.is_unique):
         return False
@@ -482,7 +507,10 @@ def _is_data_frame(response: Any) -> bool:
 
 
 def _read_frame(response: Any) -> Sequence[Any]:
-    """Return the rows; a level of the index that is named like an id is read as a column."""
+    """Return the rows of a data frame.
+
+    A level of the index with the name of an id is read as a column.
+    """
     cells = response.astype(object).where(response.notna(), None)
     rows = [_Row(fields) for fields in cells.to_dict("records")]
     levels = [
@@ -497,7 +525,7 @@ def _read_frame(response: Any) -> Sequence[Any]:
 
 
 def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) -> Any:
-    """Return a data frame of the rows in *items*, with their scores, like *response*."""
+    """Return a data frame like *response* with the rows and scores of *items*."""
     if all(row.frame is response for row in items):
         frame = response.iloc[[row.place for row in items]]
     else:
@@ -515,9 +543,9 @@ def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) 
 
 
 def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
-    """Return *rows* of several frames as one frame like *response*.
+    """Return *rows* of several data frames as one data frame like *response*.
 
-    The columns keep the types of *response* as far as these can hold the values.
+    The columns keep the types of *response* if these can hold the values.
     """
     model_frame = response if len(response) else rows[0].frame
     names = response.columns if len(response.columns) else model_frame.columns
@@ -557,7 +585,10 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
 
 
 def read_usage(response: Any) -> float | None:
-    """Return the read units that *response* reports, as Pinecone's do; ``None`` if none."""
+    """Return the read units that *response* reports, as Pinecone does.
+
+    Returns ``None`` if it reports none.
+    """
     if type(response) is list or type(response) is tuple:
         return None
     try:
@@ -582,10 +613,10 @@ def read_usage(response: Any) -> float | None:
 
 
 def wait_for_response(response: Any) -> Any:
-    """Return the result of a thread pool's result or future; any other *response* is unchanged.
+    """Return the result of a future or of a thread pool's task; any other *response* unchanged.
 
-    Waits until the result is there, and raises what the call raised. An awaitable is left to
-    callers who can await it.
+    Waits for the result, and raises the error of the call. An awaitable is returned unchanged,
+    since the caller can await it.
     """
     class_ = type(response)
     if hasattr(class_, "__await__"):
@@ -598,5 +629,5 @@ def wait_for_response(response: Any) -> Any:
 
 
 def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
-    """Return whether the class *class_* has all methods of these *names*."""
+    """Return whether the class *class_* has all methods in *names*."""
     return all(callable(getattr(class_, name, None)) for name in names)

@@ -1,7 +1,7 @@
-"""The fields of a whole list of items, read faster than item by item, with the same outcome.
+"""Read the fields of a whole list of items, faster than item by item.
 
-Field names are looked up once, in the first item, for all items that are like it. Items unlike the
-first are read one by one.
+The results are equal to those of reading each item. Field names are looked up once, in the first
+item. Items with another layout than the first item are read one by one.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ _NODE_CONTENT = Names(("_node_content",))
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class _Likeness:
-    """The features that items of a list share with the first one.
+class _Layout:
+    """The fields of the first item in a list. Other items with these fields are read quickly.
 
     Attributes:
-        class_: Their class.
-        own_names: The keys of a dict, or the names that an object has beside those of its class.
-        get: Reads a field of such an item by name.
-        ids: The known names of ids that such items have.
-        scores: The known names of scores.
-        texts: The known names of texts.
-        metadata: The known names of metadata.
-        has_namespace: Whether they name a namespace.
-        is_packed: Whether they have LlamaIndex's ``_node_content``.
+        class_: The class of the items.
+        own_names: The keys of a dict, or the names of the fields that an object has besides those
+            of its class.
+        get: Reads a field of an item by name.
+        ids: The usual names of ids that the items have.
+        scores: The usual names of scores that the items have.
+        texts: The usual names of texts that the items have.
+        metadata: The usual names of metadata that the items have.
+        has_namespace: Whether the items have a field ``namespace``.
+        is_packed: Whether the items have LlamaIndex's ``_node_content``.
     """
 
     class_: type
@@ -69,8 +70,8 @@ class _Likeness:
     has_namespace: bool
     is_packed: bool
 
-    def find_alike(self, items: Sequence[Any]) -> list[bool]:
-        """Return for each of *items* whether it is like the first."""
+    def check_fit(self, items: Sequence[Any]) -> list[bool]:
+        """Return for each of *items* whether it has this layout."""
         class_, own_names = self.class_, self.own_names
         if class_ is dict:
             keys = dict.fromkeys(own_names).keys()
@@ -78,30 +79,34 @@ class _Likeness:
         return [type(item) is class_ and list_own_names(item) == own_names for item in items]
 
 
-def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
-    """Return the features of the first of *items*; ``None`` if its class is read item by item."""
+def _find_layout(items: Sequence[Any]) -> _Layout | None:
+    """Return the layout of the first of *items*.
+
+    Returns ``None`` if there are no items, or if items of its class must be read one by one.
+    """
     if not items:
         return None
     first = items[0]
     class_: type = type(first)
     if class_ is dict:
-        return _build_dict_likeness(tuple(first))
+        return _build_dict_layout(tuple(first))
     return (
-        _build_object_likeness(class_, list_own_names(first))
-        if find_kind(class_) is OBJECT
-        else None
+        _build_object_layout(class_, list_own_names(first)) if find_kind(class_) is OBJECT else None
     )
 
 
 @lru_cache(maxsize=256)
-def _build_dict_likeness(keys: tuple[Any, ...]) -> _Likeness:
-    """Return the likeness of dicts with these *keys*."""
-    return _build_likeness(dict, keys, getitem, lambda names: names.pick_keys(keys))
+def _build_dict_layout(keys: tuple[Any, ...]) -> _Layout:
+    """Return the layout of dicts with these *keys*."""
+    return _build_layout(dict, keys, getitem, lambda names: names.pick_keys(keys))
 
 
 @lru_cache(maxsize=256)
-def _build_object_likeness(class_: type, own_names: tuple[str, ...]) -> _Likeness | None:
-    """Return the likeness of objects of *class_* with *own_names*; ``None`` for unusual ones."""
+def _build_object_layout(class_: type, own_names: tuple[str, ...]) -> _Layout | None:
+    """Return the layout of objects of *class_* with *own_names*.
+
+    Returns ``None`` for unusual objects, which must be read one by one.
+    """
 
     def pick_names(names: Names) -> Sequence[str]:
         return names.pick(class_, own_names)
@@ -114,18 +119,18 @@ def _build_object_likeness(class_: type, own_names: tuple[str, ...]) -> _Likenes
         and not pick_names(_NODE)
         and not issubclass(class_, str | int)
     )
-    return _build_likeness(class_, own_names, get_attribute, pick_names) if is_usual else None
+    return _build_layout(class_, own_names, get_attribute, pick_names) if is_usual else None
 
 
-def _build_likeness(
+def _build_layout(
     class_: type,
     own_names: tuple[Any, ...],
     get: Callable[[Any, str], Any],
     pick_names: Callable[[Names], Sequence[str]],
-) -> _Likeness:
-    """Return the likeness whose names *pick_names* finds among the known ones."""
+) -> _Layout:
+    """Return the layout of items in which *pick_names* finds the usual names."""
     names = pick_names(IDS), pick_names(SCORES), pick_names(TEXTS), pick_names(METADATA)
-    return _Likeness(
+    return _Layout(
         class_,
         own_names,
         get,
@@ -138,45 +143,50 @@ def _build_likeness(
 def read_columns(
     items: Sequence[Any], options: KeywordEvidenceSettings, namespace: str
 ) -> tuple[list[str | None], list[str], list[float | None]]:
-    """Return the ids, namespaces and scores of *items*.
+    """Return three lists: the ids, the namespaces and the scores of *items*.
 
-    Each is as `read_own_id`, `read_namespace` and `read_score` return it.
+    The results equal those of `read_own_id`, `read_namespace` and `read_score` for each item.
 
     Args:
         items: The items of one response.
         options: The settings that name the fields of ids, texts and scores.
-        namespace: The namespace of items that name none.
+        namespace: The namespace of items without a namespace.
 
     Raises:
-        ResponseShapeError: An item is no passage.
+        ResponseShapeError: An item is not a passage.
     """
-    likeness = (
-        _find_likeness(items) if options.id_field is None and options.score_field is None else None
+    layout = (
+        _find_layout(items) if options.id_field is None and options.score_field is None else None
     )
-    if likeness is None:
+    if layout is None:
         for item in items:
             check_item(item, options.text_field, options.id_field)
         scores = [read_score(item, options.score_field) for item in items]
         ids = [read_own_id(item, options.id_field) for item in items]
         return ids, [read_namespace(item, namespace) for item in items], scores
-    alike = likeness.find_alike(items)
-    if not all(alike):
-        for item, is_alike in zip(items, alike, strict=True):
-            if not is_alike:
+    fits_layout = layout.check_fit(items)
+    if not all(fits_layout):
+        for item, fits in zip(items, fits_layout, strict=True):
+            if not fits:
                 check_item(item, options.text_field)
-    ids, scores = _read_ids(items, alike, likeness), _read_scores(items, alike, likeness)
-    if all(alike) and not likeness.has_namespace:
+    ids, scores = _read_ids(items, fits_layout, layout), _read_scores(items, fits_layout, layout)
+    if all(fits_layout) and not layout.has_namespace:
         return ids, [namespace] * len(items), scores
     return ids, [read_namespace(item, namespace) for item in items], scores
 
 
-def _read_ids(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) -> list[str | None]:
-    """Return the id of each of *items*, ``None`` for items without an id."""
-    get, names = likeness.get, likeness.ids
+def _read_ids(
+    items: Sequence[Any], fits_layout: Sequence[bool], layout: _Layout
+) -> list[str | None]:
+    """Return the id of each of *items*, ``None`` for an item without an id.
+
+    *fits_layout* says for each item whether it has the *layout*.
+    """
+    get, names = layout.get, layout.ids
     ids: list[str | None] = []
-    for item, is_alike in zip(items, alike, strict=True):
-        id_ = None if is_alike else read_own_id(item)
-        for name in names if is_alike else ():
+    for item, fits in zip(items, fits_layout, strict=True):
+        id_ = None if fits else read_own_id(item)
+        for name in names if fits else ():
             if (value := get(item, name)) is not None:
                 id_ = str(value) or None
                 break
@@ -185,14 +195,17 @@ def _read_ids(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) 
 
 
 def _read_scores(
-    items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness
+    items: Sequence[Any], fits_layout: Sequence[bool], layout: _Layout
 ) -> list[float | None]:
-    """Return the score of each of *items*, ``None`` for items without a score."""
-    get, names = likeness.get, likeness.scores
+    """Return the score of each of *items*, ``None`` for an item without a score.
+
+    *fits_layout* says for each item whether it has the *layout*.
+    """
+    get, names = layout.get, layout.scores
     scores: list[float | None] = []
-    for item, is_alike in zip(items, alike, strict=True):
-        score = None if is_alike else read_score(item)
-        for name in names if is_alike else ():
+    for item, fits in zip(items, fits_layout, strict=True):
+        score = None if fits else read_score(item)
+        for name in names if fits else ():
             value = get(item, name)
             if type(value) is float and isfinite(value):
                 score = value
@@ -205,20 +218,20 @@ def _read_scores(
 
 
 def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]:
-    """Return the passage of each of *items*, as `read_text` does."""
-    likeness = _find_likeness(items) if text_field is None else None
-    if likeness is None:
+    """Return the text of each of *items*, as `read_text` returns it."""
+    layout = _find_layout(items) if text_field is None else None
+    if layout is None:
         return [read_text(item, text_field) for item in items]
-    texts = _find_texts(items, likeness, lambda item: read_text(item, None))
+    texts = _find_texts(items, layout, lambda item: read_text(item, None))
     missing = [place for place, text in enumerate(texts) if text is None]
     if missing:
         # Most databases keep the text in the metadata.
-        metadata = _read_metadata([items[place] for place in missing], likeness)
-        metadata_likeness = _find_likeness(metadata)
+        metadata = _read_metadata([items[place] for place in missing], layout)
+        metadata_layout = _find_layout(metadata)
         found_texts = (
             list(map(find_text, metadata))
-            if metadata_likeness is None
-            else _find_texts(metadata, metadata_likeness, find_text)
+            if metadata_layout is None
+            else _find_texts(metadata, metadata_layout, find_text)
         )
         for place, text in zip(missing, found_texts, strict=True):
             texts[place] = text
@@ -226,19 +239,17 @@ def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]
 
 
 def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Return the metadata of each of *items*, as `read_metadata` does; empty if unreadable."""
-    likeness = _find_likeness(items)
+    """Return the metadata of each of *items*; empty metadata for an item that cannot be read."""
+    layout = _find_layout(items)
     try:
-        return (
-            list(map(read_metadata, items)) if likeness is None else _read_metadata(items, likeness)
-        )
+        return list(map(read_metadata, items)) if layout is None else _read_metadata(items, layout)
     except Exception:
         # Reading an item may raise anything. Read each item alone, so that only that one is lost.
         return list(map(_read_metadata_safely, items))
 
 
 def _read_metadata_safely(item: Any) -> Mapping[str, Any]:
-    """Return the metadata of *item*, empty if reading it raises."""
+    """Return the metadata of *item*; empty metadata if reading raises."""
     try:
         return read_metadata(item)
     except Exception:
@@ -246,7 +257,7 @@ def _read_metadata_safely(item: Any) -> Mapping[str, Any]:
 
 
 def read_titles(metadata: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ``title`` in each item's *metadata*, empty if there is none.
+    """Return the ``title`` in the *metadata* of each item; ``""`` for an item without a title.
 
     If any metadata cannot be read, all titles are empty.
     """
@@ -258,31 +269,31 @@ def read_titles(metadata: Sequence[Mapping[str, Any]]) -> list[str]:
     return [title if isinstance(title, str) else "" for title in titles]
 
 
-def _read_metadata(items: Sequence[Any], likeness: _Likeness) -> list[Mapping[str, Any]]:
-    """Return the metadata of each of *items*; those unlike the *likeness* are read alone."""
-    names, get = likeness.metadata, likeness.get
+def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, Any]]:
+    """Return the metadata of each of *items*. Items without this *layout* are read one by one."""
+    names, get = layout.metadata, layout.get
     if not names:
         return list(map(read_metadata, items))
     first, metadata = names[0], []
-    for item, is_alike in zip(items, likeness.find_alike(items), strict=True):
-        fields = get(item, first) if is_alike else None
+    for item, fits in zip(items, layout.check_fit(items), strict=True):
+        fields = get(item, first) if fits else None
         metadata.append(fields if type(fields) is dict and fields else read_metadata(item))
     return metadata
 
 
 def _find_texts(
-    holders: Sequence[Any], likeness: _Likeness, find_alone: Callable[[Any], str | None]
+    holders: Sequence[Any], layout: _Layout, read_single: Callable[[Any], str | None]
 ) -> list[str | None]:
     """Return the text under a usual name in each of *holders*.
 
-    *find_alone* reads the holders that are unlike the first.
+    *read_single* reads the holders that do not have the *layout*.
     """
-    names, get, is_packed = likeness.texts, likeness.get, likeness.is_packed
+    names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []
-    for holder, is_alike in zip(holders, likeness.find_alike(holders), strict=True):
+    for holder, fits in zip(holders, layout.check_fit(holders), strict=True):
         text = None
-        if not is_alike:
-            text = find_alone(holder)
+        if not fits:
+            text = read_single(holder)
         elif is_packed:
             text = find_text(holder)
         else:

@@ -1,8 +1,8 @@
-"""One field of any object: read it, or copy the object with another value in that field.
+"""Read one field of any object, or copy the object with another value in that field.
 
 Objects may be mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs,
-rows of databases, the OpenAPI models of older SDKs and plain objects. They are told apart by what
-they have, never by where they come from. A field of a list or tuple is named by its position.
+rows of databases, the OpenAPI models of older SDKs and plain objects. They are recognised by their
+attributes, never by the name of their library. A field of a list or tuple is named by its position.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NO_ROWS: Final = (
 
 
 def _find_kind(class_: type) -> str:
-    """Return how fields of objects of the class *class_* are read.
+    """Return how the fields of an object of the class *class_* are read.
 
     ``mapping``  By key.
-    ``plain``    By place: a list, or a tuple whose places have no names.
+    ``plain``    By position: a list, or a tuple without names for its positions.
     ``named``    As attributes of a named tuple.
-    ``row``      By column names, which each row of a database tells, such as ``sqlite3.Row`` and
-                 SQLAlchemy's ``Row``.
+    ``row``      By column name. Each row of a database, such as ``sqlite3.Row`` or SQLAlchemy's
+                 ``Row``, has its own column names.
     ``object``   As attributes.
     """
     if issubclass(class_, Mapping):
@@ -66,7 +66,7 @@ find_kind: Final = cast("Callable[[type[Any]], str]", lru_cache(maxsize=1_024)(_
 
 
 class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
-    """Names that a field may have, the preferred ones first."""
+    """Names that a field may have, in order of preference."""
 
     pick: Callable[[type, tuple[str, ...]], tuple[str, ...]]
     """Returns the names that a class has, or that are among its object's own fields."""
@@ -74,9 +74,9 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
     """Returns the names that are among the keys of a dict."""
 
     def __new__(cls, names: Iterable[str]) -> Names:
-        """Make a tuple of *names* that remembers which names it found for a class or for keys.
+        """Make a tuple of *names* that caches which of them a class or a dict has.
 
-        The items of a list are alike, so most look-ups repeat.
+        The items of a list usually have the same fields, so most look-ups repeat.
         """
         self = super().__new__(cls, names)
         self.pick_keys = lru_cache(maxsize=1_024)(partial(_pick_present, tuple(self)))
@@ -85,16 +85,16 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 
 
 def pick_fields(holder: Any, names: Names) -> Sequence[str]:
-    """Return the *names* that *holder*, which is no mapping, declares as attributes or columns.
+    """Return the *names* that *holder* declares as attributes or columns.
 
-    The object itself is never asked: OpenAPI models answer ``None`` to any name, and documents
-    answer with the user's own fields.
+    *holder* is not a mapping. Its attributes are not read for this: OpenAPI models return ``None``
+    for any name, and documents return the user's own fields.
     """
     return names.pick(type(holder), list_own_names(holder))
 
 
 def list_own_names(holder: Any) -> tuple[str, ...]:
-    """Return the names of fields that *holder* has and its class does not declare."""
+    """Return the names of the fields that *holder* has and its class does not declare."""
     names = getattr(holder, "__dict__", None) or ()
     return (*_list_columns(holder), *names) if find_kind(type(holder)) is ROW else tuple(names)
 
@@ -107,7 +107,7 @@ def _pick_present(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...
 def _pick_declared(
     names: Iterable[str], class_: type, own_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the *names* that a class declares, or that are among its object's *own_names*."""
+    """Return the *names* that *class_* declares or that are among *own_names*."""
     declared = getattr(class_, "attribute_map", None)
     if isinstance(declared, Mapping):
         return tuple(name for name in names if name in declared or name in own_names)
@@ -115,24 +115,24 @@ def _pick_declared(
 
 
 def _list_columns(row: Any) -> tuple[str, ...]:
-    """Return the names of a row's columns, from left to right."""
+    """Return the names of a row's columns, in order."""
     return tuple(row._fields if hasattr(type(row), "_fields") else row.keys())
 
 
 def _get_column(row: Any, name: str) -> Any:
-    """Return the value under *name*, in the first column of that name."""
+    """Return the value of the first column with this *name*."""
     return row[row._fields.index(name)] if hasattr(type(row), "_fields") else row[name]
 
 
 def has_field(holder: Any, name: str) -> bool:
-    """Return whether *holder*, which is no mapping, declares an attribute or column *name*."""
+    """Return whether *holder*, which is not a mapping, declares an attribute or column *name*."""
     class_: type = type(holder)
     return _has_declared(name, class_, list_own_names(holder))
 
 
 @lru_cache(maxsize=1_024)
 def _has_declared(name: str, class_: type, own_names: tuple[str, ...]) -> bool:
-    """Return whether the class *class_* declares *name*, or its object has it among *own_names*."""
+    """Return whether *class_* declares *name* or *own_names* includes it."""
     return bool(_pick_declared((name,), class_, own_names))
 
 
@@ -141,7 +141,7 @@ Path = Sequence[str | int]
 
 
 def get_field(holder: Any, name: str | int) -> Any:
-    """Return the field *name* of *holder*, `ABSENT` if it has none."""
+    """Return the value of the field *name* of *holder*; `ABSENT` if there is no such field."""
     kind = MAPPING if type(holder) is dict else find_kind(type(holder))
     if kind is MAPPING:
         return holder.get(name, ABSENT)
@@ -153,7 +153,7 @@ def get_field(holder: Any, name: str | int) -> Any:
 
 
 def get_path(holder: Any, path: Path) -> Any:
-    """Return the value at the end of *path*, `ABSENT` if the path breaks off."""
+    """Return the value at the end of *path*; `ABSENT` if a field of the path is missing."""
     for name in path:
         if (holder := get_field(holder, name)) is ABSENT:
             return ABSENT
@@ -161,7 +161,7 @@ def get_path(holder: Any, path: Path) -> Any:
 
 
 def list_fields(holder: Any) -> Mapping[str, Any]:
-    """Return all fields of an object, by name."""
+    """Return all fields of *holder*, which is not a mapping, by name."""
     class_ = type(holder)
     if find_kind(class_) is ROW:
         return {name: _get_column(holder, name) for name in _list_columns(holder)}
@@ -175,9 +175,9 @@ def list_fields(holder: Any) -> Mapping[str, Any]:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether *value* is a sequence of items, and not a text.
+    """Return whether *value* is a sequence of items and not a text.
 
-    An array is one if it has one dimension and holds objects or texts.
+    An array counts if it has one dimension and holds objects or texts.
     """
     return (
         isinstance(value, (list, tuple))
@@ -190,9 +190,9 @@ def is_list(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether *value* is an array of numpy's kind, with at least one dimension.
+    """Return whether *value* is a numpy array with at least one dimension.
 
-    A subclass does not count, since it may hold more than its values.
+    An instance of a subclass does not count, since it may hold more than its values.
     """
     class_ = type(value)
     return (
@@ -201,7 +201,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether *value* is a number of any library; truth values and texts are none."""
+    """Return whether *value* is a number of any library. Booleans and texts are not numbers."""
     return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
 
 
@@ -219,9 +219,9 @@ def to_number(value: Any) -> float | None:
 
 
 def build_like(container: Any, values: Sequence[Any]) -> Any:
-    """Return *values* in a tuple, array or list, like *container*.
+    """Return *values* in a tuple, array or list: the same kind of container as *container*.
 
-    An array keeps its type if that can hold the values.
+    An array keeps its type if the type can hold the values.
     """
     if type(container) is tuple:
         return tuple(values)
@@ -248,7 +248,8 @@ def build_like(container: Any, values: Sequence[Any]) -> Any:
 def replace_path(holder: Any, path: Path, value: Any) -> Any:
     """Return a copy of *holder* with *value* at the end of *path*.
 
-    Raises `ResponseShapeError` if no copy can be made.
+    Raises:
+        ResponseShapeError: No copy can be made.
     """
     if not path:
         return value
@@ -256,14 +257,20 @@ def replace_path(holder: Any, path: Path, value: Any) -> Any:
 
 
 def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
-    """Return a copy of *holder* with *items* at the end of *path*, in a container as before."""
+    """Return a copy of *holder* with *items* at the end of *path*.
+
+    The items are in the same kind of container as before.
+    """
     return replace_path(holder, path, build_like(get_path(holder, path), items))
 
 
 def remove_field(holder: Any, name: str) -> Any:
-    """Return a copy of *holder* without the field *name*; itself if it has none.
+    """Return a copy of *holder* without the field *name*.
 
-    *holder* is a mapping or a view of a dict. Raises `ResponseShapeError` if no copy can be made.
+    *holder* is a mapping or a view of a dict. It is returned unchanged if it has no such field.
+
+    Raises:
+        ResponseShapeError: No copy can be made.
     """
     fields = holder if isinstance(holder, Mapping) else list_fields(holder)
     if name not in fields:
@@ -277,7 +284,10 @@ def remove_field(holder: Any, name: str) -> Any:
 
 
 def shape_error(value: Any, problem: str) -> ResponseShapeError:
-    """Return the error for a *value* that cannot be read; it names the type, never the content."""
+    """Return the error for a *value* that cannot be read.
+
+    The error names the type of the value and never quotes its content.
+    """
     class_ = type(value)
     shape = (
         class_.__qualname__
@@ -288,7 +298,7 @@ def shape_error(value: Any, problem: str) -> ResponseShapeError:
 
 
 def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
-    """Return a shallow copy of *holder*, of its own type, with *value* in the field *name*."""
+    """Return a shallow copy of *holder*, of the same type, with *value* in the field *name*."""
     try:
         if isinstance(holder, Mapping):
             return _copy_mapping(holder, name, value)
@@ -310,7 +320,10 @@ def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
 
 
 def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
-    """Return a copy of a mapping with *value* under *name*; a dict if it cannot be written to."""
+    """Return a copy of a mapping with *value* under *name*.
+
+    The copy is a dict if the mapping is read-only.
+    """
     if type(holder) is dict or not isinstance(holder, MutableMapping):
         return {**holder, name: value}
     copied = _copy_shallow(holder)
@@ -319,7 +332,7 @@ def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Map
 
 
 def _copy_object(holder: Any, name: str, value: Any) -> Any:
-    """Return a copy of an object with *value* in its field *name*, in the way its class allows."""
+    """Return a copy of an object with *value* in the field *name*, as its class allows."""
     class_ = type(holder)
     if hasattr(class_, "__struct_fields__"):
         return class_(
@@ -351,7 +364,10 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
 
 
 def _copy_shallow(holder: Any) -> Any:
-    """Return a shallow copy; raises `ResponseShapeError` if the class returns the object itself."""
+    """Return a shallow copy of *holder*.
+
+    Raises `ResponseShapeError` if the class returns the same object instead of a copy.
+    """
     copied = copy.copy(holder)
     if copied is holder:
         raise shape_error(holder, "copy.copy() does not make a new object of type")

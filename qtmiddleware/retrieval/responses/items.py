@@ -1,4 +1,4 @@
-"""One item of a response: its id, score, metadata and text, whatever its type."""
+"""Read the id, score, metadata and text of one item of a response, for items of any type."""
 
 from __future__ import annotations
 
@@ -107,9 +107,10 @@ _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 
 
 def check_item(item: Any, text_field: str | None = None, id_field: str | None = None) -> None:
-    """Raise `ResponseShapeError`, which names the type, if *item* can be no passage.
+    """Raise `ResponseShapeError`, which names the type, if *item* cannot be a passage.
 
-    A passage has an id, a text or a field that reads like a text. Mappings and strings always pass.
+    A passage has an id, a text or a field that reads like a text. Mappings and strings are always
+    accepted.
     """
     kind = find_kind(type(item))
     if kind is MAPPING or isinstance(item, str):
@@ -132,9 +133,9 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
 
 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
-    """Return whether *item* has an id, a text or a field that reads like one.
+    """Return whether *item* has an id, a text or a field that reads like a text.
 
-    Items of other lists, such as facets, may have none of these.
+    Items of other lists, such as facets, may have none of them.
     """
     try:
         check_item(item, text_field, id_field)
@@ -145,10 +146,10 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
     return bool(_measure_texts(item))
 
 
-def print_item(item: Any) -> str:
-    """Return the printed form of an item without id and text, leaving out some numbers.
+def format_item(item: Any) -> str:
+    """Return the printed form of an item that has neither id nor text.
 
-    Scores and fractions are left out: they may say how well the item fits, and so differ between
+    Scores and fractions are left out: they may say how well the item fits, and may differ between
     two searches.
     """
     fields = _list_own_fields(item)
@@ -164,20 +165,23 @@ def print_item(item: Any) -> str:
 
 
 def read_id(item: Any, id_field: str | None = None) -> str | None:
-    """Return the item's id, ``None`` if it has none.
+    """Return the id of *item*; ``None`` if there is no id.
 
-    *id_field* names its field, as *text_field* of `read_text` does.
+    *id_field* names the field of the id. If it is ``None``, the usual names are tried.
     """
     return _read_id(item, id_field, _ALL_IDS)
 
 
 def read_own_id(item: Any, id_field: str | None = None) -> str | None:
-    """Return the item's id as `read_id` does, but never one that a document's chunks share."""
+    """Return the id of *item*, as `read_id` does, but not the id of a whole document."""
     return _read_id(item, id_field, IDS)
 
 
 def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
-    """Return the id under *id_field* or, if that is ``None``, under the first of *names*."""
+    """Return the id in the field *id_field*.
+
+    If *id_field* is ``None``, the id is read from the first of *names* that has a value.
+    """
     if id_field is not None:
         id_ = next(
             (value for value in _read_named_field(item, id_field) if value is not None), None
@@ -191,15 +195,16 @@ def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
 
 
 def read_namespace(item: Any, default: str) -> str:
-    """Return the namespace that the item names, *default* if it names none."""
+    """Return the namespace of *item*; *default* if the item has none."""
     namespace = get_field(_find_holder(item), "namespace")
     return default if namespace is ABSENT or namespace is None else to_namespace(namespace)
 
 
 def read_score(item: Any, score_field: str | None = None) -> float | None:
-    """Return the backend's score, ``None`` if it is missing, not finite or no number.
+    """Return the backend's score of *item*.
 
-    *score_field* names its field, as *text_field* of `read_text` does.
+    Returns ``None`` if the score is missing, not a number or not finite. *score_field* names the
+    field of the score. If it is ``None``, the usual names are tried.
     """
     for value in (
         _read_scores(item) if score_field is None else _read_named_field(item, score_field)
@@ -210,9 +215,9 @@ def read_score(item: Any, score_field: str | None = None) -> float | None:
 
 
 def read_metadata(item: Any) -> Mapping[str, Any]:
-    """Return the item's metadata, read-only.
+    """Return the metadata of *item*, which must not be changed.
 
-    If the item has no separate metadata, return its remaining fields.
+    If the item has no separate metadata, its other fields are returned.
     """
     if find_kind(type(item)) is PLAIN and len(item) == 3:
         return item[2] or {}
@@ -232,11 +237,11 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
 
 
 def read_text(item: Any, text_field: str | None) -> str | None:
-    """Return the item's passage, ``None`` if there is none.
+    """Return the passage's text in *item*; ``None`` if there is no text.
 
-    *text_field* names the only field to read, in the metadata first and then in the item itself;
-    dots reach into nested fields. If it is ``None``, the usual names are tried, in the item first,
-    and LlamaIndex's ``_node_content`` last.
+    *text_field* names the only field to read. The field is searched in the metadata and then in the
+    item itself; dots reach into nested fields. If *text_field* is ``None``, the usual names are
+    tried, in the item first, and LlamaIndex's ``_node_content`` last.
     """
     if text_field is not None:
         return next(
@@ -254,13 +259,16 @@ def read_text(item: Any, text_field: str | None) -> str | None:
 
 
 def holds_text(item: Any, text_field: str | None) -> bool:
-    """Return whether a passage can be read out of *item*; a bare word is taken for an id."""
+    """Return whether *item* holds a passage's text.
+
+    A bare word does not count, since it is probably an id.
+    """
     text = read_text(item, text_field)
     return text is not None and (text is not _find_holder(item) or reads_like_text(text))
 
 
 def estimate_chars(item: Any) -> int:
-    """Return about how many characters the item's texts and numbers take in a response."""
+    """Return about how many characters the texts and numbers of *item* take in a response."""
     # A pair may have a bare text in front and the fields behind it.
     remaining: list[Any] = [_list_own_fields(item) or (_find_holder(item), read_metadata(item))]
     # A structure may hold itself, or one part several times: each container counts once.
@@ -290,9 +298,9 @@ def estimate_chars(item: Any) -> int:
 
 
 def find_text_field(item: Any, text_field: str | None) -> str | None:
-    """Return the field from which `read_text` reads the passage.
+    """Return the name of the field from which `read_text` reads the text.
 
-    ``""`` for the item itself, ``None`` if there is no passage.
+    Returns ``""`` if the item itself is the text, and ``None`` if there is no text.
     """
     text = read_text(item, text_field)
     if text is None or text_field is not None:
@@ -311,9 +319,9 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
 
 
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
-    """Return a description of *items* without texts, and how to fix that, as two clauses.
+    """Return the problem with *items* that have no texts, and its fix, as two clauses.
 
-    Names a field whose values read like texts, and never any content.
+    The clauses may name a field whose values read like texts, but never quote any content.
     """
     if all(isinstance(_find_holder(item), str | int) and not read_metadata(item) for item in items):
         return (
@@ -345,8 +353,8 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
 def suggest_id_field(items: Sequence[Any]) -> str | None:
     """Return the name of a field that may hold ids.
 
-    Its name looks like that of an id, and it differs between all *items*. ``""`` if no field does,
-    ``None`` if the items have no fields.
+    The name must look like that of an id, and the values must differ between all *items*. Returns
+    ``""`` if there is no such field, and ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
         return None
@@ -357,8 +365,8 @@ def suggest_id_field(items: Sequence[Any]) -> str | None:
 def suggest_score_field(items: Sequence[Any]) -> str | None:
     """Return the name of a field that may hold scores.
 
-    Its numbers, not all whole, only rise or only fall. ``""`` if no field's do, ``None`` if the
-    items have no fields.
+    Its values must be numbers, not all of them whole, that only rise or only fall. Returns ``""``
+    if there is no such field, and ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
         return None
@@ -366,10 +374,10 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
 
 
 def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
-    """Return a copy of *item*, of its own type, with the score *score*; *item* stays as it is.
+    """Return a copy of *item*, of the same type, with *score* as its score.
 
-    Returns *item* itself if it has no number to replace or cannot be copied, such as a row of a
-    database.
+    *item* itself stays unchanged. If *item* has no score to replace or cannot be copied, such as a
+    row of a database, it is returned.
     """
     if read_score(item, score_field) == score or find_kind(type(item)) is ROW:
         return item
@@ -378,7 +386,7 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     for path in (
         _find_score_paths(item) if score_field is None else _find_named_paths(item, score_field)
     ):
-        if _runs_code(type(item), str(path[-1])) or not is_number(get_path(item, path)):
+        if _runs_setter_code(type(item), str(path[-1])) or not is_number(get_path(item, path)):
             continue
         try:
             copied = replace_path(item, path, score)
@@ -391,12 +399,12 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
 
 
 def to_namespace(value: Any) -> str:
-    """Return the name of the namespace that *value* stands for."""
+    """Return *value* as the name of a namespace; the default namespace for an empty value."""
     return DEFAULT_NAMESPACE if value is None or value is ABSENT or value == "" else str(value)
 
 
 def _is_pair_with_id(item: Any) -> bool:
-    """Return whether *item* is a pair with an id in front, and not with a text."""
+    """Return whether *item* is a pair whose first value is an id or a document, not a text."""
     return find_kind(type(item)) is PLAIN and not (
         isinstance(item[0], str) and reads_like_text(item[0])
     )
@@ -405,7 +413,7 @@ def _is_pair_with_id(item: Any) -> bool:
 def _find_holder(item: Any) -> Any:
     """Return the object that has the item's own fields.
 
-    That is the item itself, the front of a pair, or the node in LlamaIndex's wrapper.
+    This is the item itself, the first value of a pair, or the node in LlamaIndex's wrapper.
     """
     if type(item) is dict:
         return item
@@ -418,9 +426,9 @@ def _find_holder(item: Any) -> Any:
 
 
 def _find_holder_in_row(row: Any) -> Any:
-    """Return the *row*, or a document in it, as in ``(document, distance)``.
+    """Return *row*, or the document in it, as in ``(document, distance)``.
 
-    The row itself is returned if one of its own columns is an id or a text.
+    The row is returned if any of its own columns is an id or a text, or if it holds no document.
     """
     get = get_field if find_kind(type(row)) is ROW else getattr
     for name in pick_fields(row, _TELLING):
@@ -440,7 +448,7 @@ def _is_document(value: Any) -> bool:
 
 
 def _find_score_paths(item: Any) -> Iterator[Path]:
-    """Return the paths of the fields that may hold the score, in the order they are read."""
+    """Return the paths to the fields that may hold the score, in order of preference."""
     kind = find_kind(type(item))
     if kind is PLAIN:
         return iter(((1,),))
@@ -458,16 +466,17 @@ def _find_score_paths(item: Any) -> Iterator[Path]:
 
 
 def _read_scores(item: Any) -> Iterable[Any]:
-    """Return the values that may be the score, in the order they are read."""
+    """Return the values that may be the score, in order of preference."""
     if type(item) is dict:
         return _list_values(item, SCORES)
     return (get_path(item, path) for path in _find_score_paths(item))
 
 
 def _read_named_field(item: Any, name: str) -> Iterator[Any]:
-    """Return the values under the field that the user names.
+    """Return the values of *item* under the field *name*, which the user chose.
 
-    It is looked for in the metadata, then in the object with the item's fields, then in the item.
+    The field is searched in the metadata, then in the object with the item's own fields, then in
+    the item.
     """
     for root in (read_metadata(item), _find_holder(item), item):
         for path in ((name,), name.split(".")):
@@ -476,7 +485,7 @@ def _read_named_field(item: Any, name: str) -> Iterator[Any]:
 
 
 def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
-    """Return the paths of the values that `_read_named_field` returns."""
+    """Return the paths to the values that `_read_named_field` returns."""
     starts: Sequence[Path] = (
         [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
     )
@@ -489,7 +498,7 @@ def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
 
 
 def find_text(holder: Any) -> str | None:
-    """Return the first text under a usual name, or in LlamaIndex's ``_node_content``."""
+    """Return the first text under a usual name, or else in LlamaIndex's ``_node_content``."""
     for value in _list_values(holder, TEXTS):
         if isinstance(value, str) and value and not value.isspace():
             return value
@@ -506,7 +515,7 @@ def find_text(holder: Any) -> str | None:
 
 
 def _list_values(holder: Any, names: Names) -> Iterable[Any]:
-    """Return the values of *holder* under each of *names* that it has."""
+    """Return the values of the fields of *holder* that are in *names*."""
     if type(holder) is dict:
         picked = names.pick_keys(tuple(holder))
         return [holder[name] for name in picked] if picked else ()
@@ -518,12 +527,12 @@ def _list_values(holder: Any, names: Names) -> Iterable[Any]:
 
 
 def get_attribute(holder: Any, name: str) -> Any:
-    """Return the attribute *name* of *holder*, ``None`` if it has none."""
+    """Return the attribute *name* of *holder*; ``None`` if there is no such attribute."""
     return getattr(holder, name, None)
 
 
 def _list_own_fields(item: Any) -> Mapping[str, Any]:
-    """Return all fields of the item itself, by name."""
+    """Return all fields of the item itself, by name. Fields in its metadata are not listed."""
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
         return {}
@@ -531,7 +540,7 @@ def _list_own_fields(item: Any) -> Mapping[str, Any]:
 
 
 def _measure_texts(item: Any) -> dict[str, int]:
-    """Return the length of each field of the item that reads like a text, by name."""
+    """Return the length of each field that reads like a text, by the name of the field."""
     leaves = _flatten_item(item).items()
     return {
         name: len(value)
@@ -541,12 +550,15 @@ def _measure_texts(item: Any) -> dict[str, int]:
 
 
 def _flatten_item(item: Any) -> dict[str, Any]:
-    """Return the item's fields and its metadata's by name, with dots for nested ones."""
+    """Return the fields of *item* and of its metadata, by name.
+
+    The names of nested fields have dots.
+    """
     return _flatten_fields(_list_own_fields(item)) | _flatten_fields(read_metadata(item))
 
 
 def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
-    """Return *fields* and the fields nested in them, down to *depth*, by dotted name."""
+    """Return *fields* and their nested fields, down to *depth* levels, by dotted name."""
     leaves: dict[str, Any] = {}
     for name, value in fields.items():
         if not (isinstance(name, str) and _FIELD_NAME.fullmatch(name)) or name in _NOT_METADATA:
@@ -564,9 +576,9 @@ def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]
 
 
 def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """Return the values of each field that all *items* have, by name.
+    """Return, by name, the values of each field that all *items* have.
 
-    ``None`` if the items have no fields at all.
+    Returns ``None`` if the items have no fields at all.
     """
     leaves = list(map(_flatten_item, items))
     if not any(leaves):
@@ -579,13 +591,13 @@ def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def _are_distinct_ids(column: Sequence[Any]) -> bool:
-    """Return whether *column* holds only ids, no two of which are equal."""
+    """Return whether *column* holds only ids and no id twice."""
     words = {str(value) for value in column if is_id(value)}
     return len(words) == len(column) and "" not in words
 
 
 def _find_first_value(holder: Any, names: Names) -> Any:
-    """Return the value under the first of *names* that has one."""
+    """Return the first value that *holder* has under any of *names*; ``None`` if there is none."""
     for value in _list_values(holder, names):
         if value is not None:
             return value
@@ -593,14 +605,14 @@ def _find_first_value(holder: Any, names: Names) -> Any:
 
 
 def _to_text(value: Any) -> str | None:
-    """Return *value* if it is a text that is not blank, else ``None``."""
+    """Return *value* if it is a text and not blank, else ``None``."""
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
-def _runs_code(class_: type, name: str) -> bool:
-    """Return whether setting attribute *name* runs code of the class.
+def _runs_setter_code(class_: type, name: str) -> bool:
+    """Return whether setting the attribute *name* runs code of the class.
 
-    Such code might write to data that the copy shares with the original.
+    This code might change data that the copy shares with the original.
     """
     descriptor = getattr(class_, name, None)
     settable = (

@@ -1,7 +1,7 @@
-"""Plain tuples as databases return them, such as ``(id, text, score)``: naming the places.
+"""Name the values of plain tuples as databases return them, such as ``(id, text, score)``.
 
-A tuple does not name its places, so the types in the whole list decide. `PlainRow` is such a tuple
-with names.
+A tuple has no names for its values, so the types in the whole list decide. A `PlainRow` holds such
+a tuple together with the names.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")
 
 
 class PlainRow(dict[str, Any]):
-    """One row of a list of plain tuples: its values by name.
+    """One row of a list of plain tuples, with its values by name.
 
-    The names are ``id``, ``text``, ``score`` and ``metadata``; any other value has its place in the
-    row as its name.
+    The names are ``id``, ``text``, ``score`` and ``metadata``. The name of any other value is its
+    position in the row.
 
     Attributes:
         row: The caller's own tuple or list.
-        names: The name of each place.
-        key: Identifies the row. It does not depend on the names, since another list of the same
-            function may lead to other names.
+        names: The name of each value.
+        key: Identifies the row. The key does not depend on the names, since another list of the
+            same function may have other names.
     """
 
     __slots__ = ("key", "names", "row")
@@ -42,7 +42,10 @@ class PlainRow(dict[str, Any]):
         self.row, self.names, self.key = row, names, _build_key(row)
 
     def rescore(self, score: float, name: str) -> PlainRow:
-        """Return a copy of the row with *score* under *name*; itself if no place has that name."""
+        """Return a copy of the row with *score* under *name*.
+
+        The row itself is returned if no value has this name.
+        """
         if name not in self.names:
             return self
         return PlainRow(replace_path(self.row, (self.names.index(name),), score), self.names)
@@ -52,12 +55,12 @@ class PlainRow(dict[str, Any]):
 
 
 def get_raw(item: Any) -> Any:
-    """Return the caller's own object for *item*."""
+    """Return the caller's own object for *item*, which may be a `PlainRow`."""
     return item.row if type(item) is PlainRow else item
 
 
 def reads_like_text(value: str) -> bool:
-    """Return whether *value* is a text rather than an id."""
+    """Return whether *value* reads like a text rather than an id."""
     return _READS_LIKE_A_TEXT.search(value) is not None
 
 
@@ -68,11 +71,12 @@ def is_pair(row: Sequence[Any]) -> bool:
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
 
-def name_places(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
-    """Return *items*, each as a `PlainRow` if their places can be named.
+def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
+    """Return *items* as `PlainRow` objects if their values can be named, else unchanged.
 
-    They can if all items are plain tuples or lists of one type and length, and not all are pairs. A
-    place in *fields*, which the user named, such as ``"2"``, keeps that name.
+    Values can be named if the items are plain tuples or lists of one type and length, and not all
+    of them are (id, score) pairs. A position that the user named in *fields*, such as ``"2"``,
+    keeps this name.
     """
     classes = set(map(type, items))
     if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
@@ -88,9 +92,10 @@ def name_places(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequ
 
 
 def _build_key(row: Sequence[Any]) -> str:
-    """Return the row's id, empty if it begins with none, and its texts, joined by NUL.
+    """Return a key for the row: its id and its texts, joined by NUL.
 
-    Any of the texts may be the passage.
+    If the row does not begin with an id, the id in the key is empty. All texts are used, since any
+    of them may be the passage.
     """
     id_ = str(row[0]) if is_id(row[0]) else ""
     texts = [
@@ -111,7 +116,7 @@ def is_id(value: Any) -> bool:
 def may_be_scores(column: Sequence[Any]) -> bool:
     """Return whether *column* holds numbers that only rise or only fall, as scores do.
 
-    Numbers that are all whole are no scores.
+    Numbers that are all whole do not count as scores.
     """
     numbers = [value for value in column if value is not None]
     if all(hasattr(value, "__index__") for value in numbers) or not all(map(is_number, numbers)):
@@ -121,20 +126,20 @@ def may_be_scores(column: Sequence[Any]) -> bool:
 
 
 def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> list[str]:
-    """Return the name of each of the *columns*.
+    """Return a name for each of the *columns*.
 
-    With *needs_number*, nothing is named unless one value is a number: lists in a list may as well
-    be columns themselves, ``[texts, sources]``.
+    With *needs_number*, columns are named only if any value is a number. Without numbers, a list of
+    lists may hold columns instead of rows, as ``[texts, sources]`` does.
     """
     names = list(map(str, range(len(columns))))
     if needs_number and not any(is_number(value) for column in columns for value in column):
         return names
     places_by_name = {
-        "metadata": [place for place, column in enumerate(columns) if _are_all_of(column, Mapping)][
-            :1
-        ],
+        "metadata": [
+            place for place, column in enumerate(columns) if _are_instances(column, Mapping)
+        ][:1],
         "score": [place for place, column in enumerate(columns) if may_be_scores(column)][-1:],
-        "text": _choose_text(columns),
+        "text": _choose_text_column(columns),
     }
     for name, places in places_by_name.items():
         for place in places:
@@ -144,12 +149,12 @@ def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> li
     return names
 
 
-def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
-    """Return the place of the longest texts, in a list; empty if there is no text.
+def _choose_text_column(columns: Sequence[Sequence[Any]]) -> list[int]:
+    """Return the position of the column with the longest texts, in a list; empty if there is none.
 
-    If no column reads like text, the first place of strings counts, other than the id's.
+    If no column reads like texts, the first column of strings after the id is used.
     """
-    places = [place for place, column in enumerate(columns) if _are_all_of(column, str)]
+    places = [place for place, column in enumerate(columns) if _are_instances(column, str)]
     text_places = [
         place for place in places if any(map(reads_like_text, filter(None, columns[place])))
     ]
@@ -158,8 +163,11 @@ def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
     return [place for place in places if place or len(columns) == 1][:1]
 
 
-def _are_all_of(column: Sequence[Any], class_: type) -> bool:
-    """Return whether *column* has values, and all of them are of the class *class_*."""
+def _are_instances(column: Sequence[Any], class_: type) -> bool:
+    """Return whether all values of *column* are of *class_*. ``None`` is ignored.
+
+    Returns false if there are no values.
+    """
     return any(value is not None for value in column) and all(
         isinstance(value, class_) for value in column if value is not None
     )
