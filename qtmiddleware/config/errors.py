@@ -103,7 +103,7 @@ def build_name_error(path: str, name: str, names: Sequence[str], source: str) ->
     return ConfigError(line, path=path, value=error.value, allowed=error.allowed, source=source)
 
 
-def build_part_error(path: str, name: str, problem: Exception, source: str) -> ConfigError:
+def build_plugin_error(path: str, name: str, problem: Exception, source: str) -> ConfigError:
     """Return the error for a plugin that is installed but cannot be used.
 
     Args:
@@ -136,17 +136,17 @@ def build_misplaced_key_error(path: str, source: str) -> ConfigError:
 
 
 def build_unknown_key_error(
-    key: Any, above: tuple[str, ...], names: Sequence[str], source: str
+    key: Any, group_path: tuple[str, ...], names: Sequence[str], source: str
 ) -> ConfigError:
     """Return the error for a *key* that does not exist in its group of settings.
 
     Args:
         key: The unknown key.
-        above: The path of the group.
+        group_path: The path of the group.
         names: The keys that the group has.
         source: The origin of the key.
     """
-    path = ".".join(filter(None, (dotted(above), format_key(key))))
+    path = ".".join(filter(None, (dotted(group_path), format_key(key))))
     if not isinstance(key, str):
         return ConfigError(
             f"{path} is not a setting ({source}); the name of a setting must be text",
@@ -158,7 +158,7 @@ def build_unknown_key_error(
             f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source
         )
     allowed = "one of " + ", ".join(names)
-    line = f"{path} is not a setting ({source}); {_suggest_place(key, names)}"
+    line = f"{path} is not a setting ({source}); {_suggest_key(key, names)}"
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
@@ -268,7 +268,7 @@ def format_key(key: Any) -> str:
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 
 
-def _suggest_place(key: str, names: Sequence[str]) -> str:
+def _suggest_key(key: str, names: Sequence[str]) -> str:
     """Return a hint for an unknown key: its right group, or the key that was probably meant."""
     snake = _to_snake_case(key)
     groups = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]

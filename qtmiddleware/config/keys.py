@@ -153,12 +153,12 @@ def keys_by_path() -> dict[tuple[str, ...], Key]:
 
 
 @cache
-def keys_with(mark: Mark) -> tuple[Key, ...]:
+def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
     """Return the options that have this *mark*, or whose group has it."""
     return tuple(key for key in all_keys() if mark in key.marks)
 
 
-def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
+def read_marked_values(settings: Settings, mark: Mark) -> tuple[Any, ...]:
     """Return the values of all options with this *mark* in *settings*, in a hashable form."""
     read, objects = _build_reader(mark)
     values = list(read(settings))
@@ -179,23 +179,23 @@ def _build_reader(
         The position and the key of each option that holds an object, because an object must be
             made hashable.
     """
-    keys = keys_with(mark)
+    keys = find_marked_keys(mark)
     objects = tuple((position, key) for position, key in enumerate(keys) if key.kind in _OBJECTS)
     return attrgetter(*(".".join(key.path) for key in keys)), objects
 
 
 def _list_keys(
-    cls: Any, above: tuple[str, ...], marks: frozenset[Mark] = frozenset()
+    cls: Any, group_path: tuple[str, ...], marks: frozenset[Mark] = frozenset()
 ) -> Iterator[Key]:
     """Yield the keys of a group of settings and of its subgroups.
 
     Args:
         cls: The class of the group.
-        above: The path of the group.
+        group_path: The path of the group.
         marks: The marks of the group.
     """
     for field in fields(cls):
-        path, own_marks = (*above, field.name), marks | field.metadata[MARKS]
+        path, own_marks = (*group_path, field.name), marks | field.metadata[MARKS]
         if is_dataclass(field.type):
             yield from _list_keys(field.type, path, own_marks)
         else:
@@ -256,13 +256,13 @@ def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
     return cls(**field_values)
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings. If both have a key, the value in *above* wins.
+def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two mappings. If both have a key, the value in *overrides* wins.
 
     If both values are mappings, they are merged in the same way.
     """
-    merged = dict(below)
-    for name, value in above.items():
+    merged = dict(base)
+    for name, value in overrides.items():
         old_value = merged.get(name)
         merged[name] = (
             merge(old_value, value)

@@ -27,9 +27,9 @@ from qtmiddleware.config.keys import (
 from qtmiddleware.config.options import META, get_default
 from qtmiddleware.config.own_names import (
     TRANSFORMS_KEY,
+    allow_other_names,
     find_unknown_names,
     normalize_transforms,
-    write_open_end,
 )
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
@@ -141,7 +141,7 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
     """
     for field in fields(cls):
         if not is_dataclass(field.type):
-            write_open_end(field.type, properties[camel(field.name)])
+            allow_other_names(field.type, properties[camel(field.name)])
             continue
         group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"
@@ -165,31 +165,31 @@ def _drop_titles(node: Any) -> None:
 
 
 def _normalize_layer(
-    values: Mapping[Any, Any], cls: Any, above: _Path, source: str, errors: list[ConfigError]
+    values: Mapping[Any, Any], cls: Any, group_path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
     """Return *values* by field names, with shorthands expanded and choices in their usual spelling.
 
     Args:
         values: The settings of the group *cls*, as users wrote them.
         cls: The class of the group.
-        above: The path of the group.
+        group_path: The path of the group.
         source: The name of the source, for errors.
         errors: The list to which an error is added for each unknown or repeated key.
     """
     known = {spelling: field for field in fields(cls) for spelling in _list_spellings(field.name)}
     normalized: dict[str, Any] = {}
     for written_key, value in values.items():
-        if not above and written_key in NO_SETTINGS:
+        if not group_path and written_key in NO_SETTINGS:
             continue
         if not isinstance(written_key, str) or written_key not in known:
             errors.append(
                 build_unknown_key_error(
-                    written_key, above, [camel(field.name) for field in fields(cls)], source
+                    written_key, group_path, [camel(field.name) for field in fields(cls)], source
                 )
             )
             continue
         name, hint = known[written_key].name, known[written_key].type
-        path = (*above, name)
+        path = (*group_path, name)
         if name in normalized:
             errors.append(_build_repeat_error(path, source))
         elif is_dataclass(hint):

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.config.keys import key_of
+from qtmiddleware.config.keys import read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, protected_spans
@@ -93,7 +93,7 @@ class Question:
         """Return the key under which equal questions to *model* share a transformation."""
         return (
             model,
-            key_of(self._settings, "reply"),
+            read_marked_values(self._settings, "reply"),
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),
