@@ -1,7 +1,6 @@
-"""Split a query into words and pieces that stay as written: codes, numbers, addresses, quotes.
+"""Split a query into words, codes, numbers, addresses and quotes.
 
-Every piece between blanks is read once. All repetitions in the patterns are possessive, so that no
-position is tried twice.
+All repetitions in the patterns are possessive, so the time is linear in the length of the query.
 """
 
 from __future__ import annotations
@@ -90,16 +89,16 @@ A hyphen, a slash or an ampersand alone does not.
 
 
 class Token(NamedTuple):
-    """One piece of a query.
+    """One token of a query: a word, a code, a number, an address or a quoted phrase.
 
     Attributes:
-        kind: The kind of piece.
-        text: The piece itself, ``query[start:end]``.
-        key: The text as word lists hold it.
-        start: Where it begins in the query.
-        end: Where it ends.
-        opens: Whether a sentence begins with it.
-        closed: Whether punctuation stands between it and the next token.
+        kind: The kind of token.
+        text: The text of the token, ``query[start:end]``.
+        key: The folded text, as in the word lists.
+        start: The position of the first character in the query.
+        end: The position after the last character.
+        opens: Whether the token is the first of a sentence.
+        closed: Whether punctuation follows the token.
     """
 
     kind: TokenKind
@@ -112,12 +111,12 @@ class Token(NamedTuple):
 
 
 def tokenise(text: str) -> Sequence[Token]:
-    """Return the tokens of *text* from left to right; a quoted phrase is one token."""
+    """Return the tokens of *text* from left to right. A quoted phrase is one token."""
     return _tokenise_known(text) if len(text) <= MOST_TEXT_CHARS else _tokenise(text)
 
 
 def _tokenise(text: str) -> Sequence[Token]:
-    """Return the tokens of *text*; `tokenise` remembers those of short texts."""
+    """Return the tokens of *text* without using the cache of `tokenise`."""
     tokens: list[Token] = []
     start, opens = 0, True
     for left, right in find_quotes(text):
@@ -135,10 +134,17 @@ _tokenise_known = lru_cache(64)(_tokenise)
 
 
 def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
-    """Add the tokens of ``text[start:end]`` to *tokens*.
+    """Append the tokens of ``text[start:end]``, which has no quoted phrase, to *tokens*.
 
-    Return whether a sentence begins after them. *opens* says whether one begins with the first of
-    them.
+    Args:
+        text: The query.
+        start: The position of the first character to read.
+        end: The position after the last character to read.
+        opens: Whether a sentence begins at *start*.
+        tokens: The tokens before *start*.
+
+    Returns:
+        Whether a sentence begins at *end*.
     """
     for match in BLANKS.finditer(text, start, end):
         chunk, offset = match.group(), match.start()
@@ -179,15 +185,15 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
 
 
 def _is_amount(token: Token, offset: int) -> bool:
-    """Return whether the number *token* ends in a digit, one blank before *offset*."""
+    """Return whether the number *token* ends in a digit, exactly one space before *offset*."""
     return token.end + 1 == offset and token.text[-1].isdigit()
 
 
 def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool:
-    """Return whether the sign ``text[start:end]`` belongs to a number beside it.
+    """Return whether the sign ``text[start:end]`` is an operator beside a number: 5 + 3, x > 5.
 
-    It must be between the token *previous* and something else, and one of them must be a number.
-    For a dash both must be.
+    The token *previous* must be one space before the sign, and a number must be on one side. A
+    minus sign needs a number on both sides.
     """
     if previous.end + 1 != start or not text[end:].strip():
         return False
@@ -196,9 +202,10 @@ def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool
 
 
 def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
-    """Return the number *token* with a currency sign that stands alone before it: € 100.
+    """Return the number *token*, extended by a currency sign before it: "€ 100" instead of "100".
 
-    *previous* is the token before it, if any. Without such a sign *token* is returned as it is.
+    Without a currency sign and a space before the number, *token* is returned unchanged.
+    *previous* is the token before *token*, ``None`` if there is none.
     """
     start = token.start - 2
     is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
@@ -213,9 +220,9 @@ def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
 
 
 class _Piece(NamedTuple):
-    """One piece of a chunk, which is a part of a query between two blanks.
+    """One piece of a chunk. A chunk is a part of a query between two spaces.
 
-    It has the attributes of a `Token`, but *start* and *end* are places in the chunk.
+    A piece has the attributes of a `Token`, but *start* and *end* are positions in the chunk.
     """
 
     kind: TokenKind
@@ -227,7 +234,7 @@ class _Piece(NamedTuple):
 
 
 def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
-    """Return the pieces of *chunk*, and whether a sentence ends behind the last piece."""
+    """Return the pieces of *chunk*, and whether a sentence ends after the last piece."""
     pieces = [
         _Piece(kind, chunk[left:right], fold(chunk[left:right]), left, right, closed)
         for kind, left, right, closed in _find_pieces(chunk)
@@ -238,7 +245,10 @@ def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
 
 
 def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
-    """Return the kind, start and end of each piece of *chunk*, and whether punctuation follows."""
+    """Find the pieces of *chunk*.
+
+    Return the kind, the start and the end of each piece, and whether punctuation follows the piece.
+    """
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
     left, right = _trim_punctuation(chunk)
@@ -257,7 +267,7 @@ _split_known_chunk = lru_cache(4_096)(_split_chunk)
 
 
 def _trim_punctuation(chunk: str) -> tuple[int, int]:
-    """Return where *chunk* starts and ends without the punctuation around it."""
+    """Return the start and end of *chunk* without the punctuation around it."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
     # The first mark belongs to a path: /etc, ~/notes, *.py.
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
@@ -277,9 +287,9 @@ def _trim_punctuation(chunk: str) -> tuple[int, int]:
 
 
 def _count_closing_marks(chunk: str, left: int, right: int) -> int:
-    """Return how many marks at *right* belong to ``chunk[left:right]`` after all.
+    """Return how many punctuation marks after ``chunk[left:right]`` belong to it.
 
-    Examples are f(), f(x), U.S. and /etc/.
+    Examples are the last marks of f(), f(x), U.S. and /etc/.
     """
     tail = chunk[right : right + 2]
     if tail == "()":
@@ -298,9 +308,9 @@ def _count_closing_marks(chunk: str, left: int, right: int) -> int:
 
 
 def find_kind(core: str) -> TokenKind | None:
-    """Return the kind of *core*, ``None`` if it is several things or nothing.
+    """Return the kind of *core*, a piece of a query without the punctuation around the piece.
 
-    *core* is a piece without the punctuation around it.
+    Return ``None`` if *core* is empty or must be split into several tokens.
     """
     if core.isalpha():
         return _find_kind_of_letters(core)
@@ -326,9 +336,10 @@ def find_kind(core: str) -> TokenKind | None:
 
 
 def _is_code(core: str) -> bool:
-    """Return whether *core* is more than words with a slash between them.
+    """Return whether *core*, which matches `CODE`, is a code and not words joined by a slash.
 
-    *core* must have the form of a code.
+    A code has a digit or a sign of `CODE_SIGNS`, several slashes, or only capitals around a slash
+    or ampersand.
     """
     if not CODE_SIGNS.isdisjoint(core) or core.count("/") > 1:
         return True
@@ -337,7 +348,7 @@ def _is_code(core: str) -> bool:
 
 
 def _find_kind_of_letters(core: str) -> TokenKind:
-    """Return the kind of a run of letters, judged by its capitals."""
+    """Return the kind of *core*, which has only letters: word, acronym or code, by its capitals."""
     rest = core[1:]
     if rest == rest.lower():
         return "word"
@@ -353,10 +364,12 @@ def _find_kind_of_letters(core: str) -> TokenKind:
 
 
 def _find_kind_of_compound(core: str) -> TokenKind:
-    """Return the kind of words that are joined by hyphens or apostrophes.
+    """Return the kind of *core*, which has words joined by hyphens or apostrophes.
 
-    Without capitals inside its parts it is a word. Otherwise it is an acronym if all letters are
-    capitals, and a code if it has a hyphen.
+    - A word, if no part has capitals after its first letter.
+    - An acronym, if all letters are capitals.
+    - A code, if *core* has a hyphen.
+    - A word otherwise.
     """
     if not any(map(_has_inner_capitals, re.split("['-]", core))):
         return "word"
@@ -366,15 +379,19 @@ def _find_kind_of_compound(core: str) -> TokenKind:
 
 
 def _has_inner_capitals(part: str) -> bool:
-    """Return whether *part* has two capitals at its start or one inside it."""
+    """Return whether *part* has capitals after its first letter, as in an acronym or a code.
+
+    A short word whose only other capital is the second letter (HOw) does not count.
+    """
     return _find_kind_of_letters(part) != "word"
 
 
 @cache
 def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return the patterns of a number with signs and units, and of a rate such as €100/month.
+    """Return two patterns: a number with signs and units, and a rate such as €100/month.
 
-    They take longer to compile than all other patterns here, and most questions hold no number.
+    The patterns are compiled at the first use: this takes longer than for all other patterns of
+    this module, and most questions have no number.
     """
     number = re.compile(
         r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
@@ -386,7 +403,10 @@ def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @cache
 def _compile_piece_pattern(ascii_only: bool) -> Any:
-    """Return the pattern for the words and symbols in a piece of mixed content."""
+    """Return a pattern that matches each word or symbol in a text without spaces.
+
+    The pattern for *ascii_only* texts needs no Unicode tables.
+    """
     if ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex
@@ -400,10 +420,11 @@ def _compile_piece_pattern(ascii_only: bool) -> Any:
 
 
 def find_quotes(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of every quoted phrase of *text*, marks included, in their order.
+    """Return the start and end of every quoted phrase of *text*, including the quotation marks.
 
-    No phrase is inside another. A mark without its partner is not a quote, and neither is an
-    apostrophe: a single mark opens a quote only before a word, and closes one only behind a word.
+    Phrases inside a quoted phrase are not returned. A mark without a partner is ignored, and so is
+    an apostrophe: a single mark opens a phrase only before a word, and closes a phrase only after
+    a word.
     """
     spans: list[tuple[int, int]] = []
     unclosed_marks: set[str] = set()
@@ -425,9 +446,10 @@ def find_quotes(text: str) -> list[tuple[int, int]]:
 
 
 def _find_partner(text: str, places: list[int], index: int) -> int | None:
-    """Return which of *places* closes the quote that opens at ``places[index]``.
+    """Return the index in *places* of the mark that closes the quote at ``places[index]``.
 
-    The result is ``None`` if none does, and *index* if the quote is empty.
+    *places* are the positions of all quotation marks in *text*. Return ``None`` if no mark closes
+    the quote, and *index* if the quote is empty.
     """
     start = places[index]
     closers = CLOSERS[text[start]]
@@ -456,6 +478,6 @@ def _can_close(text: str, place: int) -> bool:
 
 @cache
 def _compile_mark_pattern() -> re.Pattern[str]:
-    """Return the pattern for one quotation mark."""
+    """Return a pattern that matches any single quotation mark."""
     marks = set("".join(CLOSERS.values())) | set(CLOSERS)
     return re.compile("[" + re.escape("".join(sorted(marks))) + "]")
