@@ -187,7 +187,7 @@ class Question:
             if transformation.standalone:
                 reference = transformation.standalone
                 spans = protected_spans(reference, language=language)
-                spans = spans if self._anchors is None else self._anchors.drop_relative(spans)
+                spans = spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
         guarded = _guard_texts(transformation, reference, spans, language, self._facts)
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.

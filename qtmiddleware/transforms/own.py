@@ -22,15 +22,15 @@ _PROMPTS: Final = {
 # Equal rows share one transform, so that its prompt is built only once.
 @lru_cache(64)
 def build_own_transform(row: TransformRow) -> Transform:
-    """Return the transform of *row*: the user's instruction, with fields of the built-in prompts.
+    """Return the transform of *row*: the user's instruction with fields of built-in prompts.
 
-    A single field brings the rules of its built-in prompt. Several fields have the rules of
-    ``combined``.
+    A transform with one field has the rules of the built-in prompt for this field. A transform
+    with several fields has the rules of the prompt ``combined``.
     """
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
     def describe_fields(settings: Settings) -> tuple[ReplyField, ...]:
-        """Return the fields of all built-in prompts, as *settings* shape them."""
+        """Return the fields of the built-in prompts in *built_in* for these *settings*."""
         field_groups = [
             transform.fields(settings) if callable(transform.fields) else transform.fields
             for transform in built_in
@@ -38,7 +38,7 @@ def build_own_transform(row: TransformRow) -> Transform:
         return tuple(field for fields in field_groups for field in fields)
 
     def name_flavour(settings: Settings) -> str:
-        """Return the flavours of the built-in prompts, joined."""
+        """Return the flavours of the built-in prompts in *built_in*, joined by "+"."""
         return "+".join(
             filter(
                 None, [transform.flavour(settings) for transform in built_in if transform.flavour]
