@@ -154,7 +154,7 @@ def keys_by_path() -> dict[tuple[str, ...], Key]:
 
 @cache
 def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
-    """Return the options that have this *mark*, or whose group has it."""
+    """Return the options that have this *mark*, or that are in a group with this *mark*."""
     return tuple(key for key in all_keys() if mark in key.marks)
 
 

@@ -215,7 +215,7 @@ def _parse_assignment(key: Key, text: str) -> Any:
 def _is_setting_name(name: str) -> bool:
     """Return whether *name*, an environment variable, looks like a setting.
 
-    It begins with ``QTM_`` and is neither reserved nor a variable that Kubernetes sets.
+    Such a name begins with ``QTM_``, is not reserved, and is not a variable that Kubernetes sets.
     """
     return (
         name.startswith(ENVIRONMENT_PREFIX)
@@ -253,7 +253,7 @@ def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _parse_json_or_text(text: str) -> Any:
-    """Return the value that *text* has as JSON. If *text* is not JSON, return *text* itself."""
+    """Parse *text* as JSON, and return the value. If *text* is not JSON, return *text* itself."""
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except (ValueError, RecursionError):

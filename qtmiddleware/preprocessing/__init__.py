@@ -203,7 +203,9 @@ def _load_word_lists(
         adjusted = [adjust_lexicon(lexicon, keep_words, extra_words) for lexicon in adjusted]
     return _WordLists(
         lexicons={lexicon.language: lexicon for lexicon in adjusted},
-        removable_words={lexicon.language: lexicon.collect_words() for lexicon in adjusted},
+        removable_words={
+            lexicon.language: lexicon.collect_removable_words() for lexicon in adjusted
+        },
         markers=collect_markers(lexicons),
         stop_words=frozenset(
             word for lexicon in lexicons for word in lexicon.stop - lexicon.acronyms
@@ -231,7 +233,7 @@ def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
 def _is_final(keywords: str, removable_words: Set[str]) -> bool:
     """Return whether another pass of the rules cannot change *keywords*.
 
-    *keywords* must then consist of words and numbers in lower case, none of them in
+    This is certain if *keywords* has only words and numbers in lower case, and none of them is in
     *removable_words*.
     """
     words = keywords.split(" ")

@@ -110,7 +110,7 @@ class VersionRange(NamedTuple):
         return self._meets_low(version) and self._meets_high(version)
 
     def _meets_low(self, version: Version) -> bool:
-        """Return whether *version* respects the lower limit of the range."""
+        """Return whether *version* is within the lower limit of the range."""
         low = self.low
         if low is None:
             return True
@@ -118,7 +118,7 @@ class VersionRange(NamedTuple):
         return self.takes_low if is_part else version > low
 
     def _meets_high(self, version: Version) -> bool:
-        """Return whether *version* respects the upper limit of the range."""
+        """Return whether *version* is within the upper limit of the range."""
         high = self.high
         if high is None:
             return True

@@ -91,7 +91,7 @@ class Lexicon:
     def __post_init__(self) -> None:
         object.__setattr__(self, "removable", self.stop - self.negations - {""})
 
-    def collect_words(self) -> frozenset[str]:
+    def collect_removable_words(self) -> frozenset[str]:
         """Return all words that a rule may remove, alone or as the first word of a phrase."""
         return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
 
@@ -181,35 +181,37 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     )
 
 
-def adjust_lexicon(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:
-    """Return a copy of *lexicon* that removes the words *extra* and keeps the words *keep*.
+def adjust_lexicon(
+    lexicon: Lexicon, keep_words: frozenset[str], extra_words: frozenset[str]
+) -> Lexicon:
+    """Return a copy of *lexicon* that never removes *keep_words* and also removes *extra_words*.
 
-    A word that is in *extra* and in *keep* is kept.
+    A word in both sets is kept.
 
     Args:
         lexicon: The word list.
-        keep: Folded words and phrases that are never removed.
-        extra: Folded words to remove.
+        keep_words: Folded words and phrases.
+        extra_words: Folded words.
 
     Raises:
-        ConfigError: *extra* contains a phrase.
+        ConfigError: *extra_words* contains a phrase.
     """
-    if any(" " in word for word in extra):
+    if any(" " in word for word in extra_words):
         raise ConfigError(
             "preprocess.extraWords must hold single words; write a phrase as several words",
             path="preprocess.extraWords",
         )
-    singles = {word for word in keep if " " not in word}
+    singles = {word for word in keep_words if " " not in word}
     kept = dict(lexicon.kept)
-    for first_word, phrases in compile_phrases(word for word in keep if " " in word).items():
+    for first_word, phrases in compile_phrases(word for word in keep_words if " " in word).items():
         kept[first_word] = kept.get(first_word, ()) + phrases
     return replace(
         lexicon,
-        stop=(lexicon.stop | extra) - singles,
+        stop=(lexicon.stop | extra_words) - singles,
         # A word that the user wants removed is removed even if it is a negation.
-        negations=(lexicon.negations | singles) - (extra - singles),
+        negations=(lexicon.negations | singles) - (extra_words - singles),
         # Such a word is removed even if its capitals make it look like a name or an acronym.
-        extra=extra - singles,
+        extra=extra_words - singles,
         closings=lexicon.closings - singles,
         kept=kept,
         lead_ins=_drop_words(lexicon.lead_ins, singles),

@@ -25,7 +25,7 @@ def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
 def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
     """Return whether a query is typed in capitals.
 
-    A query of short words in capitals counts as acronyms, unless one of them is a stop word.
+    If all words are short, they count as acronyms, unless one of them is a stop word.
 
     Args:
         tokens: The tokens of the query.

@@ -348,7 +348,10 @@ def _is_code(core: str) -> bool:
 
 
 def _find_kind_of_letters(core: str) -> TokenKind:
-    """Return the kind of *core*, which has only letters: word, acronym or code, by its capitals."""
+    """Return the kind of *core*, which has only letters: a word, an acronym or an identifier.
+
+    The kind depends on the capitals.
+    """
     rest = core[1:]
     if rest == rest.lower():
         return "word"
@@ -368,8 +371,7 @@ def _find_kind_of_compound(core: str) -> TokenKind:
 
     - A word, if no part has capitals after its first letter.
     - An acronym, if all letters are capitals.
-    - A code, if *core* has a hyphen.
-    - A word otherwise.
+    - In all other cases, an identifier if *core* has a hyphen, else a word.
     """
     if not any(map(_has_inner_capitals, re.split("['-]", core))):
         return "word"
@@ -428,52 +430,52 @@ def find_quotes(text: str) -> list[tuple[int, int]]:
     """
     spans: list[tuple[int, int]] = []
     unclosed_marks: set[str] = set()
-    places = [match.start() for match in _compile_mark_pattern().finditer(text)]
+    positions = [match.start() for match in _compile_mark_pattern().finditer(text)]
     index = 0
-    while index < len(places):
-        opening_mark = text[places[index]]
-        may_open = opening_mark not in unclosed_marks and _can_open(text, places[index])
-        partner = _find_partner(text, places, index) if may_open else index
+    while index < len(positions):
+        opening_mark = text[positions[index]]
+        may_open = opening_mark not in unclosed_marks and _can_open(text, positions[index])
+        partner = _find_partner(text, positions, index) if may_open else index
         if partner is None:
             # No later mark closes this one, so the search is not made again for its kind. That
             # keeps the time linear.
             unclosed_marks.add(opening_mark)
         elif partner > index:
-            spans.append((places[index], places[partner] + 1))
+            spans.append((positions[index], positions[partner] + 1))
             index = partner
         index += 1
     return spans
 
 
-def _find_partner(text: str, places: list[int], index: int) -> int | None:
-    """Return the index in *places* of the mark that closes the quote at ``places[index]``.
+def _find_partner(text: str, positions: list[int], index: int) -> int | None:
+    """Return the index in *positions* of the mark that closes the quote at ``positions[index]``.
 
-    *places* are the positions of all quotation marks in *text*. Return ``None`` if no mark closes
-    the quote, and *index* if the quote is empty.
+    *positions* are the positions of all quotation marks in *text*. Return ``None`` if the quote is
+    not closed, and *index* if the quote is empty.
     """
-    start = places[index]
+    start = positions[index]
     closers = CLOSERS[text[start]]
-    for later in range(index + 1, len(places)):
-        place = places[later]
-        if text[place] in closers and _can_close(text, place):
-            return later if text[start + 1 : place].strip() else index
+    for later in range(index + 1, len(positions)):
+        position = positions[later]
+        if text[position] in closers and _can_close(text, position):
+            return later if text[start + 1 : position].strip() else index
     return None
 
 
-def _can_open(text: str, place: int) -> bool:
-    """Return whether the mark at *place* can open a quote."""
-    mark, after = text[place], text[place + 1 : place + 2]
-    if mark not in CLOSERS or (place and text[place - 1].isalnum()):
+def _can_open(text: str, position: int) -> bool:
+    """Return whether the mark at *position* can open a quote."""
+    mark, after = text[position], text[position + 1 : position + 2]
+    if mark not in CLOSERS or (position and text[position - 1].isalnum()):
         return False
     # The mark before a digit is an apostrophe: '90s is a year without its century.
     return not (mark in SINGLE_MARKS and (after.isspace() or after.isdigit()))
 
 
-def _can_close(text: str, place: int) -> bool:
-    """Return whether the mark at *place* can close a quote."""
-    if text[place + 1 : place + 2].isalnum():
+def _can_close(text: str, position: int) -> bool:
+    """Return whether the mark at *position* can close a quote."""
+    if text[position + 1 : position + 2].isalnum():
         return False
-    return text[place] not in SINGLE_MARKS or not text[place - 1].isspace()
+    return text[position] not in SINGLE_MARKS or not text[position - 1].isspace()
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Final
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.preprocessing.dates import Times, find_unit_days, split_tokens
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms.prompt import as_data
+from qtmiddleware.transforms.prompt import write_json_message
 
 _RULE: Final = (
     '"dates" in the user message holds today\'s date and what words that lean on it mean. You may'
@@ -38,11 +38,11 @@ class Anchors:
         The version of the prompt gets today's date, and the cache key contains the version.
         Therefore, the cache does not return replies from yesterday.
         """
-        user = as_data({"dates": self._name_dates(), **json.loads(prompt.user)})
+        user = write_json_message({"dates": self._write_dates(), **json.loads(prompt.user)})
         version = f"{prompt.version}@{self.today}"
         return replace(prompt, version=version, system=f"{prompt.system}\n\n{_RULE}", user=user)
 
-    def _name_dates(self) -> dict[str, str]:
+    def _write_dates(self) -> dict[str, str]:
         """Return the dates of "today", "last week", "last month" and "last year" as texts."""
         today = self.today
         dates = {"today": f"{today:%A}, {today}"}

@@ -94,8 +94,8 @@ def is_noise(text: str, query: str) -> bool:
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
     """Return *text* without a preamble such as "Sure! Here is the rewritten query:".
 
-    English preambles are always removed. Sentences of chatter, in any language that has a word
-    list, are removed in three cases:
+    An English preamble is removed, unless it begins with the first two words of *query*. Sentences
+    of chatter, in any language that has a word list, are removed in three cases:
 
     - The chatter ends in a colon.
     - The text after the chatter is a question that shares a topic with *query*.
@@ -103,7 +103,7 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
 
     Args:
         text: The model's text.
-        query: The user's question. A preamble that begins with the same two words is kept.
+        query: The user's question.
         is_passage: Whether the prompt asked for a passage.
     """
     match = _PREAMBLE.match(text)
@@ -203,7 +203,8 @@ def _opens_like_chatter(text: str) -> bool:
 def _is_chatter(keys: Sequence[str], query: str) -> bool:
     """Return whether the folded words *keys* begin with chatter.
 
-    The result is ``False`` if *query* begins with chatter too, or has all words of the chatter.
+    The result is ``False`` if *query* begins with chatter too, or contains all words of the
+    chatter.
     """
     length = _count_chatter_words(keys)
     if not length:

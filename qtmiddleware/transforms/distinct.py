@@ -43,7 +43,7 @@ class _ComparedText(NamedTuple):
     tokens: frozenset[str]
 
     @property
-    def marked(self) -> frozenset[str]:
+    def exact_terms(self) -> frozenset[str]:
         """The numbers, identifiers and acronyms of the text, folded."""
         return frozenset(
             fold_accents(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
@@ -100,7 +100,7 @@ def _are_repeats(left: _ComparedText, right: _ComparedText) -> bool:
     common = len(left.tokens & right.tokens)
     if not common or common < NEAR * (len(left.tokens) + len(right.tokens) - common):
         return False
-    if left.marked != right.marked or is_negated(left.text) != is_negated(right.text):
+    if left.exact_terms != right.exact_terms or is_negated(left.text) != is_negated(right.text):
         return False
     # The few tokens that differ may not be names: they would ask for something else.
     return not (left.tokens ^ right.tokens) & (left.names | right.names)

@@ -91,15 +91,15 @@ class _Guard:
                     [kept for text in texts if (kept := self._repair(row.name, text)) is not None]
                 )
             case "together":
-                return self._repair_together(
-                    row.name, [text for text in texts if self._is_readable(row.name, text)]
+                return self._repair_sub_queries(
+                    row.name, [text for text in texts if self._is_in_query_language(row.name, text)]
                 )
             case "terms":
                 return self._check_terms(row.name, texts)
             case _:
-                return tuple(text for text in texts if self._is_readable(row.name, text))
+                return tuple(text for text in texts if self._is_in_query_language(row.name, text))
 
-    def _is_readable(self, field: str, text: str) -> bool:
+    def _is_in_query_language(self, field: str, text: str) -> bool:
         """Return whether *text* is in the script and language of the query; if not, add a note."""
         if is_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
@@ -110,12 +110,14 @@ class _Guard:
 
     def _repair(self, field: str, text: str) -> str | None:
         """Return *text* with its lost spans appended, or ``None`` if the text must be dropped."""
-        if not self._is_readable(field, text):
+        if not self._is_in_query_language(field, text):
             return None
-        lost = [(kind, span) for kind, span in self.must_keep if not self._keeps(kind, span, text)]
+        lost = [
+            (kind, span) for kind, span in self.must_keep if not self._holds_span(kind, span, text)
+        ]
         if not lost:
             return text
-        description = self._describe(lost)
+        description = self._describe_spans(lost)
         repaired = _append_spans(text, lost)
         if (
             any(kind == "negation" for kind, _ in lost)
@@ -127,7 +129,7 @@ class _Guard:
         self.notes[field, f"repaired: {description}"] = None
         return repaired
 
-    def _keeps(self, kind: str, span: str, text: str) -> bool:
+    def _holds_span(self, kind: str, span: str, text: str) -> bool:
         """Return whether *text* holds *span*, or another form of the glossary term in *span*."""
         if keeps_span(kind, span, text, query=self.query):
             return True
@@ -138,7 +140,7 @@ class _Guard:
             for term, forms in self.facts
         )
 
-    def _repair_together(self, field: str, texts: list[str]) -> tuple[str, ...]:
+    def _repair_sub_queries(self, field: str, texts: list[str]) -> tuple[str, ...]:
         """Return the sub-queries *texts*, with lost spans appended.
 
         A span is lost if no sub-query holds it. Lost spans are appended to the sub-query that
@@ -148,7 +150,9 @@ class _Guard:
             return ()
         # One part of a question can be asked without the negation that joins the parts.
         required = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
-        lost = [pair for pair in required if not any(self._keeps(*pair, text) for text in texts)]
+        lost = [
+            pair for pair in required if not any(self._holds_span(*pair, text) for text in texts)
+        ]
         if lost and len(lost) <= MAX_REPAIRS:
             query_tokens = set(split_tokens(self.query))
             closest = max(
@@ -158,7 +162,7 @@ class _Guard:
             repaired = _append_spans(texts[closest], lost)
             if len(repaired) <= MAX_CHARS:
                 texts[closest] = repaired
-                self.notes[field, f"repaired: {self._describe(lost)}"] = None
+                self.notes[field, f"repaired: {self._describe_spans(lost)}"] = None
         return tuple(texts)
 
     def _check_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,14 +179,14 @@ class _Guard:
             return ()
         return terms
 
-    def _describe(self, lost: Spans) -> str:
+    def _describe_spans(self, lost: Spans) -> str:
         """Return the kind and position of each lost span, such as ``number 12:16``, for a note.
 
         The text of the span is left out. Positions are offsets in `query`. In a conversation,
         `query` is the standalone form of the question, except in notes on the standalone form.
         """
         places = [
-            (kind, _find_place(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
+            (kind, _find_position(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
         ]
         shown = [f"{kind} {start}:{start + length}" for kind, start, length in places]
         return ", ".join(shown) + (
@@ -208,7 +212,7 @@ def _has_other_form(term: str, span: str, forms: Sequence[str], text: str) -> bo
     )
 
 
-def _find_place(span: str, query: str) -> int:
+def _find_position(span: str, query: str) -> int:
     """Return the position of *span* in *query*, -1 if it is not there.
 
     If *span* occurs as a whole word and inside a longer word, the whole word counts.

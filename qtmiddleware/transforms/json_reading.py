@@ -192,10 +192,10 @@ class _Reader:
         return items
 
     def reach_end(self, bracket: str) -> bool:
-        """Return whether the object or list ends at the current position, and skip its *bracket*.
+        """Return whether the object or list ends at the current position; if so, skip *bracket*.
 
-        Spaces and commas before the bracket are skipped too. An object or list also ends where the
-        text ends, or at the closing bracket of an outer object or list.
+        Spaces and commas before the bracket are skipped too. An object or list also ends at the end
+        of the text, and at the closing bracket of an outer object or list.
         """
         self.skip(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):

@@ -10,7 +10,7 @@ from typing import Final
 from qtmiddleware.catalogue import FILLED_BY, TransformRow
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
-from qtmiddleware.transforms.prompt import Transform, mark_version
+from qtmiddleware.transforms.prompt import Transform, append_digest
 from qtmiddleware.transforms.prompts import combined
 
 _PROMPTS: Final = {
@@ -49,7 +49,7 @@ def build_own_transform(row: TransformRow) -> Transform:
         mode=row.name,
         # If the instruction or the fields change, the cache must not return a reply to the earlier
         # prompt.
-        version=mark_version(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
+        version=append_digest(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
         instruction=row.prompt,
         fields=describe_fields,
         rules=built_in[0].rules if len(built_in) == 1 else combined.RULES,

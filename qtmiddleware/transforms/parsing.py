@@ -143,23 +143,25 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
     """
     text, is_cut = _find_answer(reply)
     field_texts = _find_texts(prompt, text, is_cut=is_cut)
-    choices = {
+    checked_texts = {
         field.name: _choose_texts(field, field_texts.texts.get(field.name, []), prompt)
         for field in prompt.fields
     }
-    notes = [(name, note) for name, choice in choices.items() for note in choice.notes]
+    notes = [(name, note) for name, checked in checked_texts.items() for note in checked.notes]
     silent = [
         field
         for field in prompt.fields
-        if not (choices[field.name].texts or choices[field.name].notes)
+        if not (checked_texts[field.name].texts or checked_texts[field.name].notes)
     ]
     notes += [(field.name, _describe_missing(field, field_texts)) for field in silent]
     notes += [("reply", "truncated")] if field_texts.is_cut else []
-    result = build_transformation({name: choice.texts for name, choice in choices.items()}, notes)
+    result = build_transformation(
+        {name: checked.texts for name, checked in checked_texts.items()}, notes
+    )
     if result.is_empty:
-        reason = _find_failure_reason(prompt, field_texts, choices.values(), notes)
+        reason = _find_failure_reason(prompt, field_texts, checked_texts.values(), notes)
         if reason:
-            error = ModelError(reason, _write_failure_message(reason, choices.values()))
+            error = ModelError(reason, _write_failure_message(reason, checked_texts.values()))
             error.notes = result.notes
             raise error
     return result
@@ -501,18 +503,22 @@ def _holds_items(text: str) -> bool:
 
 
 def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
-    """Return the note on a *field* without texts and other notes: not needed, or missing."""
+    """Return the note on a *field* that has no texts and no other notes.
+
+    The note is ``none needed`` if the field may be empty and the reply leaves it empty. Otherwise,
+    the note is ``missing``.
+    """
     may_be_none = holds_parts(field) and field.min_items == 0
     is_given_empty = field.name in field_texts.named and not field_texts.texts.get(field.name)
     return NONE_NEEDED if may_be_none and is_given_empty else "missing"
 
 
-def _write_failure_message(reason: str, choices: Iterable[_CheckedTexts]) -> str:
+def _write_failure_message(reason: str, checked_texts: Iterable[_CheckedTexts]) -> str:
     """Return the error message for a reply without usable texts.
 
     For the reason ``unparsable``, the message names the rules that dropped texts, if any did.
     """
-    rules = [rule for rule in RULES if any(rule in choice.rules for choice in choices)]
+    rules = [rule for rule in RULES if any(rule in checked.rules for checked in checked_texts)]
     if reason != "unparsable" or not rules:
         return _MESSAGES[reason]
     return f"no text of the model's reply can be searched; dropped: {', '.join(rules)}"
@@ -521,15 +527,15 @@ def _write_failure_message(reason: str, choices: Iterable[_CheckedTexts]) -> str
 def _find_failure_reason(
     prompt: Prompt,
     field_texts: FieldTexts,
-    choices: Iterable[_CheckedTexts],
+    checked_texts: Iterable[_CheckedTexts],
     notes: Sequence[tuple[str, str]],
 ) -> str:
     """Return the reason why a reply has no text to search for, ``""`` if this is not an error.
 
-    It is not an error if the question needs no splitting, or if the reply only repeats the
-    question.
+    A reply is right, and not an error, if the question needs no splitting, or if the reply only
+    repeats a question that needs no change.
     """
-    rules = frozenset[str]().union(*(choice.rules for choice in choices))
+    rules = frozenset[str]().union(*(checked.rules for checked in checked_texts))
     if field_texts.is_refusal or "refusal" in rules:
         return "refused"
     if field_texts.is_cut:

@@ -125,7 +125,7 @@ def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
     texts_with_digits = [text for text in texts if _DIGIT.search(text)]
     if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_read_number, texts_with_digits)):
         return list(texts)
-    return [_strip_mark(_unwrap(text), query, is_counted=True) for text in texts]
+    return [_strip_list_mark(_unwrap(text), query, is_counted=True) for text in texts]
 
 
 def strip_marks(text: str, query: str) -> str:
@@ -138,7 +138,7 @@ def strip_marks(text: str, query: str) -> str:
     # A text that begins with two letters has no mark. Most texts do.
     if not text[:2].isalpha():
         # A number may be in bold, alone or together with its text.
-        text = _strip_mark(_strip_bold(_strip_mark(_unwrap(text), query).strip()), query)
+        text = _strip_list_mark(_strip_bold(_strip_list_mark(_unwrap(text), query).strip()), query)
         text = _strip_bold(text.strip())
     label, rest = split_label(text, query)
     if label:
@@ -178,11 +178,11 @@ def _read_number(text: str) -> int | None:
     return int(digits.group()) if digits else None
 
 
-def _strip_mark(text: str, query: str, *, is_counted: bool = False) -> str:
+def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
     """Return *text* without its bullet and number, unless *query* has the same bullet or number.
 
-    A number above 1 without emphasis may be an ordinal. It is only removed if *is_counted*, that
-    is, if other texts of the list have numbers too.
+    A number above 1 without emphasis may be an ordinal. Such a number is only removed if
+    *is_counted*, that is, if the other texts of the list have numbers too.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):

@@ -96,7 +96,7 @@ class Transform:
         built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
         return Prompt(
             mode=self.mode,
-            version=mark_version(
+            version=append_digest(
                 f"{self.version}+{flavour}" if flavour else self.version, own_instruction
             ),
             system=_write_system_message(
@@ -180,7 +180,7 @@ def _shorten_message(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
-def mark_version(version: str, own_instruction: str) -> str:
+def append_digest(version: str, own_instruction: str) -> str:
     """Return *version* with a digest of *own_instruction*, the user's instruction.
 
     Return *version* unchanged if *own_instruction* is ``""``.
@@ -204,7 +204,7 @@ def _write_user_message(query: str, history: Sequence[Message], facts: Facts) ->
     """Return the user message: a JSON object with the conversation, the glossary and the query."""
     messages = [{"role": turn.role, "content": turn.content} for turn in history]
     glossary = {term: list(forms) for term, forms in facts}
-    return as_data(
+    return write_json_message(
         {
             **({"history": messages} if messages else {}),
             **({"glossary": glossary} if glossary else {}),
@@ -213,7 +213,7 @@ def _write_user_message(query: str, history: Sequence[Message], facts: Facts) ->
     )
 
 
-def as_data(material: Mapping[str, Any]) -> str:
+def write_json_message(material: Mapping[str, Any]) -> str:
     """Return a user message that holds *material* as JSON.
 
     JSON escapes quotes and line breaks, so no text can break out of its string.

@@ -264,7 +264,7 @@ def has_unresolved_reference(sub_query: str, query: str) -> bool:
 
 
 def _has_unnamed_noun(folded_text: str, folded_query: str) -> bool:
-    """Return whether a sub-query has a phrase such as "that person" and names no person before."""
+    """Return whether a sub-query has a phrase such as "that film" without a film before it."""
     match = _VAGUE_REFERENCE.search(folded_text)
     if not match or match.group() in folded_query:
         return False
@@ -300,7 +300,7 @@ def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField
 
 
 def _are_within_limits(field: ReplyField, texts: tuple[str, ...]) -> bool:
-    """Return whether no text is blank, too long for *field*, or beyond the field's number of texts."""
+    """Return whether *field* allows so many *texts* of these lengths, and no text is blank."""
     char_limit = MAX_KEYWORD_CHARS if holds_terms(field) else MAX_CHARS[field.shape]
     limit = field.max_items if field.shape == "list" else 1
     return len(texts) <= limit and all(text.strip() and len(text) <= char_limit for text in texts)

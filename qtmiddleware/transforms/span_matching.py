@@ -157,7 +157,7 @@ def _has_name(span: str, text: str) -> bool:
     if (
         name_words
         and all(_has_name_word(part, text_words) for part in name_words)
-        and _are_verbs_beside_names(name_words, text_words)
+        and _are_ambiguous_words_joined(name_words, text_words)
     ):
         return True
     letters = re.sub(r"[\W_]", "", full_name)
@@ -171,7 +171,7 @@ def _has_name(span: str, text: str) -> bool:
     return len(name_words) > 1 and not initials.isdisjoint(undotted.split())
 
 
-def _are_verbs_beside_names(name_words: list[str], text_words: list[str]) -> bool:
+def _are_ambiguous_words_joined(name_words: list[str], text_words: list[str]) -> bool:
     """Return whether the ambiguous words of a name (May, Will, Can) are part of the name in a text.
 
     An ambiguous word must be next to the word that is also its neighbour in the name. A name of one
