@@ -34,10 +34,10 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
 Layers = tuple[Mapping[str, Any], ...]
-"""Settings to put on top of others, the strongest last."""
+"""Mappings of settings, from the weakest to the strongest."""
 
 ASSIGNED: Final = "--set"
-"""The origin of values that were assigned on the command line."""
+"""The origin of values from the command line's option ``--set``."""
 
 _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 

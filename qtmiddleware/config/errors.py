@@ -16,10 +16,10 @@ from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, c
 from qtmiddleware.errors import ConfigError
 
 REPEATED: Final = object()
-"""The value of a key that one object of a file holds more than once."""
+"""The value of a key that occurs more than once in an object of a config file."""
 
 RESERVED: Final = ("QTM_CONFIG", "QTM_MCP_TOKEN", "QTM_MODEL_DIR")
-"""Variables with the settings' prefix that are no settings."""
+"""Environment variables that begin with ``QTM_`` but are not settings."""
 
 OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
 """The variables that Kubernetes sets in every pod next to a service called ``qtm``."""

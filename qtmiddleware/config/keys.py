@@ -34,15 +34,15 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "log": "path",
     "glossary": "path",
 }
-"""Groups that may be written as a single value, and the key that the value sets.
+"""The groups that may be written as a single value, each with the key that the value sets.
 
-For example, ``"fusion": "max"`` and ``"cache": false``.
+Examples are ``"fusion": "max"`` and ``"cache": false``.
 """
 
 PROMPT_NAMES: Final = (*prompt_names(), "context", "answer", "sub_answer", "synthesis")
-"""The prompts that may have instructions of your own.
+"""The names of the prompts whose instructions users can replace.
 
-``all`` is not among them: it is three of these, each with its own instructions.
+``all`` is missing, because it consists of three of these prompts.
 """
 
 

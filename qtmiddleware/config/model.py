@@ -41,7 +41,7 @@ NO_SETTINGS: Final = {
     "$schema": "Where this schema is, for editors.",
     "$comment": "What the file is for, for people.",
 }
-"""The keys of a file that set nothing, with their meaning."""
+"""The keys of a config file that are not settings, with their meanings."""
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]

@@ -7,19 +7,19 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 META: Final = "option"
-"""The key of a field's metadata for its meaning and limits."""
+"""The key in a field's metadata that holds the meaning and the limits of the option."""
 
 MARKS: Final = "marks"
-"""The key of a field's metadata for what depends on it."""
+"""The key in a field's metadata that holds the `Mark` words of the option."""
 
 Mark = Literal["reply", "model", "middleware", "named"]
-"""What depends on an option.
+"""A word that says what an option changes.
 
-- ``reply``: the texts that a model replies with, and so their cache key.
-- ``model``: the model object that is created.
-- ``middleware``: the whole middleware, so that a single call cannot change it.
-- ``named``: where texts and keys go, what is run or written, or a model's instructions. The command
-  line rejects such an option in a file that the user did not name.
+- ``reply``: the texts in a model's reply. The cache key contains the option.
+- ``model``: the model object.
+- ``middleware``: the whole middleware. A single call cannot change the option.
+- ``named``: the destination of texts and keys, the code or files that are run or written, or a
+  model's instructions. The command line rejects the option in a file that the user did not name.
 """
 
 

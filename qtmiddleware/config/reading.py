@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Layer = tuple[str, Mapping[Any, Any]]
-"""The source of values, in words, and the values as they were written."""
+"""The name of a source of settings, and the settings as users wrote them."""
 
 MOST_BYTES: Final = 10_000_000
-"""Largest config file, in bytes."""
+"""The maximum size of a config file, in bytes."""
 
 PRESET_ENDING: Final = ".config.json"
 

@@ -3,8 +3,8 @@
 The options of the kit are in `kit_settings`. The groups are plain frozen dataclasses, so the
 pipeline needs no validation library at run time. The limits are in the metadata of each field;
 `qtmiddleware.config` reads the limits to check the users' settings and to build the JSON schema.
-Keys are snake_case here and camelCase in files. This module evaluates annotations instead of keeping
-them as texts, because the keys are derived from the annotations.
+Keys are snake_case here and camelCase in files. The keys are derived from the annotations, so this
+module evaluates annotations at import.
 """
 
 from collections.abc import Mapping

@@ -43,9 +43,9 @@ AUTO = "auto"
 """The value of ``language`` that detects the language."""
 
 PASSES = 4
-"""The most times the rules run over their own result.
+"""The maximum number of passes over the result of the rules.
 
-If the result still changes then, the query is left as it was.
+If the last pass still changes the result, the query is returned unchanged.
 """
 
 

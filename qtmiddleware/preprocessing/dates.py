@@ -22,18 +22,18 @@ from qtmiddleware.preprocessing.text import fold_accents
 Version = tuple[int, ...]
 """The numbers of a version: 4.2 is ``(4, 2)``."""
 Today = Callable[[], "date | None"]
-"""A function that returns today's date, or ``None`` if no clock can tell."""
+"""A function that returns today's date, or ``None`` if the date is unknown."""
 
 MOST_TOKENS: Final = 400
-"""The most words of a question that are read, from its beginning."""
+"""The maximum number of words that are read, from the start of a question."""
 MOST_YEARS: Final = 5
-"""The most years of a range that become keywords, the latest ones."""
+"""The maximum number of years of a range that become keywords. The latest years are used."""
 _FARTHEST: Final = 500
-"""How many days, weeks, months, quarters or years from today a word may refer to at most."""
+"""The maximum distance of a relative date from today, in days, weeks, months, quarters or years."""
 _MOST_BETWEEN: Final = 3
-"""The most small words between a comparison and its date: since the year 2020."""
+"""The maximum number of words between a comparison and its date: 2 in "since the year 2020"."""
 _BEHIND_DENIAL: Final = 2
-"""How many words behind a negation are denied."""
+"""The number of words after a negation that count as denied."""
 
 _compile_pattern: Final = cache(re.compile)
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
@@ -162,7 +162,7 @@ class Times:
 
 
 _Phrases = Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]
-"""Phrases by their first word: the words of each, the longest first, and its meaning."""
+"""Phrases by their first word, the longest first. A phrase is its words and its meaning."""
 
 
 class _DateWords(NamedTuple):

@@ -17,18 +17,18 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold
 
 Phrase = tuple[tuple[frozenset[str], bool], ...]
-"""A phrase, place by place: the allowed words, and whether the place may be left out."""
+"""The places of a phrase: for each place, the allowed words and whether the place is optional."""
 
 Phrases = Mapping[str, tuple[Phrase, ...]]
-"""Phrases by each word that they may begin with."""
+"""Phrases by every word that they may begin with."""
 
 STRONG, WEAK = 2, 1
-"""How much a strong and a weak word count for their language."""
+"""The weights of a strong word and a weak word in the detection of a language."""
 
 DEFAULT = "en"
-"""The language for which one weak word is enough.
+"""The default language: a single weak word is enough to detect it.
 
-This holds for a query of plain ASCII in which no other language shows itself.
+This applies to ASCII queries without a word that belongs only to another language.
 """
 
 
@@ -125,7 +125,7 @@ _PATTERN_KEYS = (
     "abbreviations",
     "endings",
 )
-"""The keys of a file that hold patterns and other texts, which stay as they are written."""
+"""The keys of a file that hold patterns and other texts, which are not folded."""
 
 
 @cache

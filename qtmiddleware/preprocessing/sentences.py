@@ -23,7 +23,7 @@ _SENTENCE: Final = r"""
     CLOSERS*+
 """
 CLOSERS: Final = r"""[\p{Pe}\p{Pf}\p{Pi}"'*_]"""
-"""Brackets and quotation marks that may follow the mark that ends a sentence."""
+"""Brackets and quotation marks that may follow the punctuation at the end of a sentence."""
 
 
 @cache

@@ -14,7 +14,7 @@ from qtmiddleware.preprocessing.tokeniser import Token
 SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
 """The kinds of protected spans."""
 MOST_NAME_WORDS = 4
-"""A text of at most this many words, all of them capitalised, is one name."""
+"""The maximum number of words of a text that counts as one name if all words are capitalised."""
 
 _UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
 

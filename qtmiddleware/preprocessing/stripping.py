@@ -10,7 +10,7 @@ from qtmiddleware.preprocessing.text import compose
 from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
-"""The most letters of an acronym."""
+"""The maximum number of letters of an acronym."""
 
 
 def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
-"""Maps every mark that is written for an apostrophe to the straight one."""
+"""Maps every kind of apostrophe to the straight apostrophe."""
 
 # These three are compiled when they are first used: most processes never meet such a character. The
 # first matches control, zero-width, bidi, soft-hyphen, tag and surrogate characters. A reader does
@@ -31,10 +31,10 @@ SCRIPTS = (
     "Malayalam", "Sinhala", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Georgian", "Armenian",
     "Ethiopic", "Mongolian", "Bopomofo", "Cherokee", "Thaana", "Syriac",
 )  # fmt: skip
-"""The scripts that `dominant_script` names, as Unicode calls them."""
+"""The scripts that `dominant_script` recognises, by their Unicode names."""
 
 KANA = frozenset({"hiragana", "katakana"})
-"""The scripts that count as Japanese together with Han characters."""
+"""The scripts of kana. A text with kana and Han characters is Japanese."""
 
 
 def compose(word: str) -> str:

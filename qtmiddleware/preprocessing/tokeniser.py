@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from qtmiddleware.preprocessing.text import APOSTROPHES, fold
 
 TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
-"""The kinds of tokens. Every kind but a word is kept as it is written."""
+"""The kinds of tokens. Tokens of all kinds except ``word`` are kept unchanged."""
 
 CLOSERS = {
     '"': '"”', "“": "”\"“", "„": "“”\"", "”": "”", "«": "»", "»": "«", "‹": "›",
@@ -22,7 +22,7 @@ CLOSERS = {
 """The marks that may close a quote, by the mark that opens it."""
 
 SINGLE_MARKS = "'’‘"
-"""The quotation marks that are apostrophes too."""
+"""The quotation marks that may also be apostrophes."""
 
 BLANKS = re.compile(r"\S+")
 
@@ -30,12 +30,12 @@ LEADING_MARKS = (
     "([{<¿¡\"'“”‘’‚„«»‹›,;:!?…—–―*~|`=&%/\\^"
     "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；（「『《"
 )
-"""The marks that do not belong to a piece if it begins with them."""
+"""The punctuation that is removed from the start of a piece."""
 TRAILING_MARKS = (
     "?!.,;:…)]}>\"'“”‘’„«»‹›—–―-*~|`=&/\\^"
     "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；）」』》"
 )
-"""The marks that do not belong to a piece if it ends in them."""
+"""The punctuation that is removed from the end of a piece."""
 SENTENCE_ENDS = frozenset(".?!…:。？！：")
 """The marks that end a sentence."""
 
@@ -43,9 +43,9 @@ OPERATORS = frozenset(
     ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++",
      "?.", "|>", ":=", "+=", "&"]
 )  # fmt: skip
-"""Signs that are a piece of their own although they consist of punctuation."""
+"""Operators, which are tokens although they consist of punctuation."""
 SUMS = frozenset("-+*/^=<>≤≥≠×÷±−")
-"""Signs that stand alone and belong to a number beside them: 5 + 3, x > 5."""
+"""Signs between spaces that are operators if a number is beside them: 5 + 3, x > 5."""
 AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
@@ -53,7 +53,7 @@ EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
 WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
 CURRENCIES = "$€£¥₹₩₽¢"
 NUMBER_SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
-"""A sign behind a number, with a space between them: 100 €, 5 %."""
+"""A sign after a number and a space: 100 €, 5 %."""
 CODE = re.compile(
     r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
 )
@@ -69,9 +69,9 @@ STARRED = re.compile(r"[A-Z]\*")
 PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
 
 SHORTEST_MIXED_CODE = 6
-"""The length from which on a word with two capitals at its start is a code.
+"""The minimum length of an identifier that begins with two capitals, such as DECnet.
 
-In a shorter one the second capital is a slip of the shift key.
+In a shorter word, the second capital is a typing error (HOw).
 """
 
 SLASHED_WORDS = frozenset(["w/o", "w/out"])
@@ -79,12 +79,15 @@ SLASHED_WORDS = frozenset(["w/o", "w/out"])
 
 MOST_PIECE_CHARS = 24
 MOST_TEXT_CHARS = 300
-"""The most characters of a piece, and of a text, whose tokens are remembered."""
+"""The maximum number of characters of a text whose tokens are cached.
+
+For a single piece, the maximum is `MOST_PIECE_CHARS`.
+"""
 
 CODE_SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
-"""Characters that make a code of a piece with letters.
+"""The characters that turn letters into an identifier.
 
-A hyphen, a slash or an ampersand alone does not.
+A hyphen, a slash or an ampersand is not enough.
 """
 
 

@@ -44,7 +44,7 @@ _EMPTY_FORMS: Final = (
         r"rate limit exceeded)[.!]?$"
     ),
 )
-"""Patterns for the start of a folded text that is an empty form or an error message."""
+"""Patterns for the start of a folded text that is a placeholder or an error message."""
 _POLITE: Final = (
     r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 )
@@ -60,9 +60,9 @@ _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""The most words of a text that `is_off_topic_talk` judges, by the shape of its field.
+"""The maximum number of words of a text that `is_off_topic_talk` checks, by shape of the field.
 
-A passage consists of statements that may share no word with the question, so its limit is low.
+The limit for passages is low, because a good passage may share no word with the question.
 """
 _INNER_WORD: Final = re.compile(r"(?<=[\w,;] )[^\W\d_]+")
 _STATED: Final = (".", "!")
@@ -70,13 +70,12 @@ _QUOTES: Final = "\"'”»* "
 _OPENING_CHARS: Final = 300
 
 _Pattern = tuple[tuple[frozenset[str], bool, int], ...]
-"""A phrase, place by place: the allowed words, whether the place is optional, and its gap.
+"""The places of a phrase: the allowed words, whether the place is optional, and the gap.
 
-A gap is the number of words of any kind that may stand there at most, 0 for a place that names its
-words.
+The gap is the maximum number of words of any kind at this place, 0 for a place with allowed words.
 """
 _Patterns = Mapping[str, tuple[_Pattern, ...]]
-"""Phrases by each word that they may begin with."""
+"""Phrases by every word that they may begin with."""
 
 
 def is_noise(text: str, query: str) -> bool:

@@ -10,7 +10,7 @@ from qtmiddleware.preprocessing.text import fold_accents, normalise, split_token
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
-"""The overlap of their tokens (Jaccard) from which on two texts count as the same."""
+"""The minimum overlap (Jaccard) of the tokens of two texts that count as repeats."""
 
 # These words hardly change an embedding. Question words are not among them: "who" and "when" ask
 # for different things.
@@ -58,7 +58,7 @@ class _ComparedText(NamedTuple):
 
 
 ORIGINAL: Final = -1
-"""The index that stands for the original in the result of `find_repeats`."""
+"""The index of the original in the result of `find_repeats`."""
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:

@@ -18,17 +18,23 @@ Spans = Sequence[tuple[str, str]]
 """Spans of a query, each as (kind, text)."""
 
 MAX_REPAIRS: Final = 5
-"""The most lost spans that are appended to a text. A single text that lost more is dropped."""
+"""The maximum number of lost spans to append to a text.
+
+If a text lost more spans, the text is dropped; a sub-query is kept without repair.
+"""
 MAX_CHARS: Final = 1_000
-"""The most characters of a repaired text. A single text that would be longer is dropped."""
+"""The maximum number of characters of a repaired text.
+
+If a text would be longer, the text is dropped; a sub-query is kept without repair.
+"""
 
 _LANGUAGE_MISMATCH: Final = "language_mismatch"
 # Japanese is written in all of these together, so they count as one script.
 _SCRIPTS_OF_JAPANESE: Final = frozenset(["han", "japanese", "hiragana", "katakana"])
 _LEAST_SHARE_OF_TEXT: Final = 0.2
-"""The share of a text's letters in the query's script from which on the text passes."""
+"""The text passes if at least this share of its letters is in the query's script."""
 _LEAST_SHARE_OF_QUERY: Final = 0.1
-"""The share of the query's letters in the text's script from which on the text passes."""
+"""The text passes if at least this share of the query's letters is in the text's script."""
 
 
 def guard(

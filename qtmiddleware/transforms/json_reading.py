@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 16
-"""The deepest nesting that is read."""
+"""The maximum depth of nested objects and lists."""
 
 JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
 )
-"""A pattern for the start of a text that is meant as JSON."""
+"""A pattern that matches the start of JSON, even if the JSON is broken."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")

@@ -14,7 +14,7 @@ from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.types import Message
 
 MESSAGE_CHARS: Final = 1_000
-"""The most characters of a message in a conversation; longer messages are cut."""
+"""The maximum number of characters of an earlier message; longer messages are cut."""
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
@@ -24,7 +24,7 @@ FAITHFUL: Final = (
     ),
     "Add no facts, names, numbers or dates of your own, and do not answer the query.",
 )
-"""The rules for a text that replaces the query itself."""
+"""The rules for texts that replace the query."""
 
 Facts = Sequence[tuple[str, Sequence[str]]]
 """Terms of a query, each with its other forms in the glossary."""
@@ -37,10 +37,10 @@ STANDALONE: Final = ReplyField(
     " nothing else is added or changed; a query that names its own subject, as where a new topic"
     " begins, stays as it is",
 )
-"""The field that every prompt with a conversation has first."""
+"""The first field of every prompt that has earlier messages."""
 
 MAX_TOKENS: Final = 800
-"""The token limit that a prompt names if the settings have none."""
+"""The token limit of a reply if the settings have no limit."""
 
 _DATA: Final = (
     'The user message is a JSON object. "query" is the query to work on{history}{glossary}. '

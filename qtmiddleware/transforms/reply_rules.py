@@ -16,9 +16,9 @@ from qtmiddleware.transforms.plain_text import strip_marks, strip_quotes
 from qtmiddleware.types import Transformation
 
 MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
-"""The most characters of a text, by the shape of its field; longer texts are cut."""
+"""The maximum number of characters of a text, by shape of the field; longer texts are cut."""
 MAX_KEYWORD_CHARS: Final = 100
-"""The most characters of a key term; longer terms are dropped."""
+"""The maximum number of characters of a key term; longer terms are dropped."""
 MOST_NOTES: Final = 100
 MAX_NOTE_CHARS: Final = 200
 SAME_AS_QUERY: Final = "same as the query"
@@ -26,7 +26,7 @@ SAME_AS_QUERY: Final = "same as the query"
 SAME: Final = f"dropped: {SAME_AS_QUERY}"
 """The note on a text that only repeats the question."""
 NONE_NEEDED: Final = "none needed"
-"""The note on a field for which a reply says that there is nothing."""
+"""The note on a field that a reply leaves empty because no text is needed."""
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
@@ -245,7 +245,7 @@ RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
     "unresolved reference": _is_unclear_part,
     "JSON": _is_json,
 }
-"""The rules in their order: the name in a note, and a function that finds a broken rule."""
+"""The rules in their order: for each name, a function that returns whether a text is dropped."""
 
 
 def has_unresolved_reference(sub_query: str, query: str) -> bool:

@@ -67,7 +67,7 @@ _SIGN_NAMES: Final = {
         "‰": "permille permil promille mille",
     }.items()
 }
-"""Other ways to write a sign beside a number: words, or in some scripts parts of words."""
+"""The words for signs such as € and %; in some scripts, these are parts of words."""
 _HAN_NUMBERS: Final = {
     char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")
 } | {"两": Decimal(2)}
