@@ -227,7 +227,7 @@ def known_keys() -> tuple[str, ...]:
 
 
 def markdown_table() -> str:
-    """Return the reference of all keys as Markdown, with one table per group of settings."""
+    """Return the reference of all keys as Markdown, with one table for each group of settings."""
     groups: dict[str, list[Key]] = {}
     for key in all_keys():
         groups.setdefault(key.name.rpartition(".")[0], []).append(key)

@@ -162,7 +162,7 @@ def build_unknown_key_error(
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
-def build_unknown_variable_error(name: str, known: Iterable[str]) -> ConfigError:
+def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> ConfigError:
     """Return the error for an environment variable that looks like a setting but is not a setting.
 
     The error does not show the value of the variable.
@@ -184,7 +184,8 @@ def build_unknown_variable_error(name: str, known: Iterable[str]) -> ConfigError
     }
     # Compared without the prefix, which all of them share.
     names_by_suffix = {
-        variable.removeprefix(ENVIRONMENT_PREFIX): variable for variable in (*known, *RESERVED)
+        variable.removeprefix(ENVIRONMENT_PREFIX): variable
+        for variable in (*known_names, *RESERVED)
     }
     nearest = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(names_by_suffix))
     suggestion = name + groups[name] if name in groups else names_by_suffix.get(nearest or "")

@@ -80,24 +80,24 @@ def _build_unknown_error(path: str, source: str) -> ConfigError:
 
 
 def find_unknown_names(
-    normalized: dict[str, Any],
+    layer_values: dict[str, Any],
     own_transforms: Collection[str],
     source: str,
 ) -> Iterator[ConfigError]:
-    """Yield an error for each setting that names an unknown transform or fusion method.
+    """Yield an error for each setting with an unknown name of a transform or fusion method.
 
     A name is known if the catalogue, *own_transforms* or an installed plugin defines it. A name
     that differs from one of *own_transforms* only in case, dashes or underscores is replaced in
-    *normalized* by the spelling in *own_transforms*.
+    *layer_values* by the spelling in *own_transforms*.
     """
     for key in all_keys():
-        name = get_value(normalized, key) if key.is_open else None
+        name = get_value(layer_values, key) if key.is_open else None
         if not isinstance(name, str) or name in key.choices:
             continue
         defined = own_transforms if key.path == _TYPE else ()
         known = next((spelling for spelling in defined if fold(spelling) == fold(name)), None)
         if known is not None:
-            normalized[key.path[-1]] = known
+            layer_values[key.path[-1]] = known
         elif (error := _check_plugin(key, name, (*key.choices, *defined), source)) is not None:
             yield error
 

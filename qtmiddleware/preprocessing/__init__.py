@@ -24,7 +24,12 @@ from qtmiddleware.preprocessing.lexicon import (
     load,
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
-from qtmiddleware.preprocessing.stripping import Stripped, fold_tokens, is_all_caps, strip_question
+from qtmiddleware.preprocessing.stripping import (
+    StripResult,
+    fold_tokens,
+    is_all_caps,
+    strip_question,
+)
 from qtmiddleware.preprocessing.text import dominant_script, fold
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
@@ -214,7 +219,7 @@ def _load_word_lists(
     )
 
 
-def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
+def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[StripResult, str]:
     """Apply the rules once.
 
     Returns:
@@ -222,12 +227,12 @@ def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
         The code of the language that was used, ``""`` if no word list was used.
     """
     if not (_is_latin(text) or lists.is_extended):
-        return Stripped(text, opens_with_name=False), ""
+        return StripResult(text, opens_with_name=False), ""
     tokens = tokenise(text)
     keys = fold_tokens(tokens, is_all_caps(tokens, lists.stop_words))
     used = code or lists.guess(text, keys)
     result = strip_question(text, tokens, keys, lists.lexicons[used])
-    return result if result.keywords else Stripped(text, opens_with_name=False), used
+    return result if result.keywords else StripResult(text, opens_with_name=False), used
 
 
 def _is_final(keywords: str, removable_words: Set[str]) -> bool:

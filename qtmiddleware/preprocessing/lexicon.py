@@ -376,7 +376,7 @@ def _begins_with_german_verb(words: Sequence[str]) -> bool:
 def _excludes_default(weights: Sequence[tuple[str, int]], language: str) -> bool:
     """Return whether a word is a word of *language*, but not of the default language.
 
-    *weights* are the languages of the word, each with a weight.
+    *weights* are pairs: a language that has the word, and the word's weight in this language.
     """
     languages = {name for name, _ in weights}
     return language in languages and DEFAULT not in languages

@@ -42,7 +42,7 @@ def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
     return len(in_capitals) > 1 and any(token.key in stop_words for token in in_capitals)
 
 
-class Stripped(NamedTuple):
+class StripResult(NamedTuple):
     """The result of stripping a text.
 
     Attributes:
@@ -57,7 +57,7 @@ class Stripped(NamedTuple):
 
 def strip_question(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
-) -> Stripped:
+) -> StripResult:
     """Return the keywords of *text*.
 
     Args:
@@ -79,13 +79,13 @@ def strip_question(
     end = len(keys)
     while end and keys[end - 1] in lexicon.closings:
         end -= 1
-    names = _find_kept_tokens(text, tokens, keys, lexicon, all_caps)
-    removed = _find_removed_phrases(tokens, keys, lexicon, names)
+    kept_positions = _find_kept_tokens(text, tokens, keys, lexicon, all_caps)
+    removed = _find_removed_phrases(tokens, keys, lexicon, kept_positions)
     keywords, first_index = [], -1
     for index, key in enumerate(keys[:end]):
         if index in removed:
             continue
-        if index in names or not key:
+        if index in kept_positions or not key:
             keyword = tokens[index].text
         elif key in lexicon.removable:
             continue
@@ -98,9 +98,9 @@ def strip_question(
     # proves nothing.
     is_certain = first_index > 0 and keys[first_index - 1] in lexicon.verbs
     is_name = first_index in topics or (
-        first_index in names and keys[first_index] in lexicon.removable
+        first_index in kept_positions and keys[first_index] in lexicon.removable
     )
-    return Stripped(" ".join(keywords), is_certain and is_name)
+    return StripResult(" ".join(keywords), is_certain and is_name)
 
 
 def _find_topic_verbs(
@@ -139,12 +139,12 @@ def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
 
 
 def _find_removed_phrases(
-    tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, names: Container[int]
+    tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept_positions: Container[int]
 ) -> set[int]:
     """Return the positions of the tokens that are removed as parts of phrases.
 
     Polite openings and greetings are removed at the start of a sentence. Phrases that only ask are
-    removed anywhere, unless they begin with a token in *names*.
+    removed anywhere, unless they begin at one of *kept_positions*.
     """
     removed: set[int] = set()
     index, is_opening = 0, True
@@ -160,7 +160,7 @@ def _find_removed_phrases(
                 length += phrase_length - 1
             length = length or _count_greeting(tokens, keys, index, lexicon)
             is_opening = length > 0
-        if not length and keys[index] in lexicon.removed and index not in names:
+        if not length and keys[index] in lexicon.removed and index not in kept_positions:
             length = count_phrase_words(lexicon.removed, keys, index)
         if length:
             removed.update(range(index, index + length))
@@ -344,7 +344,11 @@ def _find_names(
 
 
 def _find_first_name(
-    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept: set[int]
+    text: str,
+    tokens: Sequence[Token],
+    keys: Sequence[str],
+    lexicon: Lexicon,
+    kept_positions: set[int],
 ) -> tuple[int, ...]:
     """Return ``(0,)`` if the first token is a name (Will said ...), else ``()``.
 
@@ -359,6 +363,6 @@ def _find_first_name(
     removable = (
         index
         for index, key in enumerate(keys)
-        if index and index not in kept and key in lexicon.removable
+        if index and index not in kept_positions and key in lexicon.removable
     )
     return () if any(True for _ in removable) else (0,)

@@ -115,7 +115,7 @@ class Token(NamedTuple):
 
 def tokenise(text: str) -> Sequence[Token]:
     """Return the tokens of *text* from left to right. A quoted phrase is one token."""
-    return _tokenise_known(text) if len(text) <= MOST_TEXT_CHARS else _tokenise(text)
+    return _tokenise_cached(text) if len(text) <= MOST_TEXT_CHARS else _tokenise(text)
 
 
 def _tokenise(text: str) -> Sequence[Token]:
@@ -133,7 +133,7 @@ def _tokenise(text: str) -> Sequence[Token]:
 
 # The same question is tokenised several times: for its keywords, its protected spans and its
 # language.
-_tokenise_known = lru_cache(64)(_tokenise)
+_tokenise_cached = lru_cache(64)(_tokenise)
 
 
 def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
@@ -174,7 +174,9 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
             opens = False
         else:
             pieces, is_end = (
-                _split_known_chunk(chunk) if len(chunk) <= MOST_PIECE_CHARS else _split_chunk(chunk)
+                _split_chunk_cached(chunk)
+                if len(chunk) <= MOST_PIECE_CHARS
+                else _split_chunk(chunk)
             )
             for kind, piece, key, left, right, closed in pieces:
                 token = Token(kind, piece, key, offset + left, offset + right, opens, closed)
@@ -266,7 +268,7 @@ def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
 
 
 # Questions repeat the same words, and so do the texts that a model writes for them.
-_split_known_chunk = lru_cache(4_096)(_split_chunk)
+_split_chunk_cached = lru_cache(4_096)(_split_chunk)
 
 
 def _trim_punctuation(chunk: str) -> tuple[int, int]:

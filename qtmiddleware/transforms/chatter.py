@@ -179,13 +179,13 @@ def find_chatter_end(text: str, query: str) -> int:
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
-        keys = fold_words(text[place:after])
-        start = _count_filler_words(keys)
+        words = fold_words(text[place:after])
+        start = _count_filler_words(words)
         # A word may be a filler or the beginning of chatter: "sì, cerco ..." and "si potrebbe
         # cercare ...".
-        if _is_chatter(keys[start:], query) or (start and _is_chatter(keys, query)):
+        if _is_chatter(words[start:], query) or (start and _is_chatter(words, query)):
             end = after
-        elif not 0 < start == len(keys):
+        elif not 0 < start == len(words):
             break
         place = after
     return end
@@ -199,29 +199,29 @@ def _opens_like_chatter(text: str) -> bool:
     return find_first_word(text) in _collect_opening_words()
 
 
-def _is_chatter(keys: Sequence[str], query: str) -> bool:
-    """Return whether the folded words *keys* begin with chatter.
+def _is_chatter(words: Sequence[str], query: str) -> bool:
+    """Return whether *words*, which are folded, begin with chatter.
 
     The result is ``False`` if *query* begins with chatter too, or contains all words of the
     chatter.
     """
-    length = _count_chatter_words(keys)
+    length = _count_chatter_words(words)
     if not length:
         return False
     query_words = fold_words(query[:_SENTENCE_CHARS])
-    return not (set(keys[:length]) <= set(query_words) or _count_chatter_words(query_words))
+    return not (set(words[:length]) <= set(query_words) or _count_chatter_words(query_words))
 
 
-def _count_chatter_words(keys: Sequence[str]) -> int:
-    """Return the length, in words, of the shortest chatter phrase at the start of *keys*.
+def _count_chatter_words(words: Sequence[str]) -> int:
+    """Return the length, in words, of the shortest chatter phrase at the start of *words*.
 
-    Return 0 if *keys* do not begin with chatter.
+    Return 0 if *words* do not begin with chatter.
     """
     chatter, _ = _load_chatter_phrases()
-    phrases = chatter.get(keys[0]) if keys else None
+    phrases = chatter.get(words[0]) if words else None
     return (
         min(
-            [length for phrase in phrases if (length := _count_matched_words(phrase, keys))],
+            [length for phrase in phrases if (length := _count_matched_words(phrase, words))],
             default=0,
         )
         if phrases
@@ -229,43 +229,43 @@ def _count_chatter_words(keys: Sequence[str]) -> int:
     )
 
 
-def _count_filler_words(keys: Sequence[str]) -> int:
-    """Return how many words at the start of *keys* are fillers."""
+def _count_filler_words(words: Sequence[str]) -> int:
+    """Return how many words at the start of *words* are fillers."""
     _, fillers = _load_chatter_phrases()
     start = 0
-    while start < len(keys) and (phrases := fillers.get(keys[start])):
-        length = max(_count_matched_words(phrase, keys[start:]) for phrase in phrases)
+    while start < len(words) and (phrases := fillers.get(words[start])):
+        length = max(_count_matched_words(phrase, words[start:]) for phrase in phrases)
         if not length:
             break
         start += length
     return start
 
 
-def _count_matched_words(phrase: _Pattern, keys: Sequence[str]) -> int:
-    """Return the length, in words, of the shortest match of *phrase* at the start of *keys*.
+def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
+    """Return the length, in words, of the shortest match of *phrase* at the start of *words*.
 
     Return 0 if *phrase* does not match.
     """
-    size = len(keys)
+    size = len(words)
     for start, (allowed, optional, gap) in enumerate(phrase):
         if optional or gap:
             break
-        if start == size or keys[start] not in allowed:
+        if start == size or words[start] not in allowed:
             return 0
     else:
         return len(phrase)
-    places = {start}
+    positions = {start}
     for allowed, optional, gap in phrase[start:]:
-        reached = set(places) if optional else set()
-        for at in places:
+        reached = set(positions) if optional else set()
+        for position in positions:
             if gap:
-                reached.update(range(at, at + gap + 1))
-            elif at < size and keys[at] in allowed:
-                reached.add(at + 1)
+                reached.update(range(position, position + gap + 1))
+            elif position < size and words[position] in allowed:
+                reached.add(position + 1)
         if not reached:
             return 0
-        places = reached
-    return min((at for at in places if at <= size), default=0)
+        positions = reached
+    return min((position for position in positions if position <= size), default=0)
 
 
 @cache

@@ -29,7 +29,7 @@ def build_own_transform(row: TransformRow) -> Transform:
     """
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
-    def describe_fields(settings: Settings) -> tuple[ReplyField, ...]:
+    def collect_fields(settings: Settings) -> tuple[ReplyField, ...]:
         """Return the fields of the built-in prompts in *built_in* for these *settings*."""
         field_groups = [
             transform.fields(settings) if callable(transform.fields) else transform.fields
@@ -37,7 +37,7 @@ def build_own_transform(row: TransformRow) -> Transform:
         ]
         return tuple(field for fields in field_groups for field in fields)
 
-    def name_flavour(settings: Settings) -> str:
+    def join_flavours(settings: Settings) -> str:
         """Return the flavours of the built-in prompts in *built_in*, joined by "+"."""
         return "+".join(
             filter(
@@ -51,7 +51,7 @@ def build_own_transform(row: TransformRow) -> Transform:
         # prompt.
         version=append_digest(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
         instruction=row.prompt,
-        fields=describe_fields,
+        fields=collect_fields,
         rules=built_in[0].rules if len(built_in) == 1 else combined.RULES,
-        flavour=name_flavour,
+        flavour=join_flavours,
     )

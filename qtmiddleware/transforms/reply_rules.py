@@ -169,13 +169,13 @@ def _is_refusal(candidate: Candidate) -> bool:
 def _copies_prompt(candidate: Candidate) -> bool:
     """Return whether the text has at least four words and is copied from the prompt."""
     # A model may repeat the instructions, or the example in them.
-    return candidate.key.count(" ") >= 3 and candidate.key in _normalise_known(
+    return candidate.key.count(" ") >= 3 and candidate.key in _normalise_cached(
         candidate.prompt.system
     )
 
 
 # The same instructions come with many questions, and the same question with many texts.
-_normalise_known = lru_cache(32)(normalise)
+_normalise_cached = lru_cache(32)(normalise)
 
 
 def _has_no_query(candidate: Candidate) -> bool:
@@ -194,7 +194,7 @@ def _repeats_query(candidate: Candidate) -> bool:
     The result is ``False`` for parts of the question and key terms, which may repeat the query.
     """
     # One of several sub-queries may be the query itself; the others then add to it.
-    return candidate.key == _normalise_known(candidate.query) and not (
+    return candidate.key == _normalise_cached(candidate.query) and not (
         holds_parts(candidate.field) or holds_terms(candidate.field)
     )
 

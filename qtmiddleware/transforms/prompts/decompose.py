@@ -65,7 +65,7 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     )
 
 
-def name_style(settings: Settings) -> str:
+def get_sub_query_style(settings: Settings) -> str:
     """Return the style of the sub-queries, ``""`` for the style ``simple``.
 
     The style is part of the prompt's version.
@@ -77,7 +77,7 @@ def name_style(settings: Settings) -> str:
 def _choose_instruction(settings: Settings) -> str:
     """Return the instruction for the style of the sub-queries in *settings*."""
     return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(
-        name_style(settings), INSTRUCTION
+        get_sub_query_style(settings), INSTRUCTION
     )
 
 
@@ -96,5 +96,5 @@ TRANSFORM: Final = Transform(
             ]
         },
     ),
-    flavour=name_style,
+    flavour=get_sub_query_style,
 )
