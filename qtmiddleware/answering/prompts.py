@@ -12,10 +12,10 @@ from qtmiddleware.catalogue import PLACES
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import (
-    as_data,
+    append_digest,
     find_own_instruction,
-    mark_version,
     select_recent,
+    write_json_message,
 )
 from qtmiddleware.types import Match, Message, SubAnswer
 
@@ -180,9 +180,9 @@ class Task:
         rules = "\n".join(f"- {rule}" for rule in self.rules)
         return Prompt(
             mode=self.mode,
-            version=mark_version(self.version, own_instruction),
+            version=append_digest(self.version, own_instruction),
             system="\n\n".join((own_instruction or self.instruction, data, rules)),
-            user=as_data({**material, **conversation, "question": question}),
+            user=write_json_message({**material, **conversation, "question": question}),
             fields=(),
             query=question,
             history=turns,

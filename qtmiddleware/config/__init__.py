@@ -1,4 +1,4 @@
-"""The config: all settings, the origin of each value, and overrides for a block of code."""
+"""The config: all settings, the origin of each value, and `override` for a block of code."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
 Layers = tuple[Mapping[str, Any], ...]
-"""Settings to put on top of others, the strongest last."""
+"""Mappings of settings, from the weakest to the strongest."""
 
 ASSIGNED: Final = "--set"
-"""The origin of values that were assigned on the command line."""
+"""The origin of values from the command line's option ``--set``."""
 
 _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
@@ -46,15 +46,15 @@ _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", def
 class Config:
     """All settings, and where each value came from.
 
-    If several sources set the same key, the strongest wins: call, mapping, file or preset,
-    environment, default.
+    If several sources set the same key, the strongest wins. From strongest to weakest: call,
+    mapping, file or preset, environment, default.
 
     Attributes:
         settings: the values.
-        origins: the origin of each value, by its dotted camelCase key: ``default``, ``environment
-            QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``, ``--set``, ``call``.
-            For a mapping, it is what the mapping was passed to: ``decorator``, ``QueryMiddleware``
-            or ``reload``, else ``config``.
+        origins: the origin of each value, by the value's dotted camelCase key: ``default``,
+            ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``,
+            ``--set``, ``call``. The origin of a mapping is the place that the mapping was passed
+            to: ``decorator``, ``QueryMiddleware``, ``reload`` or, for any other place, ``config``.
     """
 
     settings: Settings
@@ -81,18 +81,21 @@ class Config:
         environ: Mapping[str, str] | None = None,
         origin: str = "config",
     ) -> Config:
-        """Load the config that *source* describes, on top of the environment.
+        """Load the config from *source*. Its values override the environment variables.
 
-        - A path is read as a file. A text that names no file may be the name of a preset.
-        - A mapping is put on top of the file or preset that ``QTM_CONFIG`` names. ``None`` adds
-          nothing to them.
-        - `Settings` are complete, so nothing else is read.
-        - A `Config` is returned as it is.
+        Args:
+            source: One of these:
 
-        *environ* holds the environment variables, by default those of the process. *origin* is what
-        messages call a mapping.
+                - The path of a file, or the name of a preset. If both exist, the file is read.
+                - A mapping. Its values override the file or preset that ``QTM_CONFIG`` names.
+                - ``None``: only the environment and ``QTM_CONFIG`` are read.
+                - `Settings`: they are complete, so the environment is not read.
+                - A `Config`, which is returned unchanged.
+            environ: The environment variables; by default, the variables of the process.
+            origin: The name of a mapping in error messages and in `origins`.
 
-        Raises `ConfigError` with everything that is wrong, one line each.
+        Raises:
+            ConfigError: If anything is wrong. The message has one line per mistake.
         """
         if isinstance(source, Config):
             return source
@@ -116,42 +119,46 @@ class Config:
     def from_file(
         cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
     ) -> Config:
-        """Load the config in a file, on top of the environment.
+        """Load the config from a file. Its values override the environment variables.
 
         The file is JSON, or TOML if its name ends in ``.toml``. Raises `ConfigError` if the file
-        cannot be read or anything in it is wrong.
+        cannot be read or anything in the file is wrong.
         """
         environ = os.environ if environ is None else environ
         return _apply_layers(_build_default(), [*read_environment(environ), read_file(path)])
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
-        """Load the preset called *name*, on top of the environment.
+        """Load the preset called *name*. Its values override the environment variables.
 
         Presets are ``auto``, ``combined``, ``rules`` and others; ``qtm config presets`` lists them.
-        Raises `ConfigError` with their names if there is no such preset.
+        Raises `ConfigError` with the names of all presets if no preset has this name.
         """
         environ = os.environ if environ is None else environ
         return _apply_layers(_build_default(), [*read_environment(environ), read_preset(name)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
-        """Return this config with *values* on top, merged key by key; raises `ConfigError`."""
+        """Return a copy of this config in which *values* override single keys.
+
+        Raises `ConfigError` if a value is not allowed.
+        """
         if not isinstance(values, Mapping):
             raise build_value_error("config", values, "a mapping", origin)
         return _apply_layers(self, [(origin, values)])
 
     def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
-        """Return this config with the assignments *texts* on top.
+        """Return a copy of this config in which the assignments *texts* override single keys.
 
-        Each is ``key=value`` with a dotted key, such as ``fusion.method=rrf``. A value is JSON; a
-        text, a word or a list may be written without quotes. Raises `ConfigError`.
+        An assignment is ``key=value`` with a dotted key, such as ``fusion.method=rrf``. The value
+        is JSON; a text, a word or a list may be written without quotes. Raises `ConfigError` if a
+        key or value is not allowed.
         """
         return _apply_layers(self, read_assignments(texts, origin))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every value by its camelCase key, in nested dicts.
+        """Return all values in nested dicts with camelCase keys.
 
-        `json.dumps` can write them, and `Config.load` can read them.
+        `json.dumps` can write the dicts, and `Config.load` can read them.
         """
         tree: dict[str, Any] = {}
         for name, value, _ in self.rows():
@@ -163,7 +170,7 @@ class Config:
         return tree
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """Return every option as (dotted camelCase key, value ready for JSON, origin)."""
+        """Return an iterator over all options, as (dotted camelCase key, JSON value, origin)."""
         values = asdict(self.settings)
         return (
             (key.name, to_json(get_value(values, key)), self.origins[key.name])
@@ -172,18 +179,23 @@ class Config:
 
 
 def current_overrides() -> Layers:
-    """Return the values of the `override` blocks around the caller, the outermost first."""
+    """Return the values of each active `override` block, the outermost block first."""
     return _overrides.get()
 
 
 @contextmanager
 def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[None]:
-    """Use *values* in every wrapped function within this block, on top of its own settings.
+    """Override the settings of every wrapped function that is called within this ``with`` block.
 
-    Inner blocks win. *values* are a mapping, the path of a file, or the name of a preset; only the
-    keys that are written there count. Raises `ConfigError` for another kind of value, and for a
-    file that cannot be read. The values themselves are checked at the first call, which raises
-    `ConfigError` if they are impossible.
+    An inner block overrides an outer block.
+
+    Args:
+        values: A mapping, the path of a file, or the name of a preset. Keys that it does not set
+            keep their values.
+
+    Raises:
+        ConfigError: If *values* is of another type or the file cannot be read. The first call of a
+            wrapped function raises the error if a setting in *values* is not allowed.
     """
     if isinstance(values, str | os.PathLike):
         _, values = read_source(values)
@@ -202,7 +214,7 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
-    It has every key's meaning, default and limits.
+    The schema has the meaning, the default and the limits of every key.
     """
     from qtmiddleware.config import model
 
@@ -210,15 +222,12 @@ def json_schema() -> dict[str, Any]:
 
 
 def known_keys() -> tuple[str, ...]:
-    """Return every key, dotted and in camelCase: ``topK``, ``fusion.rrfK``."""
+    """Return all keys, dotted and in camelCase, such as ``topK`` and ``fusion.rrfK``."""
     return tuple(key.name for key in all_keys())
 
 
 def markdown_table() -> str:
-    """Return the reference of all keys as Markdown.
-
-    It has a table for the top level and one per group.
-    """
+    """Return the reference of all keys as Markdown, with one table for each group of settings."""
     groups: dict[str, list[Key]] = {}
     for key in all_keys():
         groups.setdefault(key.name.rpartition(".")[0], []).append(key)
@@ -241,9 +250,9 @@ def _build_default() -> Config:
 
 
 def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
-    """Return *base* with *layers* on top, the strongest last.
+    """Return a copy of *base* in which *layers* override settings; the last layer is strongest.
 
-    All layers are checked before anything is raised.
+    Raises one `ConfigError` with the mistakes of all layers.
     """
     if not any(values for _, values in layers):
         return base
@@ -251,7 +260,7 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
 
     values, origins = asdict(base.settings), dict(base.origins)
     errors: list[ConfigError] = []
-    own_transforms = _name_transforms(base, layers)
+    own_transforms = _collect_transform_names(base, layers)
     for origin, layer_values in layers:
         layer_settings, layer_errors = check_layer(layer_values, origin, own_transforms)
         errors.extend(layer_errors)
@@ -271,7 +280,7 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
     return Config(settings, origins)
 
 
-def _name_transforms(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
+def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
     """Return the names of all transforms that *base* and *layers* define.
 
     A layer may use a transform that another layer defines.
@@ -291,7 +300,7 @@ def _name_transforms(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
 
 
 def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield errors for values that are not allowed together, and for rules beyond single limits."""
+    """Yield an error for each combination of values that is not allowed, and for bad addresses."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
         yield build_value_error(
@@ -355,7 +364,8 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
 def _may_hold_a_key(address: str) -> bool:
     """Return whether *address* may hold a secret.
 
-    It may, if it has a user name and password, or a query: some services take their keys there.
+    An address with a user name and password may hold a secret. So may an address with a query
+    string: some services take their keys there.
     """
     return any(mark in address for mark in "@?#")
 

@@ -1,6 +1,6 @@
-"""The errors for bad settings: they say where, what was found, and what is allowed.
+"""Build the errors for bad settings: each names the setting, its value and the allowed values.
 
-A secret is never repeated.
+No error shows a secret.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, c
 from qtmiddleware.errors import ConfigError
 
 REPEATED: Final = object()
-"""The value of a key that one object of a file holds more than once."""
+"""The value of a key that occurs more than once in an object of a config file."""
 
 RESERVED: Final = ("QTM_CONFIG", "QTM_MCP_TOKEN", "QTM_MODEL_DIR")
-"""Variables with the settings' prefix that are no settings."""
+"""Environment variables that begin with ``QTM_`` but are not settings."""
 
 OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
 """The variables that Kubernetes sets in every pod next to a service called ``qtm``."""
@@ -76,9 +76,9 @@ _KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECON
 
 
 def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:
-    """Return the error for a *value* that is not allowed at *path*.
+    """Return the error for a *value* that is not allowed for the setting *path*.
 
-    The error holds the value, unless it may be a secret.
+    The error holds the value, unless the value may be a secret.
     """
     if value is REPEATED:
         line = f"{path} must be set once per object, not more often ({source})"
@@ -91,9 +91,9 @@ def build_value_error(path: str, value: Any, allowed: str, source: str) -> Confi
 
 
 def build_name_error(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
-    """Return the error for a *name* at *path* that is none of *names*.
+    """Return the error for the setting *path* if its value *name* is not in *names*.
 
-    The error suggests the nearest of *names*.
+    The error suggests the most similar of *names*.
     """
     near = find_nearest(name, names)
     error = build_value_error(path, name, "one of " + ", ".join(names), source)
@@ -103,17 +103,24 @@ def build_name_error(path: str, name: str, names: Sequence[str], source: str) ->
     return ConfigError(line, path=path, value=error.value, allowed=error.allowed, source=source)
 
 
-def build_part_error(path: str, name: str, problem: Exception, source: str) -> ConfigError:
-    """Return the error for a part called *name* that a package provides and that does not work.
+def build_plugin_error(path: str, name: str, problem: Exception, source: str) -> ConfigError:
+    """Return the error for a plugin that is installed but cannot be used.
 
-    *problem* is why it cannot be used.
+    Args:
+        path: The setting that names the plugin.
+        name: The name of the plugin.
+        problem: The reason why the plugin cannot be used.
+        source: The origin of the setting.
     """
     line = f"{path} is {display(name)} ({source}); {hide_secrets(str(problem))}"
     return ConfigError(line, path=path, value=name, source=source)
 
 
 def holds_key(value: Any) -> bool:
-    """Return whether a setting's *value*, a text or a container of texts, has a key in it."""
+    """Return whether a setting's *value* contains an API key.
+
+    A container contains an API key if any of its texts does.
+    """
     if isinstance(value, str):
         return re.search(_KEY, value, re.VERBOSE) is not None
     if isinstance(value, Mapping):
@@ -122,20 +129,24 @@ def holds_key(value: Any) -> bool:
 
 
 def build_misplaced_key_error(path: str, source: str) -> ConfigError:
-    """Return the error for a text setting that holds a key, which is not repeated."""
+    """Return the error for a setting that contains an API key. The error does not show the key."""
     return ConfigError(
         f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source
     )
 
 
 def build_unknown_key_error(
-    key: Any, above: tuple[str, ...], names: Sequence[str], source: str
+    key: Any, group_path: tuple[str, ...], names: Sequence[str], source: str
 ) -> ConfigError:
-    """Return the error for a *key* that the group at *above* does not have.
+    """Return the error for a *key* that does not exist in its group of settings.
 
-    *names* are the keys that it has.
+    Args:
+        key: The unknown key.
+        group_path: The path of the group.
+        names: The keys that the group has.
+        source: The origin of the key.
     """
-    path = ".".join(filter(None, (dotted(above), format_key(key))))
+    path = ".".join(filter(None, (dotted(group_path), format_key(key))))
     if not isinstance(key, str):
         return ConfigError(
             f"{path} is not a setting ({source}); the name of a setting must be text",
@@ -147,14 +158,14 @@ def build_unknown_key_error(
             f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source
         )
     allowed = "one of " + ", ".join(names)
-    line = f"{path} is not a setting ({source}); {_suggest_place(key, names)}"
+    line = f"{path} is not a setting ({source}); {_suggest_key(key, names)}"
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
-def build_unknown_variable_error(name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for an environment variable that looks like a setting and is none.
+def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> ConfigError:
+    """Return the error for an environment variable that looks like a setting but is not a setting.
 
-    Its value is not read.
+    The error does not show the value of the variable.
     """
     if _is_secret(name.removeprefix(ENVIRONMENT_PREFIX)):
         line = (
@@ -173,7 +184,8 @@ def build_unknown_variable_error(name: str, known: Iterable[str]) -> ConfigError
     }
     # Compared without the prefix, which all of them share.
     names_by_suffix = {
-        variable.removeprefix(ENVIRONMENT_PREFIX): variable for variable in (*known, *RESERVED)
+        variable.removeprefix(ENVIRONMENT_PREFIX): variable
+        for variable in (*known_names, *RESERVED)
     }
     nearest = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(names_by_suffix))
     suggestion = name + groups[name] if name in groups else names_by_suffix.get(nearest or "")
@@ -191,7 +203,7 @@ def build_unknown_variable_error(name: str, known: Iterable[str]) -> ConfigError
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise *errors*, if there are any, as one error with a line for each."""
+    """Raise one `ConfigError` with one line per error in *errors*; do nothing if there are none."""
     if errors:
         first_error, lines = errors[0], "\n".join(dict.fromkeys(map(str, errors)))
         raise ConfigError(
@@ -204,9 +216,9 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
 
 
 def display(value: Any) -> str:
-    """Return a found *value* as messages show it: short and on one line.
+    """Return *value* for an error message: short and on one line.
 
-    A secret and the content of a container are not shown.
+    Secrets and the items of containers are not shown.
     """
     if isinstance(value, str):
         short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
@@ -229,7 +241,7 @@ def display(value: Any) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a setting or variable of this name would hold a secret."""
+    """Return whether *name*, a setting or variable, sounds like the name of a secret."""
     words = re.split(r"[\W_]+", _to_snake_case(name))
     if _SECRET_WORDS.intersection(words) or re.search(_SECRET_NAME, name):
         return True
@@ -241,9 +253,9 @@ def _is_secret(text: str) -> bool:
 
 
 def hide_secrets(text: str) -> str:
-    """Return *text* without anything that looks like a key.
+    """Return *text* with everything that looks like an API key replaced by "(not shown)".
 
-    The values of environment variables whose names suggest a secret are hidden too.
+    The values of environment variables with a name such as ``X_TOKEN`` are replaced too.
     """
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and value in text and is_secret_name(name):
@@ -252,13 +264,13 @@ def hide_secrets(text: str) -> str:
 
 
 def format_key(key: Any) -> str:
-    """Return *key* as a path shows it: on one line, and not if it is a secret."""
+    """Return *key* for the path in an error message: on one line, and hidden if it is a secret."""
     text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 
 
-def _suggest_place(key: str, names: Sequence[str]) -> str:
-    """Return a hint where an unknown key may belong, or which key was meant."""
+def _suggest_key(key: str, names: Sequence[str]) -> str:
+    """Return a hint for an unknown key: its right group, or the key that was probably meant."""
     snake = _to_snake_case(key)
     groups = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
     if groups and fold(key) not in map(fold, names):
@@ -277,7 +289,10 @@ def _to_snake_case(name: str) -> str:
 
 
 def find_nearest(name: str, names: Sequence[str]) -> str | None:
-    """Return the closest of *names*, if any; case, dashes and underscores do not count."""
+    """Return the most similar of *names*, or ``None`` if none is similar.
+
+    Case, dashes and underscores are ignored.
+    """
     folded = {fold(known_name): known_name for known_name in reversed(names)}
     from difflib import get_close_matches
 
@@ -286,5 +301,8 @@ def find_nearest(name: str, names: Sequence[str]) -> str | None:
 
 
 def fold(text: str) -> str:
-    """Return *text* so that ``multi_query``, ``multi-query`` and ``multiQuery`` are equal."""
+    """Return *text* in lower case, without dashes, underscores and spaces.
+
+    The result is equal for ``multi_query``, ``multi-query`` and ``multiQuery``.
+    """
     return re.sub(r"[-_\s]", "", text).casefold()

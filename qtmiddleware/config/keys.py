@@ -1,6 +1,6 @@
-"""The keys of the config as a flat list, derived from the settings' dataclasses.
+"""The keys of the config as a flat list, derived from the dataclasses of the settings.
 
-Also, settings as nested dicts.
+This module also builds settings from nested dicts, and merges nested dicts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "log": "path",
     "glossary": "path",
 }
-"""Groups that may be written as a single value, and the key that the value sets.
+"""The groups that may be written as a single value, each with the key that the value sets.
 
-For example, ``"fusion": "max"`` and ``"cache": false``.
+Examples are ``"fusion": "max"`` and ``"cache": false``.
 """
 
 PROMPT_NAMES: Final = (*prompt_names(), "context", "answer", "sub_answer", "synthesis")
-"""The prompts that may have instructions of your own.
+"""The names of the prompts whose instructions users can replace.
 
-``all`` is not among them: it is three of these, each with its own instructions.
+``all`` is missing, because it consists of three of these prompts.
 """
 
 
@@ -56,13 +56,13 @@ _WORDS: Final = {
 
 
 def camel(name: str) -> str:
-    """Return a field's name as files write it: ``rrfK`` for ``rrf_k``."""
+    """Return a field's name in camelCase, as in config files: ``rrfK`` for ``rrf_k``."""
     head, *tail = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in tail)
 
 
 def dotted(path: tuple[str, ...]) -> str:
-    """Return a path of field names as users write it: ``fusion.rrfK``."""
+    """Return a path of field names as a dotted key: ``fusion.rrfK`` for ``("fusion", "rrf_k")``."""
     return ".".join(map(camel, path))
 
 
@@ -71,16 +71,16 @@ class Key:
     """One option of the config.
 
     Attributes:
-        path: the field names that lead to it.
+        path: the names of the groups and the field that lead to the option.
         kind: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of texts), ``object`` (of
             texts) or ``objects`` (an object of objects).
-        nullable: whether it may be null.
+        nullable: whether the option may be null.
         choices: the values of a ``choice``; empty for other kinds.
-        default: its default.
-        description: its meaning.
-        limits: its limits, as pydantic names them.
-        marks: its `Mark` words, which say what depends on it.
-        is_open: whether it also takes names that users add.
+        default: the default value.
+        description: the meaning of the option.
+        limits: the limits by the names that pydantic gives them, such as ``ge``.
+        marks: the `Mark` words, which say what depends on the option.
+        is_open: whether the option also accepts names that users or plugins add.
     """
 
     path: tuple[str, ...]
@@ -95,25 +95,25 @@ class Key:
 
     @property
     def name(self) -> str:
-        """The key as messages and tables show it."""
+        """The dotted camelCase key, such as ``fusion.rrfK``."""
         return dotted(self.path)
 
     def read(self, settings: Settings) -> Any:
-        """Return the key's value in *settings*, hashable."""
+        """Return the value of this option in *settings*, in a hashable form."""
         return self.make_hashable(attrgetter(".".join(self.path))(settings))
 
     def make_hashable(self, value: Any) -> Any:
-        """Return *value*, a value of this key, in a hashable form."""
+        """Return a *value* of this option in a hashable form."""
         return _freeze_mappings(value) if self.kind in _OBJECTS and value is not None else value
 
     @property
     def environment(self) -> str:
-        """The environment variable that sets the key."""
+        """The name of the environment variable that sets this option."""
         return ENVIRONMENT_PREFIX + "_".join(self.path).upper()
 
     @property
     def allowed(self) -> str:
-        """What may be set, in plain words."""
+        """The allowed values, in words."""
         return self._describe_kind() + (", or null" if self.nullable else "")
 
     def _describe_kind(self) -> str:
@@ -142,24 +142,24 @@ class Key:
 
 @cache
 def all_keys() -> tuple[Key, ...]:
-    """Return every option, in the order of the settings."""
+    """Return all options, in the order of the fields of `Settings`."""
     return tuple(_list_keys(Settings, ()))
 
 
 @cache
 def keys_by_path() -> dict[tuple[str, ...], Key]:
-    """Return every option by its path of field names."""
+    """Return all options by their paths of field names."""
     return {key.path: key for key in all_keys()}
 
 
 @cache
-def keys_with(mark: Mark) -> tuple[Key, ...]:
-    """Return the options with this *mark*, their own or their group's."""
+def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
+    """Return the options that have this *mark*, or that are in a group with this *mark*."""
     return tuple(key for key in all_keys() if mark in key.marks)
 
 
-def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
-    """Return the values of *settings* at the options with this *mark*, hashable."""
+def read_marked_values(settings: Settings, mark: Mark) -> tuple[Any, ...]:
+    """Return the values of all options with this *mark* in *settings*, in a hashable form."""
     read, objects = _build_reader(mark)
     values = list(read(settings))
     for position, key in objects:
@@ -171,22 +171,31 @@ def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
 def _build_reader(
     mark: Mark,
 ) -> tuple[Callable[[Settings], tuple[Any, ...]], tuple[tuple[int, Key], ...]]:
-    """Return a function that reads all options with this *mark* at once, as a tuple.
+    """Build a function that reads the values of all options with this *mark*.
 
-    Also return the positions of those options that hold objects, which have to be made hashable.
-    Each mark belongs to several options, so `attrgetter` returns a tuple.
+    Returns:
+        The function, which returns the values as a tuple. Each mark belongs to several options, so
+            `attrgetter` returns a tuple.
+        The position and the key of each option that holds an object, because an object must be
+            made hashable.
     """
-    keys = keys_with(mark)
+    keys = find_marked_keys(mark)
     objects = tuple((position, key) for position, key in enumerate(keys) if key.kind in _OBJECTS)
     return attrgetter(*(".".join(key.path) for key in keys)), objects
 
 
 def _list_keys(
-    cls: Any, above: tuple[str, ...], marks: frozenset[Mark] = frozenset()
+    cls: Any, group_path: tuple[str, ...], marks: frozenset[Mark] = frozenset()
 ) -> Iterator[Key]:
-    """Yield the keys of a group of settings, and of the groups in it."""
+    """Yield the keys of a group of settings and of its subgroups.
+
+    Args:
+        cls: The class of the group.
+        group_path: The path of the group.
+        marks: The marks of the group.
+    """
     for field in fields(cls):
-        path, own_marks = (*above, field.name), marks | field.metadata[MARKS]
+        path, own_marks = (*group_path, field.name), marks | field.metadata[MARKS]
         if is_dataclass(field.type):
             yield from _list_keys(field.type, path, own_marks)
         else:
@@ -194,7 +203,7 @@ def _list_keys(
 
 
 def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) -> Key:
-    """Return the key of a settings field."""
+    """Return the `Key` for a settings field."""
     meta = dict(field.metadata[META])
     kind, nullable, choices = _read_kind(field.type)
     return Key(
@@ -211,7 +220,10 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
 
 
 def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
-    """Return the kind of a type hint, whether it allows null, and its choices."""
+    """Return the kind, the nullability and the choices that a field's type hint describes.
+
+    `Key` describes these three attributes.
+    """
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (member for member in get_args(hint) if member is not types.NoneType)
         return _read_kind(inner)[0], True, _read_kind(inner)[2]
@@ -225,7 +237,7 @@ def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
 
 
 def _freeze_mappings(value: Any) -> Any:
-    """Return *value* with mappings as tuples, sorted by their keys, which all differ."""
+    """Return *value* with each mapping replaced by a tuple of its items, sorted by key."""
     return (
         tuple(sorted((name, _freeze_mappings(item)) for name, item in value.items()))
         if isinstance(value, Mapping)
@@ -234,7 +246,7 @@ def _freeze_mappings(value: Any) -> Any:
 
 
 def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Return the settings object of class *cls* for nested dicts that hold every field."""
+    """Build an object of the settings class *cls* from nested dicts that hold every field."""
     field_values = {}
     for field in fields(cls):
         value = values[field.name]
@@ -244,10 +256,13 @@ def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
     return cls(**field_values)
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *below* with *above* on top; mappings that both hold are merged in turn."""
-    merged = dict(below)
-    for name, value in above.items():
+def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two mappings. If both have a key, the value in *overrides* wins.
+
+    If both values are mappings, they are merged in the same way.
+    """
+    merged = dict(base)
+    for name, value in overrides.items():
         old_value = merged.get(name)
         merged[name] = (
             merge(old_value, value)
@@ -258,7 +273,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_value(values: Mapping[str, Any], key: Key) -> Any:
-    """Return the value of *key* in nested dicts, or `ABSENT`."""
+    """Return the value of *key* in nested dicts, or `ABSENT` if the dicts do not have the key."""
     value: Any = values
     for name in key.path:
         value = value.get(name, ABSENT)
@@ -268,7 +283,7 @@ def get_value(values: Mapping[str, Any], key: Key) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Return a setting's value in the form of JSON."""
+    """Return a setting's value in a form that `json.dumps` can write."""
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
     return list(value) if isinstance(value, tuple) else value

@@ -1,6 +1,6 @@
 """The options of the kit: documents, chunks, embedding, the built-in store and hybrid search.
 
-They are data, and load nothing of the kit. `Settings` holds them among its own.
+Importing this module does not import the kit. The options are part of `Settings`.
 """
 
 from typing import TYPE_CHECKING, Final, Literal

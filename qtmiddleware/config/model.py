@@ -1,4 +1,4 @@
-"""The settings as pydantic models, which check what users write and make the JSON schema."""
+"""The settings as pydantic models, which check the users' settings and build the JSON schema."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from qtmiddleware.config.keys import (
 from qtmiddleware.config.options import META, get_default
 from qtmiddleware.config.own_names import (
     TRANSFORMS_KEY,
+    allow_other_names,
     find_unknown_names,
     normalize_transforms,
-    write_open_end,
 )
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
@@ -41,7 +41,7 @@ NO_SETTINGS: Final = {
     "$schema": "Where this schema is, for editors.",
     "$comment": "What the file is for, for people.",
 }
-"""The keys of a file that set nothing, with their meaning."""
+"""The keys of a config file that are not settings, with their meanings."""
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]
@@ -51,10 +51,16 @@ _PROMPTS: Final[_Path] = ("llm", "prompts")
 def check_layer(
     values: Mapping[Any, Any], source: str, own_transforms: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigError]]:
-    """Check a layer; return the values that it sets, and everything that is wrong with it.
+    """Check the settings from one source.
 
-    The values are by field names, in the settings' types. *own_transforms* are the names of the
-    transforms that any layer defines.
+    Args:
+        values: The settings, as users wrote them.
+        source: The name of the source, for errors.
+        own_transforms: The names of the transforms that any source defines.
+
+    Returns:
+        The values by field names, in the types of the settings. Empty if pydantic rejects a value.
+        The errors.
     """
     from pydantic import ValidationError
 
@@ -76,9 +82,9 @@ def check_layer(
 
 @cache
 def build_settings_model() -> type[BaseModel]:
-    """Return the pydantic model of all settings.
+    """Return a pydantic model with the fields, limits and defaults of `Settings`.
 
-    It has the same fields, limits and defaults, and takes camelCase and snake_case.
+    The model accepts keys in camelCase and in snake_case.
     """
     return _build_model(Settings)
 
@@ -86,7 +92,7 @@ def build_settings_model() -> type[BaseModel]:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
-    It has every key's meaning, default and limits.
+    The schema has the meaning, the default and the limits of every key.
     """
     schema = build_settings_model().model_json_schema(by_alias=True)
     _drop_titles(schema)
@@ -98,7 +104,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _build_model(cls: Any) -> type[BaseModel]:
-    """Return the pydantic model of one group of settings, with the groups in it."""
+    """Return a pydantic model of the settings group *cls* and its subgroups."""
     from pydantic import ConfigDict, Field, create_model
 
     config = ConfigDict(
@@ -124,13 +130,18 @@ def _build_model(cls: Any) -> type[BaseModel]:
 
 
 def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Write the references to groups, with their shorthands, always in the same way.
+    """Replace the references to subgroups in a schema, including the groups' shorthands.
 
-    pydantic's own way differs from release to release.
+    The references that pydantic writes differ from release to release.
+
+    Args:
+        cls: The class of the settings group.
+        properties: The schema's properties of this group, which are changed.
+        definitions: The schemas of all groups, by class name, which are changed.
     """
     for field in fields(cls):
         if not is_dataclass(field.type):
-            write_open_end(field.type, properties[camel(field.name)])
+            allow_other_names(field.type, properties[camel(field.name)])
             continue
         group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"
@@ -145,7 +156,7 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
 
 
 def _drop_titles(node: Any) -> None:
-    """Remove the titles that pydantic derives from the keys, as they add nothing."""
+    """Remove the titles that pydantic derives from the keys: they add no information."""
     if isinstance(node, dict):
         if isinstance(node.get("title"), str):
             del node["title"]
@@ -154,26 +165,31 @@ def _drop_titles(node: Any) -> None:
 
 
 def _normalize_layer(
-    values: Mapping[Any, Any], cls: Any, above: _Path, source: str, errors: list[ConfigError]
+    values: Mapping[Any, Any], cls: Any, group_path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return *values* by field names, with shorthands and choices in their plain form.
+    """Return *values* by field names, with shorthands expanded and choices in their usual spelling.
 
-    Unknown keys are added to *errors*.
+    Args:
+        values: The settings of the group *cls*, as users wrote them.
+        cls: The class of the group.
+        group_path: The path of the group.
+        source: The name of the source, for errors.
+        errors: The list to which an error is added for each unknown or repeated key.
     """
     known = {spelling: field for field in fields(cls) for spelling in _list_spellings(field.name)}
     normalized: dict[str, Any] = {}
     for written_key, value in values.items():
-        if not above and written_key in NO_SETTINGS:
+        if not group_path and written_key in NO_SETTINGS:
             continue
         if not isinstance(written_key, str) or written_key not in known:
             errors.append(
                 build_unknown_key_error(
-                    written_key, above, [camel(field.name) for field in fields(cls)], source
+                    written_key, group_path, [camel(field.name) for field in fields(cls)], source
                 )
             )
             continue
         name, hint = known[written_key].name, known[written_key].type
-        path = (*above, name)
+        path = (*group_path, name)
         if name in normalized:
             errors.append(_build_repeat_error(path, source))
         elif is_dataclass(hint):
@@ -194,9 +210,10 @@ def _list_spellings(name: str) -> tuple[str, str]:
 def _normalize_group(
     value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return a group's values by field names; a single value stands for the group's shorthand.
+    """Return the values of a settings group by field names.
 
-    Anything else is added to *errors*.
+    *value* is a mapping, or a single value for the group's shorthand option. For any other value,
+    an error is added to *errors* and the result is empty.
     """
     if isinstance(value, Mapping):
         return _normalize_layer(value, hint, path, source, errors)
@@ -215,9 +232,9 @@ def _normalize_group(
 def _normalize_prompts(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return the user's instructions by prompt.
+    """Return the user's instructions by the name of the prompt.
 
-    Instructions for an unknown prompt would never be used, so they are an error.
+    For an unknown prompt, an error is added to *errors*: its instructions would never be used.
     """
     names = {spelling: name for name in PROMPT_NAMES for spelling in _list_spellings(name)}
     errors.extend(
@@ -231,9 +248,9 @@ def _normalize_prompts(
 
 
 def _normalize_value(key: Key, value: Any) -> Any:
-    """Return *value* in the type that the settings use, if there is only one way to read it.
+    """Return *value* in the type that *key* expects, if the conversion is unambiguous.
 
-    Otherwise return it as it is.
+    Return any other value unchanged.
     """
     match key.kind, value:
         case "choice", str():
@@ -247,14 +264,14 @@ def _normalize_value(key: Key, value: Any) -> Any:
 
 
 def _build_repeat_error(path: _Path, source: str) -> ConfigError:
-    """Return the error for a key that is set in both spellings."""
+    """Return the error for a key that is set twice: in camelCase and in snake_case."""
     spellings = f"{camel(path[-1])} and {path[-1]}"
     line = f"{dotted(path)} is set twice, as {spellings} ({source}); keep one of them"
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)
 
 
 def _translate_errors(error: ValidationError, source: str) -> Iterator[ConfigError]:
-    """Yield pydantic's errors, reworded with the settings' names."""
+    """Yield a `ConfigError` for each of pydantic's errors, with the name of the setting."""
     for detail in error.errors(include_url=False, include_context=False):
         path, inner_location = _split_location(detail["loc"])
         key = keys_by_path()[path]
@@ -266,9 +283,11 @@ def _translate_errors(error: ValidationError, source: str) -> Iterator[ConfigErr
 
 
 def _split_location(location: tuple[int | str, ...]) -> tuple[_Path, tuple[int | str, ...]]:
-    """Return the option that a pydantic location lies in, and the rest of the location.
+    """Split the location of a pydantic error.
 
-    The rest is inside of the option's value.
+    Returns:
+        The path of the option.
+        The location inside the option's value; empty if the error is about the whole value.
     """
     names = {key.name: key.path for key in keys_by_path().values()}
     for length in range(len(location), 0, -1):

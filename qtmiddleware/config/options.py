@@ -7,30 +7,30 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 META: Final = "option"
-"""The key of a field's metadata for its meaning and limits."""
+"""The key in a field's metadata that holds the meaning and the limits of the option."""
 
 MARKS: Final = "marks"
-"""The key of a field's metadata for what depends on it."""
+"""The key in a field's metadata that holds the `Mark` words of the option."""
 
 Mark = Literal["reply", "model", "middleware", "named"]
-"""What depends on an option.
+"""A word that says what an option changes.
 
-- ``reply``: the texts that a model replies with, and so their cache key.
-- ``model``: the model object that is created.
-- ``middleware``: the whole middleware, so that a single call cannot change it.
-- ``named``: where texts and keys go, what is run or written, or a model's instructions. The command
-  line rejects such an option in a file that the user did not name.
+- ``reply``: the texts in a model's reply. The cache key contains the option.
+- ``model``: the model object.
+- ``middleware``: the whole middleware. A single call cannot change the option.
+- ``named``: the destination of texts and keys, the code or files that are run or written, or a
+  model's instructions. The command line rejects the option in a file that the user did not name.
 """
 
 
 def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
-    """Return a settings field.
+    """Return a dataclass field for one option.
 
     Args:
-        default: the default.
-        doc: the meaning.
-        marks: `Mark` words, separated by blanks.
-        limits: the limits, as pydantic names them (``ge``, ``le``, ``min_length``).
+        default: the default value.
+        doc: the meaning of the option.
+        marks: `Mark` words, separated by spaces.
+        limits: the limits by the names that pydantic gives them: ``ge``, ``le``, ``min_length``.
     """
     meta = {META: {"description": doc, **limits}, MARKS: frozenset(marks.split())}
     if isinstance(default, Mapping):
@@ -40,7 +40,13 @@ def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
 
 
 def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
-    """Return a field that holds a group of options, which all get the group's *marks*."""
+    """Return a dataclass field for a group of options.
+
+    Args:
+        cls: the class of the group.
+        doc: the meaning of the group.
+        marks: `Mark` words, separated by spaces. Every option of the group gets these marks.
+    """
     return field(
         default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())}
     )
@@ -48,11 +54,11 @@ def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class SettingsGroup:
-    """The base of every group of settings: a dataclass of keyword arguments with fixed values.
+    """The base class of all groups of settings: an immutable dataclass with keyword arguments.
 
-    Its methods are written here once. A frozen dataclass would generate and compile six methods for
-    each of the twenty groups whenever a process starts, which takes as long as the imports of half
-    the package.
+    The groups share the methods of this class. Frozen dataclasses would generate and compile six
+    methods for each of the twenty groups whenever a process starts. This would take as long as the
+    imports of half the package.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -83,17 +89,17 @@ class SettingsGroup:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle: every value by its name.
+        """Return the values by option name, for pickle.
 
-        So a version with other options can read it.
+        The names let a version with different options read the pickle.
         """
         return dict(vars(self))
 
     def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
-        """Set *values*, as of a pickle; an option that they lack gets its default.
+        """Set the options to *values*, for example from a pickle.
 
-        The first pickles hold a list in the order of the fields, so a new option belongs at the end
-        of its group.
+        Options that are not in *values* get their defaults. In the oldest pickles, *values* is a
+        list in the order of the fields, so new options must be added at the end of their group.
         """
         known = fields(self)
         if not isinstance(values, Mapping):
@@ -110,13 +116,13 @@ def get_default(field: Field[Any]) -> Any:
 
 
 def make_group(name: str, doc: str, module: str, options: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Return a group of settings that is derived from rows of the catalogue.
+    """Create the class of a settings group whose options come from the catalogue.
 
     Args:
-        name: the class's name.
-        doc: the class's docstring.
+        name: the name of the class.
+        doc: the docstring of the class.
         module: the module that the class belongs to.
-        options: the type and the field of each option.
+        options: the type and the dataclass field of each option, by the option's name.
     """
     kinds = {option: kind for option, (kind, _) in options.items()}
     defaults = {option: default for option, (_, default) in options.items()}

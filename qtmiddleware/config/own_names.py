@@ -1,4 +1,4 @@
-"""Check the names that users add to the catalogue's: a config's transforms, packages' parts."""
+"""Check names that the catalogue does not have: transforms in a config, and installed plugins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
 from qtmiddleware.config.errors import (
     build_name_error,
-    build_part_error,
+    build_plugin_error,
     build_unknown_key_error,
     build_value_error,
     fold,
@@ -33,9 +33,9 @@ _DEFINITION: Final = ("prompt", "fields")
 def normalize_transforms(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the user's transforms by name.
+    """Yield the name and the definition of each valid transform in *value*.
 
-    A transform that cannot be used is added to *errors*.
+    For an invalid transform, one or more errors are added to *errors*.
     """
     built_in_names = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
     for name, definition in value.items():
@@ -69,7 +69,7 @@ def normalize_transforms(
 
 
 def _build_unknown_error(path: str, source: str) -> ConfigError:
-    """Return the error for a key at *path* that a transform does not have."""
+    """Return the error for an unknown key in a transform's definition. *path* includes the key."""
     advice = (
         "a transformation has the keys prompt and fields; fields may hold weights, for example"
         ' {"rewrite": 0.8}'
@@ -80,29 +80,37 @@ def _build_unknown_error(path: str, source: str) -> ConfigError:
 
 
 def find_unknown_names(
-    normalized: dict[str, Any],
+    layer_values: dict[str, Any],
     own_transforms: Collection[str],
     source: str,
 ) -> Iterator[ConfigError]:
-    """Yield an error for each name that no one defines.
+    """Yield an error for each setting with an unknown name of a transform or fusion method.
 
-    Names are defined by the catalogue, by users (*own_transforms*), and by installed packages. A
-    name that means one of *own_transforms* is replaced by that transform's spelling.
+    A name is known if the catalogue, *own_transforms* or an installed plugin defines it. A name
+    that differs from one of *own_transforms* only in case, dashes or underscores is replaced in
+    *layer_values* by the spelling in *own_transforms*.
     """
     for key in all_keys():
-        name = get_value(normalized, key) if key.is_open else None
+        name = get_value(layer_values, key) if key.is_open else None
         if not isinstance(name, str) or name in key.choices:
             continue
         defined = own_transforms if key.path == _TYPE else ()
         known = next((spelling for spelling in defined if fold(spelling) == fold(name)), None)
         if known is not None:
-            normalized[key.path[-1]] = known
-        elif (error := _find_part_error(key, name, (*key.choices, *defined), source)) is not None:
+            layer_values[key.path[-1]] = known
+        elif (error := _check_plugin(key, name, (*key.choices, *defined), source)) is not None:
             yield error
 
 
-def _find_part_error(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
-    """Return why no installed package provides the part *name*, or ``None`` if one does."""
+def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
+    """Return ``None`` if an installed plugin provides *name*, else an error with the reason.
+
+    Args:
+        key: The option whose value is *name*.
+        name: The name of a transform or fusion method.
+        names: The other names that the option accepts, for the error.
+        source: The origin of the value.
+    """
     try:
         if key.path == _TYPE:
             find_transform(name, {})
@@ -111,14 +119,19 @@ def _find_part_error(key: Key, name: str, names: Sequence[str], source: str) -> 
     except UnknownPart:
         return build_name_error(key.name, name, names, source)
     except ConfigError as error:
-        return build_part_error(key.name, name, error, source)
+        return build_plugin_error(key.name, name, error, source)
     return None
 
 
-def write_open_end(hint: Any, entry: dict[str, Any]) -> None:
-    """Write into the schema that users may add names.
+def allow_other_names(hint: Any, entry: dict[str, Any]) -> None:
+    """Change the schema of an option so that it also accepts names that users add.
 
-    Editors then complete the built-in names and accept others.
+    Editors complete the built-in names and accept any other name. The schema of an option that
+    accepts no other names is not changed.
+
+    Args:
+        hint: The type hint of the option.
+        entry: The schema of the option.
     """
     if get_origin(hint) is Annotated:
         built_in = {"enum": list(hint.__metadata__[0]), "type": entry["type"]}
@@ -128,7 +141,7 @@ def write_open_end(hint: Any, entry: dict[str, Any]) -> None:
 
 
 def _describe_definition() -> dict[str, Any]:
-    """Return the schema of a user's own transform."""
+    """Return the JSON schema of the definition of a user's transform."""
     names = [spelling for name in FILLED_BY for spelling in dict.fromkeys((name, camel(name)))]
     weights = {
         "type": "object",

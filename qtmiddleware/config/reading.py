@@ -1,6 +1,6 @@
 """Read settings from files, presets, environment variables and ``key=value`` texts.
 
-`model` then checks the values.
+The values are not checked here; `qtmiddleware.config.model` checks them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Layer = tuple[str, Mapping[Any, Any]]
-"""The source of values, in words, and the values as they were written."""
+"""The name of a source of settings, and the settings as users wrote them."""
 
 MOST_BYTES: Final = 10_000_000
-"""Largest config file, in bytes."""
+"""The maximum size of a config file, in bytes."""
 
 PRESET_ENDING: Final = ".config.json"
 
@@ -42,9 +42,10 @@ _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys
 
 
 def read_source(source: str | os.PathLike[str]) -> Layer:
-    """Return the settings in the file *source*, or in the preset of that name.
+    """Return the settings in the file or preset called *source*.
 
-    A text is a preset's name if no file has that name. Raises `ConfigError`.
+    If a file and a preset have this name, the file is read. Raises `ConfigError` if neither
+    exists, or if the file cannot be read.
     """
     from pathlib import Path
 
@@ -57,7 +58,10 @@ def read_source(source: str | os.PathLike[str]) -> Layer:
 
 
 def read_preset(name: str) -> Layer:
-    """Return the settings of the preset called *name*; raises `ConfigError` if there is none."""
+    """Return the settings of the preset called *name*.
+
+    Raises `ConfigError` if no preset has this name.
+    """
     preset = _match_preset(name)
     if preset is None:
         names = list_presets()
@@ -72,12 +76,18 @@ def read_preset(name: str) -> Layer:
 
 
 def list_presets() -> list[str]:
-    """Return the presets' names, sorted: those with a file, and every transformation."""
+    """Return the names of all presets, sorted.
+
+    Every preset file is a preset, and so is every transformation except ``none``.
+    """
     return sorted({*_find_preset_files(), *TRANSFORMS} - {"none"})
 
 
 def _read_preset_values(name: str) -> Mapping[Any, Any]:
-    """Return the content of a preset's file, including its comment."""
+    """Return the settings of the preset called *name*, including the comment.
+
+    A transformation without a preset file is a preset that only sets ``transformationType``.
+    """
     if (file := _find_preset_files().get(name)) is not None:
         return read_file(file)[1]
     return {
@@ -93,9 +103,10 @@ def _find_preset_files() -> dict[str, Path]:
 
 
 def find_presets_folder() -> Path:
-    """Return the folder with the presets and ``schema.json``.
+    """Return the folder that holds the preset files and ``schema.json``.
 
-    The build puts them beside this module; in a checkout they are in ``config/``.
+    In an installed package, this is the folder ``presets`` next to this module; in a checkout, it
+    is ``config/``.
     """
     from pathlib import Path
 
@@ -104,7 +115,10 @@ def find_presets_folder() -> Path:
 
 
 def _match_preset(name: object) -> str | None:
-    """Return the preset that *name* means, if any; case, dashes and underscores do not count."""
+    """Return the preset called *name*, or ``None`` if there is none.
+
+    Case, dashes and underscores are ignored.
+    """
     folded_name = fold(name) if isinstance(name, str) else None
     return next((preset for preset in list_presets() if fold(preset) == folded_name), None)
 
@@ -115,9 +129,9 @@ def _suggest_preset(name: object) -> str:
 
 
 def read_file(path: str | os.PathLike[str]) -> Layer:
-    """Return the settings in a file: JSON, or TOML if its name ends in ``.toml``.
+    """Return the settings in a file: JSON, or TOML if the file's name ends in ``.toml``.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if the file cannot be read or is not valid JSON or TOML.
     """
     name = os.fsdecode(path)
     source = f"file {name if name.isprintable() else ascii(name)}"
@@ -133,9 +147,9 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
-    """Return a layer for each environment variable that holds a setting.
+    """Return one layer per environment variable that holds a setting.
 
-    Raises `ConfigError` for unknown names that begin with ``QTM_``.
+    Raises `ConfigError` if a variable that begins with ``QTM_`` is not a setting.
     """
     by_name = {key.environment: key for key in all_keys()}
     names = sorted(name for name in environ if _is_setting_name(name))
@@ -152,11 +166,16 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
 
 
 def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
-    """Return a layer for each of *texts*, which are ``key=value`` with a dotted key.
+    """Return one layer per assignment.
 
-    A value is JSON. For a key that takes a text, a word or a list, it may be written without
-    quotes, as in an environment variable. *source* is what messages call the texts. Raises
-    `ConfigError`.
+    Args:
+        texts: The assignments: ``key=value`` with a dotted key. The value is JSON. For a key whose
+            value is a text, a word or a list, the value may be written without quotes, as in an
+            environment variable.
+        source: The name of the assignments in error messages.
+
+    Raises:
+        ConfigError: If a text does not have the form ``key=value``.
     """
     by_name = {key.name: key for key in all_keys()}
     layers: list[Layer] = []
@@ -183,9 +202,10 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
 
 
 def _parse_assignment(key: Key, text: str) -> Any:
-    """Parse the *text* of an assignment as `_parse_variable` does, and also a text written as JSON.
+    """Return the value in the *text* of an assignment.
 
-    Such a text is in quotes, or is ``null`` if the key may be null.
+    A text in JSON quotes loses the quotes. ``null`` is ``None`` if the key may be null. Any other
+    text is read like the text of an environment variable.
     """
     value = _parse_json_or_text(text)
     is_meant = (isinstance(value, str) and value != text) or (value is None and key.nullable)
@@ -193,7 +213,10 @@ def _parse_assignment(key: Key, text: str) -> Any:
 
 
 def _is_setting_name(name: str) -> bool:
-    """Return whether an environment variable looks like a setting."""
+    """Return whether *name*, an environment variable, looks like a setting.
+
+    Such a name begins with ``QTM_``, is not reserved, and is not a variable that Kubernetes sets.
+    """
     return (
         name.startswith(ENVIRONMENT_PREFIX)
         and name not in RESERVED
@@ -202,9 +225,9 @@ def _is_setting_name(name: str) -> bool:
 
 
 def _parse_variable(key: Key, text: str) -> Any:
-    """Return the value in a variable's *text*.
+    """Return the value in the *text* of an environment variable.
 
-    A text that cannot be parsed is returned as it is, and the check rejects it.
+    A text that cannot be parsed is returned unchanged; the later check rejects the text.
     """
     if key.nullable and not text.strip():
         return None
@@ -222,7 +245,7 @@ def _parse_variable(key: Key, text: str) -> Any:
 
 
 def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return nested dicts that hold only *value*, at *path*."""
+    """Return nested dicts that hold only *value*: ``{"a": {"b": value}}`` for the path a, b."""
     for name in reversed(path):
         value = {name: value}
     holder: dict[str, Any] = value
@@ -230,7 +253,7 @@ def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _parse_json_or_text(text: str) -> Any:
-    """Parse a value as JSON, or return the text as it is if it is not JSON."""
+    """Parse *text* as JSON, and return the value. If *text* is not JSON, return *text* itself."""
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except (ValueError, RecursionError):
@@ -238,7 +261,10 @@ def _parse_json_or_text(text: str) -> Any:
 
 
 def _read_text(name: str, source: str) -> str:
-    """Return the text of a config file; raises `ConfigError` that says what to do."""
+    """Return the text of a config file.
+
+    Raises `ConfigError` if the file cannot be read. The message says how to fix the problem.
+    """
     if name.lstrip().startswith("{"):
         raise _build_file_error(
             "config",
@@ -277,7 +303,7 @@ def _read_text(name: str, source: str) -> str:
 
 
 def _parse_json(text: str, source: str) -> Any:
-    """Parse a JSON file; raises `ConfigError`."""
+    """Return the value of a JSON file. Raises `ConfigError` if *text* is not valid JSON."""
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except json.JSONDecodeError as error:
@@ -294,7 +320,7 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _parse_toml(text: str, source: str) -> Any:
-    """Parse a TOML file; raises `ConfigError`."""
+    """Return the content of a TOML file. Raises `ConfigError` if *text* is not valid TOML."""
     import tomllib
 
     try:
@@ -304,9 +330,9 @@ def _parse_toml(text: str, source: str) -> Any:
 
 
 def _mark_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object in which a key that occurs twice has the value `REPEATED`.
+    """Build a dict from the *pairs* of a JSON object. A key that occurs twice gets `REPEATED`.
 
-    Without this, `json` would silently keep the last value.
+    By default, `json` would silently keep the last value.
     """
     values: dict[str, Any] = {}
     for key, value in pairs:

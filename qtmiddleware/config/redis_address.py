@@ -1,4 +1,4 @@
-"""The address of a Redis server, and a client for it that never retries."""
+"""The address of a Redis server, and a client that connects to the server and never retries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RedisAddress:
     """The address of a Redis server.
 
     Raises `ConfigError` if the address cannot be used, or holds a user name or a password. The
-    error quotes nothing of it.
+    error message does not show the address.
 
     Attributes:
         url: the address for the client.
@@ -51,7 +51,7 @@ class RedisAddress:
                 f" {PASSWORD_VARIABLE}"
             )
         if not _is_complete(url_parts, port) or not all(
-            _is_option(url_parts.scheme, *option) for option in options
+            _is_valid_option(url_parts.scheme, *option) for option in options
         ):
             _raise_error("cache.redisUrl must be an address that qtmiddleware can use")
         self.url = url
@@ -62,10 +62,14 @@ class RedisAddress:
         self.where = url_parts.path if url_parts.scheme == "unix" else f"{host}:{port or 6379}"
 
     def client(self, timeout: float) -> Any:
-        """Return a client that is not connected yet.
+        """Return a client that is not connected yet and never retries.
 
-        It waits *timeout* seconds for each step, and retries none. Raises `MissingExtra` without
-        the package ``redis``, and `ConfigError`.
+        Args:
+            timeout: Seconds to wait for the connection, and for each reply.
+
+        Raises:
+            MissingExtra: If the package ``redis`` is not installed.
+            ConfigError: If the package ``redis`` rejects the address.
         """
         try:
             import redis
@@ -103,7 +107,10 @@ class RedisAddress:
 
 
 def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
-    """Return whether the address names a host, or a socket, and nothing else."""
+    """Return whether the address is complete: a host or the path of a socket, and no fragment.
+
+    The path of an address with a host may only be the number of a database.
+    """
     if url_parts.fragment:
         return False
     if url_parts.scheme == "unix":
@@ -115,8 +122,8 @@ def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
     )
 
 
-def _is_option(scheme: str, name: str, value: str) -> bool:
-    """Return whether the client accepts this option with this value."""
+def _is_valid_option(scheme: str, name: str, value: str) -> bool:
+    """Return whether the client accepts the option *name* with *value* in an address."""
     if name == "db":
         return re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
     # Some versions of the client check these options only when they connect.
@@ -125,14 +132,18 @@ def _is_option(scheme: str, name: str, value: str) -> bool:
 
 
 def _choose_tls_checks(options: dict[str, str]) -> dict[str, Any]:
-    """Return the certificate checks that the address does not set itself.
+    """Return the default certificate checks for an address with these *options*.
 
-    Before version 6.0, the client does not check host names by default.
+    Certificates are checked, and so are host names unless the address turns the checks off. Before
+    version 6.0, the client does not check host names by default.
     """
     is_checked = options.get("ssl_cert_reqs") != "none"
     return {"ssl_cert_reqs": "required", "ssl_check_hostname": is_checked}
 
 
 def _raise_error(problem: str) -> NoReturn:
-    """Raise `ConfigError` with examples, and without the address, which may hold a password."""
+    """Raise `ConfigError` with *problem* and examples of valid addresses.
+
+    The message does not show the address, because the address may hold a password.
+    """
     raise ConfigError(f"{problem}; examples: {ALLOWED}", path=PATH, allowed=ALLOWED) from None

@@ -1,9 +1,10 @@
-"""Every option of the core, with its default, limits and meaning; `kit_settings` has the kit's.
+"""All options of the core, with their defaults, limits and meanings.
 
-The groups are plain frozen dataclasses, so that the pipeline needs no validation library at run
-time. The limits are in each field's metadata; `qtmiddleware.config` reads them to check what users
-write, and to make the JSON schema. Keys are snake_case here and camelCase in files. Annotations are
-evaluated here, not kept as texts, because the keys are derived from them.
+The options of the kit are in `kit_settings`. The groups are plain frozen dataclasses, so the
+pipeline needs no validation library at run time. The limits are in the metadata of each field;
+`qtmiddleware.config` reads the limits to check the users' settings and to build the JSON schema.
+Keys are snake_case here and camelCase in files. The keys are derived from the annotations, so this
+module evaluates annotations at import.
 """
 
 from collections.abc import Mapping
@@ -201,7 +202,10 @@ class FusionSettings(SettingsGroup):
 
     @property
     def row(self) -> FusionRow:
-        """The method's row in the catalogue, or of an installed package; raises `ConfigError`."""
+        """The description of the fusion method, from the catalogue or an installed plugin.
+
+        Raises `ConfigError` if no installed plugin provides the method.
+        """
         row = FUSION_METHODS.get(self.method)
         if row is None:
             # Imported here, so that only users of such a method pay for it.
@@ -249,9 +253,9 @@ class LimitSettings(SettingsGroup):
 
     @property
     def model_seconds(self) -> float:
-        """Seconds that the language model may take.
+        """The seconds that the language model may take.
 
-        They end with the model's own timeout or with the query's deadline, whichever comes first.
+        The smaller of the model's timeout and the query's deadline.
         """
         return min(self.llm_timeout_ms, self.deadline_ms) / 1e3
 
@@ -540,9 +544,10 @@ class Settings(SettingsGroup):
 
     @property
     def transform(self) -> TransformRow:
-        """The transformation's row.
+        """The description of the transformation.
 
-        It is the catalogue's, one of `transforms`, or an installed package's. Raises `ConfigError`.
+        It comes from the catalogue, from `transforms` or from an installed plugin. Raises
+        `ConfigError` if none of them defines the transformation.
         """
         row = TRANSFORMS.get(self.transformation_type)
         if row is None:

@@ -1,8 +1,8 @@
-"""Turn questions into keywords by rules alone: no model, no network, microseconds per query.
+"""Turn questions into keywords by rules: no model, no network, microseconds per query.
 
-`prepare` and `preprocess` strip a question of the words that only make it a question.
-`protected_spans` returns the parts that a rewrite must not lose. The word lists are read from their
-files when the first query comes.
+`prepare` and `preprocess` remove question words and other stop words from a question.
+`protected_spans` returns the parts of a question that a rewrite must keep. The word lists are read
+from their files at the first query.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from qtmiddleware.preprocessing.lexicon import (
     load,
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
-from qtmiddleware.preprocessing.stripping import Stripped, fold_tokens, is_all_caps, strip_question
+from qtmiddleware.preprocessing.stripping import (
+    StripResult,
+    fold_tokens,
+    is_all_caps,
+    strip_question,
+)
 from qtmiddleware.preprocessing.text import dominant_script, fold
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
@@ -43,9 +48,9 @@ AUTO = "auto"
 """The value of ``language`` that detects the language."""
 
 PASSES = 4
-"""The most times the rules run over their own result.
+"""The maximum number of passes over the result of the rules.
 
-If the result still changes then, the query is left as it was.
+If the last pass still changes the result, the query is returned unchanged.
 """
 
 
@@ -55,7 +60,7 @@ class Prepared:
 
     Attributes:
         keywords: The keywords of the query.
-        language: The code of the word list that was used, ``""`` if none was.
+        language: The language code of the word list that was used, ``""`` if no list was used.
     """
 
     keywords: str
@@ -69,9 +74,9 @@ def prepare(
     keep_words: Collection[str] = (),
     extra_words: Collection[str] = (),
 ) -> Prepared:
-    """Return the keywords of *text*, and the language whose words were removed.
+    """Return the keywords of *text* and the language of the word list that was used.
 
-    The parameters and errors are those of `preprocess`. The language is ``""`` if no list was used.
+    The parameters and errors are the same as in `preprocess`.
     """
     _check_text(text)
     lists = _load_word_lists(
@@ -84,7 +89,7 @@ def prepare(
     # changes nothing, unless it opens with a name that would be taken for a question word.
     for _ in range(PASSES):
         keywords = result.keywords
-        if used and _is_settled(keywords, lists.known[used]):
+        if used and _is_final(keywords, lists.removable_words[used]):
             return Prepared(keywords, used)
         result, _used = (
             (result, used) if result.opens_with_name else _run_pass(keywords, code or used, lists)
@@ -101,11 +106,11 @@ def preprocess(
     keep_words: Collection[str] = (),
     extra_words: Collection[str] = (),
 ) -> str:
-    """Return the keywords of *text*: the question without the words that only make it a question.
+    """Return the keywords of *text*: the question without question words and other stop words.
 
-    A text comes back unchanged if it is blank, if it is in a script without a word list, or if it
-    has only removable words. Preparing keywords again in their language changes nothing, unless
-    they begin with a name that is also a question word (Can Yaman).
+    A text is returned unchanged if it is blank, if its script has no word list, or if all of its
+    words would be removed. A second call with the result, in the same language, changes nothing,
+    unless the result begins with a name that is also a question word (Can Yaman).
 
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
@@ -114,17 +119,18 @@ def preprocess(
         text: The question.
         language: A code such as ``en``, optionally with a region (``pt_BR``), or ``auto``.
         keep_words: Words or phrases that are never removed.
-        extra_words: Words that are removed too.
+        extra_words: More words to remove.
 
     Raises:
         InvalidQuery: *text* is not a string.
-        ConfigError: The language is unknown, or the words are not a list of words.
+        ConfigError: The language is unknown, or *keep_words* or *extra_words* is not a list of
+            words.
     """
     return prepare(text, language=language, keep_words=keep_words, extra_words=extra_words).keywords
 
 
 def detect_language(text: str) -> str:
-    """Return the code of the language of *text*, ``""`` if it is unclear or has no word list.
+    """Return the language code of *text*, ``""`` if the language is unclear or has no word list.
 
     Raises:
         InvalidQuery: *text* is not a string.
@@ -134,16 +140,16 @@ def detect_language(text: str) -> str:
         return ""
     lists = _load_word_lists()
     tokens = tokenise(text)
-    return lists.guess(text, fold_tokens(tokens, is_all_caps(tokens, lists.small)))
+    return lists.guess(text, fold_tokens(tokens, is_all_caps(tokens, lists.stop_words)))
 
 
 def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
-    """Return the parts of *text* that a rewrite must not lose, from left to right without overlaps.
+    """Return the parts of *text* that a rewrite must keep, from left to right without overlaps.
 
-    They are codes, numbers with their units, quoted phrases (without the marks), negations,
-    addresses and names. Names are recognised by their capitals, so a query entirely in lower case
-    or in capitals has none. In German, where every noun has a capital, only acronyms and names of
-    several words count.
+    These parts are codes, numbers with their units, quoted phrases (without the quotation marks),
+    negations, addresses and names. Names are recognised by their capitals, so no names are found in
+    a query that is all lower case or all capitals. In German, every noun has a capital, so only
+    acronyms and names of several words are found.
 
     Raises:
         InvalidQuery: *text* is not a string.
@@ -153,7 +159,7 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     lists = _load_word_lists()
     code = _check_language(language)
     tokens = tokenise(text)
-    all_caps = is_all_caps(tokens, lists.small)
+    all_caps = is_all_caps(tokens, lists.stop_words)
     used = (code or lists.guess(text, fold_tokens(tokens, all_caps))) if _is_latin(text) else ""
     return find_spans(text, tokens, lists.lexicons[used or DEFAULT], all_caps)
 
@@ -163,23 +169,25 @@ class _WordLists:
     """All word lists, ready for use.
 
     Attributes:
-        lexicons: The lists by language; ``""`` is an empty list.
-        known: The words that a rule may remove, by language.
-        markers: The words by which a language is detected.
-        small: The stop words of all languages, without those that are acronyms in capitals.
-        is_extended: Whether the user has words of their own to remove.
+        lexicons: The word list of each language code. The list for ``""`` has no words except the
+            user's.
+        removable_words: The words that a rule may remove, by language code.
+        markers: The words from which a language is detected.
+        stop_words: The stop words of all languages, except words that are acronyms if they are
+            written in capitals.
+        is_extended: Whether the user has set additional words to remove.
     """
 
     lexicons: dict[str, Lexicon]
-    known: dict[str, frozenset[str]]
+    removable_words: dict[str, frozenset[str]]
     markers: Markers
-    small: frozenset[str]
+    stop_words: frozenset[str]
     is_extended: bool
 
     def guess(self, text: str, keys: Sequence[str]) -> str:
-        """Return the language of *text*, ``""`` if it is unclear.
+        """Return the language code of *text*, ``""`` if the language is unclear.
 
-        *keys* are its folded words. Marks that only one language has count as words.
+        *keys* are the folded words of *text*. The marks "¿" and "¡" count as words.
         """
         return guess_language(
             [*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text
@@ -190,9 +198,9 @@ class _WordLists:
 def _load_word_lists(
     keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()
 ) -> _WordLists:
-    """Return the word lists, adjusted to the words that a user wants kept and removed.
+    """Return the word lists, adjusted to the words that a user wants to keep and to remove.
 
-    The lists for the last 16 choices of words are remembered.
+    The results of the last 16 combinations of arguments are cached.
     """
     lexicons = [load(code) for code in LANGUAGES]
     adjusted = [Lexicon(""), *lexicons]
@@ -200,48 +208,57 @@ def _load_word_lists(
         adjusted = [adjust_lexicon(lexicon, keep_words, extra_words) for lexicon in adjusted]
     return _WordLists(
         lexicons={lexicon.language: lexicon for lexicon in adjusted},
-        known={lexicon.language: lexicon.collect_words() for lexicon in adjusted},
+        removable_words={
+            lexicon.language: lexicon.collect_removable_words() for lexicon in adjusted
+        },
         markers=collect_markers(lexicons),
-        small=frozenset(word for lexicon in lexicons for word in lexicon.stop - lexicon.acronyms),
+        stop_words=frozenset(
+            word for lexicon in lexicons for word in lexicon.stop - lexicon.acronyms
+        ),
         is_extended=bool(extra_words),
     )
 
 
-def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
-    """Return the result of one pass of the rules, never empty, and the language that was used."""
+def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[StripResult, str]:
+    """Apply the rules once.
+
+    Returns:
+        The keywords; the whole *text* if no keyword is left.
+        The code of the language that was used, ``""`` if no word list was used.
+    """
     if not (_is_latin(text) or lists.is_extended):
-        return Stripped(text, opens_with_name=False), ""
+        return StripResult(text, opens_with_name=False), ""
     tokens = tokenise(text)
-    keys = fold_tokens(tokens, is_all_caps(tokens, lists.small))
+    keys = fold_tokens(tokens, is_all_caps(tokens, lists.stop_words))
     used = code or lists.guess(text, keys)
     result = strip_question(text, tokens, keys, lists.lexicons[used])
-    return result if result.keywords else Stripped(text, opens_with_name=False), used
+    return result if result.keywords else StripResult(text, opens_with_name=False), used
 
 
-def _is_settled(keywords: str, known_words: Set[str]) -> bool:
-    """Return whether no rule can change *keywords*.
+def _is_final(keywords: str, removable_words: Set[str]) -> bool:
+    """Return whether another pass of the rules cannot change *keywords*.
 
-    They are then words and numbers in lower case, and none of them is among the *known_words* of a
-    rule.
+    This is certain if *keywords* has only words and numbers in lower case, and none of them is in
+    *removable_words*.
     """
     words = keywords.split(" ")
     return (
         all(map(str.isalnum, words))
-        and known_words.isdisjoint(words)
+        and removable_words.isdisjoint(words)
         and fold(keywords) == keywords
     )
 
 
 def _is_latin(text: str) -> bool:
-    """Return whether word lists apply to *text*: its script is Latin, or it has no letters."""
+    """Return whether *text* is mostly in Latin script or has no letters, so word lists apply."""
     return dominant_script(text) in ("latin", "")
 
 
 def _check_language(language: str) -> str:
-    """Return the code of *language* without its region, ``""`` for ``auto``.
+    """Return the language code *language* without its region, ``""`` for ``auto``.
 
     Raises:
-        ConfigError: There is no word list for the language.
+        ConfigError: No word list exists for the language.
     """
     code = str(language).replace("_", "-").partition("-")[0].casefold()
     if code == AUTO:

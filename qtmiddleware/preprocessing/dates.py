@@ -1,8 +1,7 @@
-"""Read the dates and versions in a question: ranges, and whether it asks for the newest.
+"""Find the dates and versions in a question, and whether the question asks for the newest.
 
-The words are those of ``dates`` in the word lists. Relative words ("last year") need to know the
-day on which the question is asked, and mean nothing without it. Nothing here removes a word of the
-question.
+The date words are under ``dates`` in the word lists. Relative words ("last year") are understood
+only if today's date is known. This module does not change the question.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from qtmiddleware.preprocessing.text import fold_accents
 Version = tuple[int, ...]
 """The numbers of a version: 4.2 is ``(4, 2)``."""
 Today = Callable[[], "date | None"]
-"""A function that returns today's date, or ``None`` if no clock can tell."""
+"""A function that returns today's date, or ``None`` if the date is unknown."""
 
 MOST_TOKENS: Final = 400
-"""The most words of a question that are read, from its beginning."""
+"""The maximum number of words that are read, from the start of a question."""
 MOST_YEARS: Final = 5
-"""The most years of a range that become keywords, the latest ones."""
+"""The maximum number of years of a range that become keywords. The latest years are used."""
 _FARTHEST: Final = 500
-"""How many days, weeks, months, quarters or years from today a word may refer to at most."""
+"""The maximum distance of a relative date from today, in days, weeks, months, quarters or years."""
 _MOST_BETWEEN: Final = 3
-"""The most small words between a comparison and its date: since the year 2020."""
+"""The maximum number of words between a comparison and its date: 2 in "since the year 2020"."""
 _BEHIND_DENIAL: Final = 2
-"""How many words behind a negation are denied."""
+"""The number of words after a negation that count as denied."""
 
 _compile_pattern: Final = cache(re.compile)
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
@@ -47,16 +46,19 @@ _DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 
 
 def _match_whole(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the match of *pattern* with all of *text*.
+    """Match *pattern* with all of *text*; return ``None`` if it does not match.
 
-    No pattern here matches letters alone. Most questions are letters alone, so that no pattern
-    needs to be compiled for them.
+    A *text* of letters only never matches: each pattern of this module needs a digit. Most
+    questions have only words, so this check saves compiling the patterns.
     """
     return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
 
 
 def _match_start(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the match of *pattern* with the start of *text*, never for letters alone."""
+    """Match *pattern* at the start of *text*; return ``None`` if it does not match.
+
+    As in `_match_whole`, a *text* of letters only never matches.
+    """
     return None if text.isalpha() else _compile_pattern(pattern).match(text)
 
 
@@ -67,7 +69,7 @@ class Period(NamedTuple):
         first: The first day, ``None`` if the range has no beginning.
         last: The last day, ``None`` if the range has no end.
         is_relative: Whether the days depend on today's date.
-        words: The words that a text may use for the days of a relative period.
+        words: The words that a passage may use for a relative period, such as the year.
     """
 
     first: date | None
@@ -87,14 +89,14 @@ class Period(NamedTuple):
 class VersionRange(NamedTuple):
     """A range of versions.
 
-    A single version is a range of itself. It contains every version that continues it after a dot:
-    4.2 contains 4.2.1.
+    For a single version, *low* and *high* are equal. The range 4.2 also contains the more exact
+    versions, such as 4.2.1.
 
     Attributes:
-        low: The lowest version, ``None`` if there is no lowest.
-        high: The highest version, ``None`` if there is no highest.
-        takes_low: Whether *low* belongs to the range.
-        takes_high: Whether *high* belongs to the range.
+        low: The lowest version, ``None`` if the range has no lower limit.
+        high: The highest version, ``None`` if the range has no upper limit.
+        takes_low: Whether the range includes *low*.
+        takes_high: Whether the range includes *high*.
     """
 
     low: Version | None
@@ -105,18 +107,18 @@ class VersionRange(NamedTuple):
     def __contains__(self, version: object) -> bool:
         if not isinstance(version, tuple):
             return False
-        return self._is_above(version) and self._is_below(version)
+        return self._meets_low(version) and self._meets_high(version)
 
-    def _is_above(self, version: Version) -> bool:
-        """Return whether *version* is not below the range."""
+    def _meets_low(self, version: Version) -> bool:
+        """Return whether *version* is within the lower limit of the range."""
         low = self.low
         if low is None:
             return True
         is_part = version[: len(low)] == low
         return self.takes_low if is_part else version > low
 
-    def _is_below(self, version: Version) -> bool:
-        """Return whether *version* is not above the range."""
+    def _meets_high(self, version: Version) -> bool:
+        """Return whether *version* is within the upper limit of the range."""
         high = self.high
         if high is None:
             return True
@@ -136,13 +138,13 @@ class Times:
     """The dates and versions that a question names.
 
     Attributes:
-        periods: The periods that it names.
-        versions: The versions that it names.
-        newest: Whether it asks for the newest.
-        needs_today: Whether one of its words depends on today's date.
-        tokens: Its folded words. A code or a number is one token.
-        relative_tokens: The tokens of relative periods.
-        denied: The tokens directly behind a negation, as "in Germany" in "not in Germany".
+        periods: The periods that the question names.
+        versions: The versions that the question names.
+        newest: Whether the question asks for the newest document or version.
+        needs_today: Whether a word of the question depends on today's date.
+        tokens: The folded words of the question. A code or a number is one token.
+        relative_tokens: The tokens of relative periods, such as "last" and "year".
+        denied: The two tokens after each negation: "in" and "germany" for "not in Germany".
     """
 
     periods: list[Period] = field(default_factory=list)
@@ -155,30 +157,31 @@ class Times:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words for the relative periods, each once."""
+        """The words that passages may use for the relative periods, without duplicates."""
         return tuple(dict.fromkeys(word for period in self.periods for word in period.words))
 
 
 _Phrases = Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]
-"""Phrases by their first word: the words of each, the longest first, and its meaning."""
+"""Phrases by their first word, the longest first. A phrase is its words and its meaning."""
 
 
 class _DateWords(NamedTuple):
-    """The words of one language that say something of dates.
+    """The date words of one language.
 
     Attributes:
-        units: The unit that a word means: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
-        steps: The direction that a word means: -1 for last, 0 for this, 1 for next.
-        numbers: The number that a word means.
-        months: The month that a word means, from 1 to 12.
-        month_names: The usual name of each month.
+        units: Maps a word to its unit: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
+        steps: Maps a word to its direction: -1 for "last", 0 for "this", 1 for "next".
+        numbers: Maps a number word to its number.
+        months: Maps the name of a month to its number, from 1 to 12.
+        month_names: The usual name of each month, from January to December.
         days: Phrases such as "yesterday", with their distance from today in days.
-        comparisons: Phrases that open a range: ``since``, ``before``, ``after`` or ``until``.
-        ago: Phrases behind a number and unit (``ago``) or before them (``before_ago``).
-        newest: Phrases that ask for the newest.
-        within: Words that a month follows: in May.
-        between: Words that may stand between a comparison and its date.
-        starts: The words with which an expression of time may begin, apart from numbers.
+        comparisons: Phrases that mean ``since``, ``before``, ``after`` or ``until``.
+        ago: Phrases that mean "ago". They follow a number and a unit (``ago``) or precede them
+            (``before_ago``).
+        newest: Phrases that ask for the newest document or version.
+        within: Words that may precede a month, such as "in".
+        between: Words that may be between a comparison and its date, such as "the" and "year".
+        starts: The first words of all date expressions, except numbers in digits.
     """
 
     units: Mapping[str, str]
@@ -196,7 +199,7 @@ class _DateWords(NamedTuple):
 
 
 def split_tokens(text: str) -> list[str]:
-    """Return the folded words of *text*.
+    """Return the first `MOST_TOKENS` words of *text*, folded.
 
     A code, a version or a date is one word: zp-410, 4.2, 2025-03-01.
     """
@@ -208,8 +211,8 @@ def read_times(text: str, language: str, today: Today) -> Times:
 
     Args:
         text: The question.
-        language: The code of its language. An unknown one is read as English.
-        today: Returns today's date. It is called only if a word depends on the date.
+        language: The language code of *text*. English is used for an unknown code.
+        today: Returns today's date. It is called only if a word depends on today's date.
     """
     tokens, list_language = split_tokens(text), language if language in LANGUAGES else DEFAULT
     times = _TimeReader(tokens, _load_words(list_language), today).read()
@@ -225,9 +228,9 @@ def read_times(text: str, language: str, today: Today) -> Times:
 
 
 def read_version(text: str) -> Version | None:
-    """Return the numbers of a version such as ``4.2``, ``v3.10`` or ``2.0-rc1``.
+    """Return the numbers of a version: ``(4, 2)`` for ``4.2``, ``v4.2`` or ``4.2-rc1``.
 
-    The result is ``None`` for anything else.
+    Return ``None`` if *text* is not a version.
     """
     match = _match_start(_VERSION, text.strip().lower())
     if match is None or (
@@ -238,9 +241,9 @@ def read_version(text: str) -> Version | None:
 
 
 def read_period(text: str) -> Period | None:
-    """Return the days of a date, month, quarter or year that is written as in data.
+    """Return the days of a date, month, quarter or year in a numeric format.
 
-    The result is ``None`` for anything else.
+    Examples are 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 and 2024. Return ``None`` for other texts.
     """
     text = text.strip().lower()
     if (match := _match_start(_ISO, text)) and (
@@ -261,12 +264,15 @@ def read_period(text: str) -> Period | None:
 
 
 def _write_version(version: Version | None) -> str:
-    """Return *version* with dots between its numbers."""
+    """Return *version* as text, with dots between its numbers."""
     return ".".join(map(str, version or ()))
 
 
 def _build_period(year: int, month: int, day: int | None) -> Period | None:
-    """Return the days of a date, or of a month without *day*; ``None`` if it does not exist."""
+    """Return the period of one day, or of the whole month if *day* is ``None``.
+
+    Return ``None`` if the date does not exist.
+    """
     try:
         if day is not None:
             return Period(date(year, month, day), date(year, month, day))
@@ -276,24 +282,24 @@ def _build_period(year: int, month: int, day: int | None) -> Period | None:
 
 
 def _span_years(first_year: int, last_year: int) -> Period:
-    """Return the days of all years from *first_year* to *last_year*."""
+    """Return the period from the first day of *first_year* to the last day of *last_year*."""
     return Period(date(first_year, 1, 1), date(last_year, 12, 31))
 
 
 def _span_months(year: int, month: int, count: int) -> Period:
-    """Return the days of *count* months of *year*, from *month* on."""
+    """Return the period of *count* months that begins with *month* of *year*."""
     last = month + count - 1
     return Period(date(year, month, 1), date(year, last, monthrange(year, last)[1]))
 
 
 @cache
 def _load_words(language: str) -> _DateWords:
-    """Return the date words of *language*; they are read once."""
+    """Return the date words of *language*. The result is cached."""
     data: Mapping[str, Any] = load(language).dates
     steps = {
         word: step
         for step, name in ((-1, "last"), (0, "this"), (1, "next"))
-        for word in _fold_list(data, name)
+        for word in _read_folded_words(data, name)
     }
     names = [_fold_all(name.split("|")) for name in data.get("months", ())]
     numbers = [name.split("|") for name in data.get("numbers", ())]
@@ -326,13 +332,13 @@ def _load_words(language: str) -> _DateWords:
         ago=ago,
         newest=newest,
         starts=frozenset().union(units, steps, counts, months, days, comparisons, ago, newest),
-        within=frozenset(_fold_list(data, "within")),
-        between=frozenset(_fold_list(data, "between")),
+        within=frozenset(_read_folded_words(data, "within")),
+        between=frozenset(_read_folded_words(data, "between")),
     )
 
 
-def _fold_list(data: Mapping[str, Any], name: str) -> list[str]:
-    """Return the words under the key *name* of *data*, folded."""
+def _read_folded_words(data: Mapping[str, Any], name: str) -> list[str]:
+    """Return the list of words at the key *name* of *data*, folded; empty if there is no key."""
     return _fold_all(data.get(name, ()))
 
 
@@ -342,7 +348,10 @@ def _fold_all(words: Sequence[str]) -> list[str]:
 
 
 def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
-    """Return *phrases*, each with its meaning, by their first word, the longest first."""
+    """Index pairs of a phrase and its meaning by the first word of the phrase.
+
+    Phrases with the same first word are sorted, the longest first.
+    """
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for phrase, meaning in phrases:
         words = tuple(split_tokens(phrase))
@@ -354,9 +363,9 @@ def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
 
 
 class _TimeReader:
-    """Reads the tokens of one question from left to right.
+    """Finds the dates and versions in the tokens of one question, from left to right.
 
-    Each token is read only once: tokens of a date are not read as a version.
+    No token is used twice: the tokens of a date are not read as a version.
     """
 
     def __init__(self, tokens: Sequence[str], words: _DateWords, today: Today) -> None:
@@ -372,11 +381,16 @@ class _TimeReader:
             if token.isalpha() and token not in starts:
                 position += 1
                 continue
-            position += self._read_compared(position) or self._read_newest(position) or 1
+            position += self._read_with_comparison(position) or self._read_newest(position) or 1
         return self._times
 
     def _match_phrase(self, phrases: _Phrases, position: int) -> tuple[int, str]:
-        """Return how many tokens from *position* on are one of *phrases*, and its meaning."""
+        """Find the longest of *phrases* that begins at *position*.
+
+        Returns:
+            The number of its tokens, 0 if no phrase begins there.
+            The meaning of the phrase, ``""`` if no phrase begins there.
+        """
         for words, meaning in (
             phrases.get(self._tokens[position], ()) if position < len(self._tokens) else ()
         ):
@@ -385,15 +399,15 @@ class _TimeReader:
         return 0, ""
 
     def _read_newest(self, position: int) -> int:
-        """Read words that ask for the newest; return how many tokens they are."""
+        """Read a phrase that asks for the newest; return how many tokens it has, 0 if none."""
         size, _ = self._match_phrase(self._words.newest, position)
         self._times.newest = self._times.newest or bool(size)
         return size
 
-    def _read_compared(self, position: int) -> int:
-        """Read a period or version, with or without a comparison before it ("since").
+    def _read_with_comparison(self, position: int) -> int:
+        """Record a period or version at *position*, after an optional comparison such as "since".
 
-        Return how many tokens it takes, 0 if there is none at *position*.
+        Return how many tokens were read, 0 if there is no period or version.
         """
         size, comparison = self._match_phrase(self._words.comparisons, position)
         if size:
@@ -406,12 +420,16 @@ class _TimeReader:
             ):
                 between += 1
             for start in (position + size, between):
-                if read := self._read_object(start, comparison):
+                if read := self._read_period_or_version(start, comparison):
                     return start + read - position
-        return self._read_object(position, "")
+        return self._read_period_or_version(position, "")
 
-    def _read_object(self, position: int, comparison: str) -> int:
-        """Read a period or version behind *comparison*; return how many tokens it takes."""
+    def _read_period_or_version(self, position: int, comparison: str) -> int:
+        """Record the period or version at *position*, changed by the *comparison* before it.
+
+        Return how many tokens were read, 0 if there is no period or version. Without a
+        comparison, *comparison* is ``""``.
+        """
         if position >= len(self._tokens):
             return 0
         period, size = self._read_period(position, is_compared=bool(comparison))
@@ -440,9 +458,9 @@ class _TimeReader:
         return 1
 
     def _apply_comparison(self, period: Period, comparison: str) -> Period:
-        """Return the range that *comparison* makes of *period*.
+        """Return *period* changed by *comparison*: "since 2020" begins in 2020 and has no end.
 
-        "Since 2020" has all days from the first one of 2020 on.
+        Return *period* unchanged if *comparison* is ``""``.
         """
         first, last = period.first, period.last
         if not comparison or first is None or last is None:
@@ -465,12 +483,14 @@ class _TimeReader:
     # --- one period ---
 
     def _read_period(self, position: int, *, is_compared: bool) -> tuple[Period | None, int]:
-        """Return the period that begins at *position*, and how many tokens it takes.
+        """Read the period that begins at *position*.
 
-        The period is ``None`` if there is one but its days cannot be told.
+        Returns:
+            The period; ``None`` if there is no period, or if its days are unknown.
+            The number of tokens; 0 only if there is no period.
         """
         token = self._tokens[position]
-        named, size = self._read_named(position, is_compared=is_compared)
+        named, size = self._read_month_or_quarter(position, is_compared=is_compared)
         if size:
             return named, size
         if size := self._match_phrase(self._words.days, position)[0]:
@@ -478,15 +498,21 @@ class _TimeReader:
             return self._build_relative_period("day", step, step), size
         return (
             self._read_ago(position)
-            or self._read_step(position)
+            or self._read_last_or_next(position)
             or (read_period(token), int(read_period(token) is not None))
         )
 
-    def _read_named(self, position: int, *, is_compared: bool) -> tuple[Period | None, int]:
-        """Return the month or quarter that is named at *position*, and how many tokens it takes.
+    def _read_month_or_quarter(
+        self, position: int, *, is_compared: bool
+    ) -> tuple[Period | None, int]:
+        """Read the day, month or quarter at *position*: "March 2024", "Q1 2024" or "in May".
 
-        A month without a year is the latest one up to today. It must stand behind a comparison or a
-        word that a month follows.
+        A month without a year must follow a comparison or a word such as "in" or "last". It means
+        the latest such month up to today.
+
+        Returns:
+            The period; ``None`` if there is no period, or if its days are unknown.
+            The number of tokens; 0 only if there is no period.
         """
         tokens, words = self._tokens, self._words
         following = tokens[position + 1] if position + 1 < len(tokens) else ""
@@ -542,7 +568,11 @@ class _TimeReader:
         ), start + 1 - position
 
     def _read_ago(self, position: int) -> tuple[Period | None, int] | None:
-        """Return the period of "three years ago", "vor drei Jahren" or "il y a trois ans"."""
+        """Read a period such as "three years ago", "vor drei Jahren" or "il y a trois ans".
+
+        Return the period and its number of tokens, or ``None`` if there is no such phrase. The
+        period is ``None`` if its days are unknown.
+        """
         size, meaning = self._match_phrase(self._words.ago, position)
         start = position + size if meaning == "before_ago" else position
         if start + 1 >= len(self._tokens):
@@ -559,10 +589,13 @@ class _TimeReader:
             else None
         )
 
-    def _read_step(self, position: int) -> tuple[Period | None, int] | None:
-        """Return the period of "last year", "this quarter" or "the last three months".
+    def _read_last_or_next(self, position: int) -> tuple[Period | None, int] | None:
+        """Read a period such as "last year", "this quarter" or "the last three months".
 
         In some languages the unit comes first: l'année dernière.
+
+        Return the period and its number of tokens, or ``None`` if there is no such phrase. The
+        period is ``None`` if its days are unknown.
         """
         tokens, words = self._tokens, self._words
         if position + 1 >= len(tokens):
@@ -584,36 +617,40 @@ class _TimeReader:
         )
 
     def _read_number(self, position: int) -> int | None:
-        """Return the number at *position*, in digits or as a word, ``None`` if there is none."""
+        """Return the number at *position*, in digits or as a word; ``None`` for other tokens."""
         token = self._tokens[position]
         if token.isascii() and token.isdigit() and len(token) <= 3:
             return int(token)
         return self._words.numbers.get(token)
 
     def _find_today(self) -> date | None:
-        """Return today's date; it is asked for only once."""
+        """Return today's date, ``None`` if it is unknown. The clock is read only once."""
         if not self._times.needs_today:
             self._times.needs_today = True
             self._today = self._ask_today()
         return self._today
 
     def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
-        """Return the days from *first_step* to *last_step* units away from today.
+        """Return the period from *first_step* to *last_step* units away from today.
 
-        The result is ``None`` if there is no clock or the days are beyond the calendar.
+        The last three months are the steps -3 to 0 with the unit ``month``. Return ``None`` if
+        today's date is unknown or the days are beyond the calendar.
         """
         today = self._find_today()
         if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
             return None
         try:
-            begin, _ = find_unit(today, unit, first_step)
-            _, end = find_unit(today, unit, last_step)
+            begin, _ = find_unit_days(today, unit, first_step)
+            _, end = find_unit_days(today, unit, last_step)
         except (ValueError, OverflowError):
             return None
         return Period(begin, end, is_relative=True, words=self._name_period(unit, begin, end))
 
     def _name_period(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
-        """Return the words that a text may use for the days from *begin* to *end*."""
+        """Return the words that a passage may use for the days from *begin* to *end*.
+
+        Examples are the year, "Q1" or the name of the month.
+        """
         if unit == "year":
             return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))
         if unit == "quarter":
@@ -627,12 +664,17 @@ class _TimeReader:
         return (str(begin),) if begin == end else ()
 
 
-def find_unit(today: date, unit: str, step: int) -> tuple[date, date]:
-    """Return the first and the last day of the *unit* that is *step* units away from today's.
+def find_unit_days(today: date, unit: str, step: int) -> tuple[date, date]:
+    """Return the first and last day of a day, week, month, quarter or year near *today*.
+
+    Args:
+        today: Today's date.
+        unit: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
+        step: The distance in units: -1 for the last one, 0 for the current one, 1 for the next.
 
     Raises:
-        ValueError: The unit is beyond the calendar.
-        OverflowError: The unit is beyond the calendar.
+        ValueError: The days are beyond the calendar.
+        OverflowError: The days are beyond the calendar.
     """
     if unit == "day":
         day = today + timedelta(days=step)

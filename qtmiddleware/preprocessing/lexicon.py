@@ -1,6 +1,6 @@
-"""Read the word lists, adjust them to a user's words, and detect a language by them.
+"""Read the word lists, adjust the lists to a user's words, and detect languages.
 
-A language is one JSON file in `lexicons`. README.md there describes its keys.
+Each language has one JSON file in `lexicons`; README.md in this folder describes the keys.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold
 
 Phrase = tuple[tuple[frozenset[str], bool], ...]
-"""A phrase, place by place: the allowed words, and whether the place may be left out."""
+"""The places of a phrase: for each place, the allowed words and whether the place is optional."""
 
 Phrases = Mapping[str, tuple[Phrase, ...]]
-"""Phrases by each word that they may begin with."""
+"""Phrases by every word that they may begin with."""
 
 STRONG, WEAK = 2, 1
-"""How much a strong and a weak word count for their language."""
+"""The weights of a strong word and a weak word in the detection of a language."""
 
 DEFAULT = "en"
-"""The language for which one weak word is enough.
+"""The default language: a single weak word is enough to detect it.
 
-This holds for a query of plain ASCII in which no other language shows itself.
+This applies to ASCII queries without a word that belongs only to another language.
 """
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Lexicon:
-    """The word list of one language, every word folded.
+    """The word list of one language. All words are folded.
 
-    README.md in `lexicons` describes its parts. These have other names or come from elsewhere:
+    README.md in `lexicons` describes the attributes that are named like the keys of a file. The
+    other attributes are:
 
     Attributes:
-        language: The code of the language, ``""`` for an empty list.
+        language: The language code, ``""`` for an empty list.
         stop: The stop words of all classes.
-        verbs: The auxiliaries and modals among the stop words.
-        kept: The phrases that stay as they are written.
-        removed: The phrases that only ask.
-        extra: The words that the user wants removed, whatever their capitals.
-        removable: The stop words that do not deny.
+        verbs: The stop words that are auxiliary or modal verbs.
+        kept: The phrases that are not changed.
+        removed: The phrases that are removed, because they only ask.
+        extra: The words that the user wants to remove, with or without capitals.
+        removable: The stop words, except negations.
     """
 
     language: str
@@ -90,22 +91,19 @@ class Lexicon:
     def __post_init__(self) -> None:
         object.__setattr__(self, "removable", self.stop - self.negations - {""})
 
-    def collect_words(self) -> frozenset[str]:
-        """Return every word that may be removed in lower case.
-
-        That may be by itself or as the first word of a phrase.
-        """
+    def collect_removable_words(self) -> frozenset[str]:
+        """Return all words that a rule may remove, alone or as the first word of a phrase."""
         return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Markers:
-    """The words by which a language is detected.
+    """The words from which the language of a question is detected.
 
     Attributes:
-        weights: For each word its languages, each with the weight of the word.
-        starters: The first words that are enough on their own, with their language.
-        openers: The words that count more if they come first, with their language.
+        weights: For each word, its languages and the weight of the word for each of them.
+        starters: Words that decide the language if a question begins with them, with the language.
+        openers: Words that get more weight if a question begins with them, with the language.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
@@ -127,20 +125,20 @@ _PATTERN_KEYS = (
     "abbreviations",
     "endings",
 )
-"""The keys of a file that hold patterns and other texts, which stay as they are written."""
+"""The keys of a file that hold patterns and other texts, which are not folded."""
 
 
 @cache
 def load(language: str) -> Lexicon:
-    """Return the word list of *language*; its file is read only once."""
+    """Return the word list of *language*. The file is read only once."""
     return _read_lexicon(language, _read_file(language))
 
 
 @cache
 def load_all() -> tuple[Lexicon, ...]:
-    """Return every word list, including the short ones of languages that are not detected.
+    """Return all word lists, including the short lists of languages that are not detected.
 
-    The short lists say only how a language denies, refuses and announces.
+    A short list has only negations, refusals and the preambles of replies.
     """
     others = (_read_lexicon(code, data) for code, data in _read_file("others").items())
     return (*map(load, LANGUAGES), *others)
@@ -155,7 +153,10 @@ def _read_file(name: str) -> dict[str, Any]:
 
 
 def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
-    """Return the word list that *data* holds; every key may be missing."""
+    """Build the word list of *language* from *data*, the content of a JSON file.
+
+    Every key is optional.
+    """
     classes: dict[str, list[str]] = data.get("stop_words", {})
     hints: dict[str, list[str]] = data.get("hints", {})
     words: dict[str, Any] = {name: _fold_words(data.get(name, ())) for name in _WORD_KEYS}
@@ -180,30 +181,37 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     )
 
 
-def adjust_lexicon(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lexicon:
-    """Return *lexicon* with the words *extra* removed too, and the words *keep* never removed.
+def adjust_lexicon(
+    lexicon: Lexicon, keep_words: frozenset[str], extra_words: frozenset[str]
+) -> Lexicon:
+    """Return a copy of *lexicon* that never removes *keep_words* and also removes *extra_words*.
 
-    A word in both is kept. Both are folded. *keep* may hold phrases.
+    A word in both sets is kept.
+
+    Args:
+        lexicon: The word list.
+        keep_words: Folded words and phrases.
+        extra_words: Folded words.
 
     Raises:
-        ConfigError: *extra* holds a phrase.
+        ConfigError: *extra_words* contains a phrase.
     """
-    if any(" " in word for word in extra):
+    if any(" " in word for word in extra_words):
         raise ConfigError(
             "preprocess.extraWords must hold single words; write a phrase as several words",
             path="preprocess.extraWords",
         )
-    singles = {word for word in keep if " " not in word}
+    singles = {word for word in keep_words if " " not in word}
     kept = dict(lexicon.kept)
-    for first_word, phrases in compile_phrases(word for word in keep if " " in word).items():
+    for first_word, phrases in compile_phrases(word for word in keep_words if " " in word).items():
         kept[first_word] = kept.get(first_word, ()) + phrases
     return replace(
         lexicon,
-        stop=(lexicon.stop | extra) - singles,
+        stop=(lexicon.stop | extra_words) - singles,
         # A word that the user wants removed is removed even if it is a negation.
-        negations=(lexicon.negations | singles) - (extra - singles),
+        negations=(lexicon.negations | singles) - (extra_words - singles),
         # Such a word is removed even if its capitals make it look like a name or an acronym.
-        extra=extra - singles,
+        extra=extra_words - singles,
         closings=lexicon.closings - singles,
         kept=kept,
         lead_ins=_drop_words(lexicon.lead_ins, singles),
@@ -213,19 +221,19 @@ def adjust_lexicon(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]
 
 
 def _fold_words(words: Iterable[str]) -> frozenset[str]:
-    """Return *words*, folded.
+    """Return the set of *words*, folded.
 
-    There are thousands of them, so they are folded in one call.
+    Thousands of words are folded, so all are folded in a single call.
     """
     return frozenset(filter(None, fold("\n".join(words)).split("\n")))
 
 
 def check_words(words: Collection[str], key: str) -> frozenset[str]:
-    """Return the user's *words*, folded and with single spaces.
+    """Return a user's *words*, folded and with single spaces.
 
     Raises:
-        ConfigError: *words* is a plain string or has an entry that is not text. The error names
-            *key*.
+        ConfigError: *words* is a single string, or an entry is not a string. The message names
+            the setting *key*.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(
@@ -235,10 +243,10 @@ def check_words(words: Collection[str], key: str) -> frozenset[str]:
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
-    """Return phrases by each word that they may begin with.
+    """Compile *patterns*, and return the phrases by every word that they may begin with.
 
-    A pattern looks like ``can|could you [please] tell me``. Its place ``a|b`` takes one of these
-    words, ``[a|b]`` one or none.
+    A pattern is a text such as ``can|could you [please] tell me``. The alternatives ``a|b`` match
+    one of these words. The optional alternatives ``[a|b]`` match one word or none.
     """
     table: dict[str, tuple[Phrase, ...]] = {}
     for phrase in map(_compile_phrase, patterns):
@@ -251,7 +259,7 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
 
 
 def _compile_phrase(pattern: str) -> Phrase:
-    """Return one pattern as a phrase, place by place."""
+    """Compile one pattern; `compile_phrases` describes patterns."""
     places = []
     for place in fold(pattern).split():
         optional = place.startswith("[") and place.endswith("]")
@@ -262,7 +270,7 @@ def _compile_phrase(pattern: str) -> Phrase:
 
 
 def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
-    """Return *phrases* without *words*, so that no phrase removes them from a text."""
+    """Return *phrases* without *words*, so that no phrase removes any of *words* from a text."""
     return {
         first_word: tuple(
             tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in group
@@ -272,9 +280,9 @@ def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
 
 
 def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int:
-    """Return how many of *keys*, from *start* on, match a phrase, 0 if none matches.
+    """Return the length, in words, of the longest of *phrases* that begins at ``keys[start]``.
 
-    If several phrases match, the longest counts.
+    Return 0 if no phrase begins there.
     """
     longest, size = 0, len(keys)
     for phrase in phrases.get(keys[start], ()):
@@ -291,7 +299,7 @@ def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int
 
 
 def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
-    """Return the words of *lexicons* by which a language is detected."""
+    """Return the words of *lexicons* from which a language is detected."""
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
@@ -310,12 +318,12 @@ def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
 
 
 def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str:
-    """Return the language of a text, ``""`` if its words do not tell.
+    """Return the language code of a text, ``""`` if the language is unclear.
 
     Args:
         keys: The folded words of the text.
-        markers: The words by which a language is detected.
-        text: The text itself.
+        markers: The words from which a language is detected.
+        text: The text.
     """
     if keys and (language := markers.starters.get(keys[0])) is not None:
         return language
@@ -337,14 +345,14 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
         # If nothing decides, plain ASCII is taken for the default language, unless a word belongs
         # only to another one.
         is_foreign = any(
-            _is_telling(weights[word], language)
+            _excludes_default(weights[word], language)
             for word in telling
             for language, _ in weights[word]
         )
         # Words of one letter do not count above, so the article "a" is looked for here.
         is_told = bool(scores) or not load(DEFAULT).articles.isdisjoint(keys)
         return DEFAULT if is_told and not is_foreign and text.isascii() else ""
-    if winner == DEFAULT or any(_is_telling(weights[word], winner) for word in telling):
+    if winner == DEFAULT or any(_excludes_default(weights[word], winner) for word in telling):
         return winner
     # Every word that speaks for this language is a word of the default language too. Only the verb
     # behind the opener tells "Was macht Amy in Berlin?" from "Was Amy in Berlin?".
@@ -354,9 +362,10 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
 
 
 def _begins_with_german_verb(words: Sequence[str]) -> bool:
-    """Return whether the first of *words*, if any, looks like a German verb.
+    """Return whether the first of *words* looks like a German verb; ``False`` without words.
 
-    The German "was" is the only opener that is a word of the default language too.
+    This separates the German "was" from the English "was", the only opener that is also a word of
+    the default language.
     """
     return any(
         word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
@@ -364,19 +373,22 @@ def _begins_with_german_verb(words: Sequence[str]) -> bool:
     )
 
 
-def _is_telling(weights: Sequence[tuple[str, int]], language: str) -> bool:
-    """Return whether a word with these *weights* belongs to *language*, not to the default one."""
+def _excludes_default(weights: Sequence[tuple[str, int]], language: str) -> bool:
+    """Return whether a word is a word of *language*, but not of the default language.
+
+    *weights* are pairs: a language that has the word, and the word's weight in this language.
+    """
     languages = {name for name, _ in weights}
     return language in languages and DEFAULT not in languages
 
 
 def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
-    """Return the language with the best score, ``""`` if it is too low or shared.
+    """Return the language with the highest score, ``""`` if the score is too low or a tie.
 
     Args:
-        scores: The score of each language that any word speaks for.
+        scores: The score of each language; at least one.
         keys: The folded words of the text.
-        opener: The language of the opener, if the text begins with one.
+        opener: The language whose opener is the first word of the text, ``None`` if there is none.
     """
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]

@@ -1,4 +1,4 @@
-"""Where a sentence ends, in any script: chunks and the texts that agents read are cut there."""
+"""Find the ends of sentences in any script, to cut chunks and the texts that agents read."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SENTENCE: Final = r"""
     CLOSERS*+
 """
 CLOSERS: Final = r"""[\p{Pe}\p{Pf}\p{Pi}"'*_]"""
-"""Brackets and quotation marks that may follow the mark that ends a sentence."""
+"""Brackets and quotation marks that may follow the punctuation at the end of a sentence."""
 
 
 @cache
 def compile_sentence_end() -> Any:
-    """Return the pattern of the marks that end a sentence.
+    """Return a pattern for the punctuation that ends a sentence.
 
-    Closing brackets and quotation marks after them belong to the match.
+    The match includes closing brackets and quotation marks after the punctuation.
     """
     import regex
 

@@ -1,4 +1,4 @@
-"""Find the parts of a query that a rewrite must not lose."""
+"""Find the parts of a query that a rewrite must keep."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from qtmiddleware.preprocessing.tokeniser import Token
 SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
 """The kinds of protected spans."""
 MOST_NAME_WORDS = 4
-"""A text of at most this many words, all of them capitalised, is one name."""
+"""The maximum number of words of a text that counts as one name if all words are capitalised."""
 
 _UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a query that a rewrite must not lose.
+    """A part of a query that a rewrite must keep.
 
     Attributes:
         kind: The kind of span.
-        text: The part itself, ``query[start:end]``.
-        start: Where it begins in the query.
-        end: Where it ends.
+        text: The text of the span, ``query[start:end]``.
+        start: The position of the first character in the query.
+        end: The position after the last character.
     """
 
     kind: SpanKind
@@ -41,7 +41,7 @@ def find_spans(
 ) -> tuple[Span, ...]:
     """Return the protected spans of *text*, from left to right.
 
-    A text that is typed in capitals (*all_caps*) or capitalised like a title has no names.
+    No names are found if *text* is in capitals (*all_caps*) or capitalised like a title.
     """
     spans = [span for token in tokens if (span := _find_span(text, token, lexicon))]
     words = [(token.text, token.key) for token in tokens if token.kind == "word"]
@@ -51,7 +51,10 @@ def find_spans(
 
 
 def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
-    """Return the span that *token* is by itself, ``None`` if it is not protected."""
+    """Return the span for a single *token*, ``None`` if the token is not protected.
+
+    Names are not found here: they may have several tokens.
+    """
     if token.kind == "quote":
         inner = token.text[1:-1]
         start = token.start + 1 + len(inner) - len(inner.lstrip())
@@ -69,7 +72,10 @@ def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
 
 
 def is_negation(key: str, lexicon: Lexicon) -> bool:
-    """Return whether *key* denies: a word of the list or in n't, or an elided ne (n'est)."""
+    """Return whether the folded word *key* is a negation.
+
+    It is a negation of the word list, ends in "n't", or begins with an elided "ne" (n'est).
+    """
     if key in lexicon.negations or key.endswith("n't"):
         return True
     return key.startswith("n'") and "ne" in lexicon.negations
@@ -80,16 +86,17 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
     is_one_name = 1 < len(tokens) <= MOST_NAME_WORDS and all(
         is_capitalised(token) for token in tokens
     )
-    for run in _find_runs(text, tokens, lexicon, is_one_name):
+    for run in _group_capitalised(text, tokens, lexicon, is_one_name):
         yield from _trim_name(text, run, lexicon)
 
 
-def _find_runs(
+def _group_capitalised(
     text: str, tokens: Sequence[Token], lexicon: Lexicon, is_one_name: bool
 ) -> list[list[Token]]:
-    """Return the runs of capitalised words among *tokens*.
+    """Return the runs of neighbouring capitalised words among *tokens*.
 
-    Punctuation ends a run, unless it belongs to a title or an initial.
+    Punctuation ends a run, except the full stop of a title or an initial. *is_one_name* says
+    whether the whole text may be one name.
     """
     runs: list[list[Token]] = []
     is_inside = is_leading = False
@@ -111,7 +118,7 @@ def _find_runs(
 def _may_be_name(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
     """Return whether the capitalised *token* may be part of a name.
 
-    The first word of a sentence may not, unless the whole text *is_one_name*.
+    The first word of a sentence is not part of a name, unless the whole text *is_one_name*.
     """
     key = token.key
     if is_negation(key, lexicon):
@@ -123,9 +130,10 @@ def _may_be_name(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
 
 
 def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
-    """Yield the span of *run* without a leading article and a final 's.
+    """Yield the name in *run*, a group of capitalised words, without an article and a final 's.
 
-    Nothing is yielded if the capitals do not prove a name.
+    Yield nothing if *run* is only an article, or is a single capitalised word in a language that
+    capitalises all nouns.
     """
     while len(run) > 1 and run[0].key in lexicon.articles and not _are_stop_words(run, lexicon):
         run = run[1:]
@@ -141,5 +149,5 @@ def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
 
 
 def _are_stop_words(run: Sequence[Token], lexicon: Lexicon) -> bool:
-    """Return whether all of *run* are stop words, so that the article belongs to them: The Who."""
+    """Return whether all words of *run* are stop words, as in the name "The Who"."""
     return all(token.key in lexicon.stop for token in run)

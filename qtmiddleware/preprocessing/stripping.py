@@ -1,4 +1,4 @@
-"""Strip a query of the words that only make it a question."""
+"""Remove question words and other stop words from a query."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from qtmiddleware.preprocessing.text import compose
 from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
-"""The most letters of an acronym."""
+"""The maximum number of letters of an acronym."""
 
 
 def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
-    """Return the folded key of each token, ``""`` for tokens that are kept as they are written.
+    """Return the folded text of each word among *tokens*, and ``""`` for each other token.
 
-    If the query is typed in capitals (*all_caps*), acronyms are words.
+    If the query is typed in capitals (*all_caps*), acronyms count as words.
     """
     other = "acronym" if all_caps else "word"
     return [token.key if token.kind == "word" or token.kind == other else "" for token in tokens]
 
 
-def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
-    """Return whether a query is typed in capitals, so that capitals say nothing.
+def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
+    """Return whether a query is typed in capitals.
 
-    A few short words in capitals are acronyms, unless a stop word is among them.
+    If all words are short, they count as acronyms, unless one of them is a stop word.
 
     Args:
         tokens: The tokens of the query.
-        small: The stop words of all languages.
+        stop_words: The stop words of all languages.
     """
     in_capitals = [token for token in tokens if token.kind == "acronym"]
     if not in_capitals:
@@ -39,16 +39,16 @@ def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
         return False
     if any(len(token.text) > LONGEST_ACRONYM for token in in_capitals):
         return True
-    return len(in_capitals) > 1 and any(token.key in small for token in in_capitals)
+    return len(in_capitals) > 1 and any(token.key in stop_words for token in in_capitals)
 
 
-class Stripped(NamedTuple):
+class StripResult(NamedTuple):
     """The result of stripping a text.
 
     Attributes:
-        keywords: The keywords, ``""`` if nothing is left.
-        opens_with_name: Whether they begin with a name that would be removed as a question word if
-            the keywords were stripped again.
+        keywords: The keywords, ``""`` if all words were removed.
+        opens_with_name: Whether the first keyword is a name that a second pass would remove as a
+            question word (Can Yaman).
     """
 
     keywords: str
@@ -57,18 +57,18 @@ class Stripped(NamedTuple):
 
 def strip_question(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
-) -> Stripped:
+) -> StripResult:
     """Return the keywords of *text*.
 
     Args:
         text: The query.
-        tokens: Its tokens.
-        keys: The keys of the tokens, as `fold_tokens` returns them.
-        lexicon: The word list of its language.
+        tokens: The tokens of the query.
+        keys: The folded words of the query, from `fold_tokens`.
+        lexicon: The word list of the query's language.
     """
     acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
     all_caps = any(keys[index] for index in acronyms)
-    topics = set() if all_caps else _find_topics(tokens, keys, acronyms, lexicon)
+    topics = set() if all_caps else _find_topic_verbs(tokens, keys, acronyms, lexicon)
     # A word in capitals has no key so far. It gets one if it is a stop word that is merely
     # emphasised.
     if "" in keys:
@@ -79,13 +79,13 @@ def strip_question(
     end = len(keys)
     while end and keys[end - 1] in lexicon.closings:
         end -= 1
-    names = _find_kept(text, tokens, keys, lexicon, all_caps)
-    removed = _find_removed_phrases(tokens, keys, lexicon, names)
+    kept_positions = _find_kept_tokens(text, tokens, keys, lexicon, all_caps)
+    removed = _find_removed_phrases(tokens, keys, lexicon, kept_positions)
     keywords, first_index = [], -1
     for index, key in enumerate(keys[:end]):
         if index in removed:
             continue
-        if index in names or not key:
+        if index in kept_positions or not key:
             keyword = tokens[index].text
         elif key in lexicon.removable:
             continue
@@ -98,19 +98,19 @@ def strip_question(
     # proves nothing.
     is_certain = first_index > 0 and keys[first_index - 1] in lexicon.verbs
     is_name = first_index in topics or (
-        first_index in names and keys[first_index] in lexicon.removable
+        first_index in kept_positions and keys[first_index] in lexicon.removable
     )
-    return Stripped(" ".join(keywords), is_certain and is_name)
+    return StripResult(" ".join(keywords), is_certain and is_name)
 
 
-def _find_topics(
+def _find_topic_verbs(
     tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
 ) -> set[int]:
-    """Return the places of the verbs in capitals that a question is about.
+    """Return the positions of the verbs in capitals that a question is about.
 
     Examples are "what does DOES stand for" and "what do MUST, SHOULD and MAY mean". A verb in
-    capitals is a topic if it follows another verb, which no verb does otherwise, or another topic.
-    *acronyms* are the places of all words in capitals.
+    capitals is a topic if it directly follows another verb or another topic, or a topic and a
+    conjunction. *acronyms* are the positions of all words in capitals.
     """
     topics: set[int] = set()
     for index in acronyms:
@@ -125,10 +125,10 @@ def _find_topics(
 
 
 def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
-    """Return the key of a word in capitals that is to be removed all the same, else ``""``.
+    """Return the folded text of *token* if the rules should treat it like a word in lower case.
 
-    It is a stop word that is not an acronym ("what IS the ..."), or a word that the user wants
-    removed.
+    This applies to a stop word in capitals that is not an acronym ("what IS the ..."), and to any
+    word that the user wants to remove. Return ``""`` for other tokens.
     """
     key = token.key
     if key in lexicon.extra:
@@ -139,12 +139,12 @@ def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
 
 
 def _find_removed_phrases(
-    tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, names: Container[int]
+    tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept_positions: Container[int]
 ) -> set[int]:
-    """Return the places of the tokens that are removed as parts of phrases.
+    """Return the positions of the tokens that are removed as parts of phrases.
 
     Polite openings and greetings are removed at the start of a sentence. Phrases that only ask are
-    removed anywhere.
+    removed anywhere, unless they begin at one of *kept_positions*.
     """
     removed: set[int] = set()
     index, is_opening = 0, True
@@ -160,7 +160,7 @@ def _find_removed_phrases(
                 length += phrase_length - 1
             length = length or _count_greeting(tokens, keys, index, lexicon)
             is_opening = length > 0
-        if not length and keys[index] in lexicon.removed and index not in names:
+        if not length and keys[index] in lexicon.removed and index not in kept_positions:
             length = count_phrase_words(lexicon.removed, keys, index)
         if length:
             removed.update(range(index, index + length))
@@ -173,9 +173,9 @@ def _find_removed_phrases(
 def _count_greeting(
     tokens: Sequence[Token], keys: Sequence[str], index: int, lexicon: Lexicon
 ) -> int:
-    """Return how many tokens, from *index* on, are a greeting.
+    """Return the number of tokens of the greeting at *index*, 0 if there is no greeting.
 
-    A greeting comes before a comma or a question, so that "Hello Kitty" stays.
+    A greeting must be followed by punctuation or a question. "Hello Kitty" is not a greeting.
     """
     length = count_phrase_words(lexicon.greetings, keys, index)
     next_index = index + length
@@ -188,9 +188,10 @@ def _count_greeting(
 
 
 def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str:
-    """Return *word* in the form that is searched for, without an elided article (l'homme: homme).
+    """Return *word* in lower case and without an elided article: "homme" for "L'homme".
 
-    The form is ``""`` if nothing is left.
+    A word in capitals after an elided article keeps its capitals. Return ``""`` if the rest of the
+    word is a stop word.
     """
     if word.isascii() and "'" not in key:
         # The key of a word without accents is the word in lower case.
@@ -209,10 +210,14 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
     return shown.lower()
 
 
-def _find_kept(
+def _find_kept_tokens(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool
 ) -> set[int]:
-    """Return the places of tokens that stay as written, although the rules would change them."""
+    """Return the positions of tokens that are kept unchanged although they are stop words.
+
+    These tokens are parts of kept phrases, articles used as letters ("plan a"), the month May and
+    names.
+    """
     kept: set[int] = set()
     for index, key in enumerate(keys):
         if key in lexicon.kept and (length := count_phrase_words(lexicon.kept, keys, index)):
@@ -220,11 +225,11 @@ def _find_kept(
         elif (
             len(key) == 1
             and key in lexicon.articles
-            and (index + 1 == len(keys) or _is_operand(tokens, index))
+            and (index + 1 == len(keys) or _has_operator_beside(tokens, index))
         ):
             # An article needs a word behind it, so "a" is none in "plan a".
             kept.add(index)
-        elif key == "may" and _is_month(tokens, index) and "may" in lexicon.homographs:
+        elif key == "may" and _has_number_beside(tokens, index) and "may" in lexicon.homographs:
             kept.add(index)
     words = [(token.text, key) for token, key in zip(tokens, keys, strict=True) if key]
     if not (all_caps or text.islower() or is_title(words, lexicon)):
@@ -234,27 +239,27 @@ def _find_kept(
 
 
 def _find_neighbours(tokens: Sequence[Token], index: int) -> Sequence[Token]:
-    """Return the token at *index* and those directly beside it."""
+    """Return the token at *index* with the token before it and the token after it, if any."""
     return tokens[max(0, index - 1) : index + 2]
 
 
-def _is_operand(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether an operator is beside the token at *index*, as in a != b."""
+def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
+    """Return whether an operator is directly before or after the token at *index*: a != b."""
     neighbours = _find_neighbours(tokens, index)
     return any(
         token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in neighbours
     )
 
 
-def _is_month(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether a number is beside the token at *index*, as in May 2024."""
+def _has_number_beside(tokens: Sequence[Token], index: int) -> bool:
+    """Return whether a number is directly before or after the token at *index*: May 2024."""
     return any(token.kind == "number" for token in _find_neighbours(tokens, index))
 
 
 def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
-    """Return whether The Words Are Capitalised Like This, so that a capital says nothing.
+    """Return whether a text is capitalised like a title: The Words Are Capitalised Like This.
 
-    *words* are the words of the text, each with its folded form.
+    *words* are pairs: a word of the text and its folded form.
     """
     verbs = lexicon.verbs
     for word, key in words:
@@ -271,16 +276,18 @@ def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
 
 
 def _is_small_word(key: str, lexicon: Lexicon) -> bool:
-    """Return whether *key* is a stop word or a hint of its language."""
+    """Return whether the folded word *key* is a stop word or marks the language of *lexicon*."""
     return key in lexicon.stop or key in lexicon.strong or key in lexicon.weak
 
 
 def leads_to_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexicon) -> bool:
     """Return whether the token at *index* is a title or an initial before a name.
 
-    Examples are Dr. May Wong and J. Smith. The token must have a full stop. If the next word is a
-    stop word, that word may also begin a sentence. It is a name if it is known to be one too (May)
-    and follows a title, or if another name follows it.
+    Examples are "Dr." in "Dr. May Wong" and "J." in "J. Smith". The token must have a full stop.
+    A stop word after it may also begin a new sentence. The stop word counts as a name in two cases:
+
+    - It is also a name (May) and follows a title.
+    - A capitalised word that is not a stop word follows it.
     """
     token = tokens[index]
     if not text.startswith(".", token.end):
@@ -305,17 +312,17 @@ def leads_to_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexic
 
 
 def is_capitalised(token: Token) -> bool:
-    """Return whether *token* is a word that begins with a capital."""
+    """Return whether *token* is a word or an acronym that begins with a capital."""
     return token.kind in ("word", "acronym") and token.text[0].isupper()
 
 
 def _find_names(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
 ) -> set[int]:
-    """Return the places of the stop words that are names.
+    """Return the positions of the stop words that are names.
 
-    Such a word has a capital inside a sentence or behind a title. A capitalised article before it
-    belongs to the name.
+    A stop word is a name if it has a capital inside a sentence or after a title. A capitalised
+    article before the stop word belongs to the name.
     """
     names: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
@@ -337,13 +344,17 @@ def _find_names(
 
 
 def _find_first_name(
-    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept: set[int]
+    text: str,
+    tokens: Sequence[Token],
+    keys: Sequence[str],
+    lexicon: Lexicon,
+    kept_positions: set[int],
 ) -> tuple[int, ...]:
-    """Return the place of the first token if it is a name (Will said ...), else nothing.
+    """Return ``(0,)`` if the first token is a name (Will said ...), else ``()``.
 
-    A homograph at the start may also be a modal (Will it rain?). It is a name if there is no
-    question mark, no pronoun comes next, and no other word could be removed. Keywords that were
-    found earlier look like that, so they stay as they are.
+    A word such as "Will" may also be a modal verb (Will it rain?). The word is a name if the text
+    has no question mark, the next word is not a pronoun, and no other word would be removed. This
+    also protects the names in the keywords of an earlier pass.
     """
     if "?" in text or len(keys) < 2 or not tokens[0].text[0].isupper():
         return ()
@@ -352,6 +363,6 @@ def _find_first_name(
     removable = (
         index
         for index, key in enumerate(keys)
-        if index and index not in kept and key in lexicon.removable
+        if index and index not in kept_positions and key in lexicon.removable
     )
     return () if any(True for _ in removable) else (0,)

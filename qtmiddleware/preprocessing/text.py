@@ -1,4 +1,4 @@
-"""Normalise a text and take it apart: its clean and folded forms, words, tokens and script."""
+"""Normalise a text, and split it into words. Also find the script of a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
-"""Maps every mark that is written for an apostrophe to the straight one."""
+"""Maps every kind of apostrophe to the straight apostrophe."""
 
 # These three are compiled when they are first used: most processes never meet such a character. The
 # first matches control, zero-width, bidi, soft-hyphen, tag and surrogate characters. A reader does
@@ -31,26 +31,29 @@ SCRIPTS = (
     "Malayalam", "Sinhala", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Georgian", "Armenian",
     "Ethiopic", "Mongolian", "Bopomofo", "Cherokee", "Thaana", "Syriac",
 )  # fmt: skip
-"""The scripts that `dominant_script` names, as Unicode calls them."""
+"""The scripts that `dominant_script` recognises, by their Unicode names."""
 
 KANA = frozenset({"hiragana", "katakana"})
-"""The scripts that count as Japanese together with Han characters."""
+"""The scripts of kana. A text with kana and Han characters is Japanese."""
 
 
 def compose(word: str) -> str:
-    """Return *word* in composed form (NFC) with straight apostrophes; its case stays."""
+    """Return *word* in Unicode's composed form (NFC) with straight apostrophes.
+
+    The case does not change.
+    """
     if word.isascii():
         return word
     return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
 
 
 def fold(word: str) -> str:
-    """Return *word* as word lists hold it: composed, with straight apostrophes and without case."""
+    """Return *word* in the form of the word lists: like `compose`, but without case."""
     return compose(word).casefold()
 
 
 def fold_accents(text: str) -> str:
-    """Return *text* without case and accents, with one kind of apostrophe and hyphen."""
+    """Return *text* in lower case, without accents, with straight apostrophes and plain hyphens."""
     if text.isascii():
         return text.lower()
     decomposed = unicodedata.normalize("NFKD", text.casefold())
@@ -71,18 +74,18 @@ def clean(text: str) -> str:
 
 
 def shorten(text: str, length: int = 240) -> str:
-    """Return the start of *text* on one line, in at most *length* characters.
+    """Return *text* on one line, cut to at most *length* characters.
 
-    A text that is cut ends in "…".
+    If the text is cut, the result ends in "…".
     """
     line = clean(text)
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
 def normalise(text: str) -> str:
-    """Return the form of *text* that is the same for different spellings of one question.
+    """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
 
-    It has no case, no extra spaces, no outer quotes and no final punctuation.
+    Different spellings of a question have the same result.
     """
     line = clean(text)
     folded = (
@@ -94,9 +97,9 @@ def normalise(text: str) -> str:
 
 
 def cut_at_word(text: str, limit: int) -> str:
-    """Return *text* if it has at most *limit* characters, else as many of its first words as fit.
+    """Return *text*, cut after a whole word if it has more than *limit* characters.
 
-    If that would leave less than half of *limit*, the text is cut inside a word.
+    If the whole words would fill less than half of *limit*, the text is cut inside a word.
     """
     if len(text) <= limit:
         return text
@@ -106,12 +109,12 @@ def cut_at_word(text: str, limit: int) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of *text* in their order, as they are written."""
+    """Return the words of *text* in their order, without changing case or accents."""
     return _WORD.findall(text)
 
 
 def find_first_word(text: str) -> str:
-    """Return the first word of *text* in lower case, ``""`` if there is none."""
+    """Return the first word of *text* in lower case, ``""`` if *text* has no word."""
     match = _WORD.search(text)
     return match.group().lower() if match else ""
 
@@ -122,9 +125,9 @@ def fold_words(text: str) -> list[str]:
 
 
 def split_tokens(text: str) -> list[str]:
-    """Return the folded words of *text*.
+    """Return the folded words of *text*, without a final 's.
 
-    In scripts without spaces, return the pairs of neighbouring characters instead.
+    A word in Chinese or Japanese characters is replaced by all pairs of neighbouring characters.
     """
     folded = fold_accents(text)
     words = split_words(folded)
@@ -149,9 +152,10 @@ def is_blank(text: str) -> bool:
 def dominant_script(text: str) -> str:
     """Return the script of most letters of *text*, such as ``latin``, ``han`` or ``arabic``.
 
-    Kana and the Han characters beside them count together as ``japanese``. The script is ``other``
-    if it has no name here, and ``""`` for a text without letters. If two scripts have the same
-    number of letters, the first one counts.
+    - If *text* has kana, kana and Han characters count together as ``japanese``.
+    - A script that is not in `SCRIPTS` is ``other``.
+    - For a text without letters, the result is ``""``.
+    - If two scripts have the same number of letters, the script that occurs first is returned.
     """
     if text.isascii():
         return "latin" if any(map(str.isalpha, text)) else ""
@@ -167,7 +171,7 @@ def dominant_script(text: str) -> str:
 
 @cache
 def _compile_script_pattern() -> Any:
-    """Return the pattern for a run of letters of one script."""
+    """Return a pattern that matches a run of letters of one script, in a group named like it."""
     import regex
 
     named = "|".join(

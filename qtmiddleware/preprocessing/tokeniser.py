@@ -1,7 +1,6 @@
-"""Split a query into words and pieces that stay as written: codes, numbers, addresses, quotes.
+"""Split a query into words, codes, numbers, addresses and quotes.
 
-Every piece between blanks is read once. All repetitions in the patterns are possessive, so that no
-position is tried twice.
+All repetitions in the patterns are possessive, so the time is linear in the length of the query.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from qtmiddleware.preprocessing.text import APOSTROPHES, fold
 
 TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
-"""The kinds of tokens. Every kind but a word is kept as it is written."""
+"""The kinds of tokens. Tokens of all kinds except ``word`` are kept unchanged."""
 
 CLOSERS = {
     '"': '"”', "“": "”\"“", "„": "“”\"", "”": "”", "«": "»", "»": "«", "‹": "›",
@@ -23,7 +22,7 @@ CLOSERS = {
 """The marks that may close a quote, by the mark that opens it."""
 
 SINGLE_MARKS = "'’‘"
-"""The quotation marks that are apostrophes too."""
+"""The quotation marks that may also be apostrophes."""
 
 BLANKS = re.compile(r"\S+")
 
@@ -31,12 +30,12 @@ LEADING_MARKS = (
     "([{<¿¡\"'“”‘’‚„«»‹›,;:!?…—–―*~|`=&%/\\^"
     "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；（「『《"
 )
-"""The marks that do not belong to a piece if it begins with them."""
+"""The punctuation that is removed from the start of a piece."""
 TRAILING_MARKS = (
     "?!.,;:…)]}>\"'“”‘’„«»‹›—–―-*~|`=&/\\^"
     "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；）」』》"
 )
-"""The marks that do not belong to a piece if it ends in them."""
+"""The punctuation that is removed from the end of a piece."""
 SENTENCE_ENDS = frozenset(".?!…:。？！：")
 """The marks that end a sentence."""
 
@@ -44,9 +43,9 @@ OPERATORS = frozenset(
     ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++",
      "?.", "|>", ":=", "+=", "&"]
 )  # fmt: skip
-"""Signs that are a piece of their own although they consist of punctuation."""
+"""Operators, which are tokens although they consist of punctuation."""
 SUMS = frozenset("-+*/^=<>≤≥≠×÷±−")
-"""Signs that stand alone and belong to a number beside them: 5 + 3, x > 5."""
+"""Signs between spaces that are operators if a number is beside them: 5 + 3, x > 5."""
 AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
@@ -54,7 +53,7 @@ EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
 WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
 CURRENCIES = "$€£¥₹₩₽¢"
 NUMBER_SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
-"""A sign behind a number, with a space between them: 100 €, 5 %."""
+"""A sign after a number and a space: 100 €, 5 %."""
 CODE = re.compile(
     r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
 )
@@ -70,9 +69,9 @@ STARRED = re.compile(r"[A-Z]\*")
 PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
 
 SHORTEST_MIXED_CODE = 6
-"""The length from which on a word with two capitals at its start is a code.
+"""The minimum length of an identifier that begins with two capitals, such as DECnet.
 
-In a shorter one the second capital is a slip of the shift key.
+In a shorter word, the second capital is a typing error (HOw).
 """
 
 SLASHED_WORDS = frozenset(["w/o", "w/out"])
@@ -80,26 +79,29 @@ SLASHED_WORDS = frozenset(["w/o", "w/out"])
 
 MOST_PIECE_CHARS = 24
 MOST_TEXT_CHARS = 300
-"""The most characters of a piece, and of a text, whose tokens are remembered."""
+"""The maximum number of characters of a text whose tokens are cached.
+
+For a single piece, the maximum is `MOST_PIECE_CHARS`.
+"""
 
 CODE_SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
-"""Characters that make a code of a piece with letters.
+"""The characters that turn letters into an identifier.
 
-A hyphen, a slash or an ampersand alone does not.
+A hyphen, a slash or an ampersand is not enough.
 """
 
 
 class Token(NamedTuple):
-    """One piece of a query.
+    """One token of a query: a word, a code, a number, an address or a quoted phrase.
 
     Attributes:
-        kind: The kind of piece.
-        text: The piece itself, ``query[start:end]``.
-        key: The text as word lists hold it.
-        start: Where it begins in the query.
-        end: Where it ends.
-        opens: Whether a sentence begins with it.
-        closed: Whether punctuation stands between it and the next token.
+        kind: The kind of token.
+        text: The text of the token, ``query[start:end]``.
+        key: The folded text, as in the word lists.
+        start: The position of the first character in the query.
+        end: The position after the last character.
+        opens: Whether the token is the first of a sentence.
+        closed: Whether punctuation follows the token.
     """
 
     kind: TokenKind
@@ -112,12 +114,12 @@ class Token(NamedTuple):
 
 
 def tokenise(text: str) -> Sequence[Token]:
-    """Return the tokens of *text* from left to right; a quoted phrase is one token."""
-    return _tokenise_known(text) if len(text) <= MOST_TEXT_CHARS else _tokenise(text)
+    """Return the tokens of *text* from left to right. A quoted phrase is one token."""
+    return _tokenise_cached(text) if len(text) <= MOST_TEXT_CHARS else _tokenise(text)
 
 
 def _tokenise(text: str) -> Sequence[Token]:
-    """Return the tokens of *text*; `tokenise` remembers those of short texts."""
+    """Return the tokens of *text* without using the cache of `tokenise`."""
     tokens: list[Token] = []
     start, opens = 0, True
     for left, right in find_quotes(text):
@@ -131,14 +133,21 @@ def _tokenise(text: str) -> Sequence[Token]:
 
 # The same question is tokenised several times: for its keywords, its protected spans and its
 # language.
-_tokenise_known = lru_cache(64)(_tokenise)
+_tokenise_cached = lru_cache(64)(_tokenise)
 
 
 def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
-    """Add the tokens of ``text[start:end]`` to *tokens*.
+    """Append the tokens of ``text[start:end]``, which has no quoted phrase, to *tokens*.
 
-    Return whether a sentence begins after them. *opens* says whether one begins with the first of
-    them.
+    Args:
+        text: The query.
+        start: The position of the first character to read.
+        end: The position after the last character to read.
+        opens: Whether a sentence begins at *start*.
+        tokens: The tokens before *start*.
+
+    Returns:
+        Whether a sentence begins at *end*.
     """
     for match in BLANKS.finditer(text, start, end):
         chunk, offset = match.group(), match.start()
@@ -165,7 +174,9 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
             opens = False
         else:
             pieces, is_end = (
-                _split_known_chunk(chunk) if len(chunk) <= MOST_PIECE_CHARS else _split_chunk(chunk)
+                _split_chunk_cached(chunk)
+                if len(chunk) <= MOST_PIECE_CHARS
+                else _split_chunk(chunk)
             )
             for kind, piece, key, left, right, closed in pieces:
                 token = Token(kind, piece, key, offset + left, offset + right, opens, closed)
@@ -179,15 +190,15 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
 
 
 def _is_amount(token: Token, offset: int) -> bool:
-    """Return whether the number *token* ends in a digit, one blank before *offset*."""
+    """Return whether the number *token* ends in a digit, exactly one space before *offset*."""
     return token.end + 1 == offset and token.text[-1].isdigit()
 
 
 def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool:
-    """Return whether the sign ``text[start:end]`` belongs to a number beside it.
+    """Return whether the sign ``text[start:end]`` is an operator beside a number: 5 + 3, x > 5.
 
-    It must be between the token *previous* and something else, and one of them must be a number.
-    For a dash both must be.
+    The token *previous* must be one space before the sign, and a number must be on one side. A
+    minus sign needs a number on both sides.
     """
     if previous.end + 1 != start or not text[end:].strip():
         return False
@@ -196,9 +207,10 @@ def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool
 
 
 def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
-    """Return the number *token* with a currency sign that stands alone before it: € 100.
+    """Return the number *token*, extended by a currency sign before it: "€ 100" instead of "100".
 
-    *previous* is the token before it, if any. Without such a sign *token* is returned as it is.
+    Without a currency sign and a space before the number, *token* is returned unchanged.
+    *previous* is the token before *token*, ``None`` if there is none.
     """
     start = token.start - 2
     is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
@@ -213,9 +225,9 @@ def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
 
 
 class _Piece(NamedTuple):
-    """One piece of a chunk, which is a part of a query between two blanks.
+    """One piece of a chunk. A chunk is a part of a query between two spaces.
 
-    It has the attributes of a `Token`, but *start* and *end* are places in the chunk.
+    A piece has the attributes of a `Token`, but *start* and *end* are positions in the chunk.
     """
 
     kind: TokenKind
@@ -227,7 +239,7 @@ class _Piece(NamedTuple):
 
 
 def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
-    """Return the pieces of *chunk*, and whether a sentence ends behind the last piece."""
+    """Return the pieces of *chunk*, and whether a sentence ends after the last piece."""
     pieces = [
         _Piece(kind, chunk[left:right], fold(chunk[left:right]), left, right, closed)
         for kind, left, right, closed in _find_pieces(chunk)
@@ -238,7 +250,10 @@ def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
 
 
 def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
-    """Return the kind, start and end of each piece of *chunk*, and whether punctuation follows."""
+    """Find the pieces of *chunk*.
+
+    Return the kind, the start and the end of each piece, and whether punctuation follows the piece.
+    """
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
     left, right = _trim_punctuation(chunk)
@@ -253,11 +268,11 @@ def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
 
 
 # Questions repeat the same words, and so do the texts that a model writes for them.
-_split_known_chunk = lru_cache(4_096)(_split_chunk)
+_split_chunk_cached = lru_cache(4_096)(_split_chunk)
 
 
 def _trim_punctuation(chunk: str) -> tuple[int, int]:
-    """Return where *chunk* starts and ends without the punctuation around it."""
+    """Return the start and end of *chunk* without the punctuation around it."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
     # The first mark belongs to a path: /etc, ~/notes, *.py.
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
@@ -277,9 +292,9 @@ def _trim_punctuation(chunk: str) -> tuple[int, int]:
 
 
 def _count_closing_marks(chunk: str, left: int, right: int) -> int:
-    """Return how many marks at *right* belong to ``chunk[left:right]`` after all.
+    """Return how many punctuation marks after ``chunk[left:right]`` belong to it.
 
-    Examples are f(), f(x), U.S. and /etc/.
+    Examples are the last marks of f(), f(x), U.S. and /etc/.
     """
     tail = chunk[right : right + 2]
     if tail == "()":
@@ -298,9 +313,9 @@ def _count_closing_marks(chunk: str, left: int, right: int) -> int:
 
 
 def find_kind(core: str) -> TokenKind | None:
-    """Return the kind of *core*, ``None`` if it is several things or nothing.
+    """Return the kind of *core*, a piece of a query without the punctuation around the piece.
 
-    *core* is a piece without the punctuation around it.
+    Return ``None`` if *core* is empty or must be split into several tokens.
     """
     if core.isalpha():
         return _find_kind_of_letters(core)
@@ -326,9 +341,10 @@ def find_kind(core: str) -> TokenKind | None:
 
 
 def _is_code(core: str) -> bool:
-    """Return whether *core* is more than words with a slash between them.
+    """Return whether *core*, which matches `CODE`, is a code and not words joined by a slash.
 
-    *core* must have the form of a code.
+    A code has a digit or a sign of `CODE_SIGNS`, several slashes, or only capitals around a slash
+    or ampersand.
     """
     if not CODE_SIGNS.isdisjoint(core) or core.count("/") > 1:
         return True
@@ -337,7 +353,10 @@ def _is_code(core: str) -> bool:
 
 
 def _find_kind_of_letters(core: str) -> TokenKind:
-    """Return the kind of a run of letters, judged by its capitals."""
+    """Return the kind of *core*, which has only letters: a word, an acronym or an identifier.
+
+    The kind depends on the capitals.
+    """
     rest = core[1:]
     if rest == rest.lower():
         return "word"
@@ -353,10 +372,11 @@ def _find_kind_of_letters(core: str) -> TokenKind:
 
 
 def _find_kind_of_compound(core: str) -> TokenKind:
-    """Return the kind of words that are joined by hyphens or apostrophes.
+    """Return the kind of *core*, which has words joined by hyphens or apostrophes.
 
-    Without capitals inside its parts it is a word. Otherwise it is an acronym if all letters are
-    capitals, and a code if it has a hyphen.
+    - A word, if no part has capitals after its first letter.
+    - An acronym, if all letters are capitals.
+    - In all other cases, an identifier if *core* has a hyphen, else a word.
     """
     if not any(map(_has_inner_capitals, re.split("['-]", core))):
         return "word"
@@ -366,15 +386,19 @@ def _find_kind_of_compound(core: str) -> TokenKind:
 
 
 def _has_inner_capitals(part: str) -> bool:
-    """Return whether *part* has two capitals at its start or one inside it."""
+    """Return whether *part* has capitals after its first letter, as in an acronym or a code.
+
+    A short word whose only other capital is the second letter (HOw) does not count.
+    """
     return _find_kind_of_letters(part) != "word"
 
 
 @cache
 def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return the patterns of a number with signs and units, and of a rate such as €100/month.
+    """Return two patterns: a number with signs and units, and a rate such as €100/month.
 
-    They take longer to compile than all other patterns here, and most questions hold no number.
+    The patterns are compiled at the first use: this takes longer than for all other patterns of
+    this module, and most questions have no number.
     """
     number = re.compile(
         r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
@@ -386,7 +410,10 @@ def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @cache
 def _compile_piece_pattern(ascii_only: bool) -> Any:
-    """Return the pattern for the words and symbols in a piece of mixed content."""
+    """Return a pattern that matches each word or symbol in a text without spaces.
+
+    The pattern for *ascii_only* texts needs no Unicode tables.
+    """
     if ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex
@@ -400,62 +427,64 @@ def _compile_piece_pattern(ascii_only: bool) -> Any:
 
 
 def find_quotes(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of every quoted phrase of *text*, marks included, in their order.
+    """Return the start and end of every quoted phrase of *text*, including the quotation marks.
 
-    No phrase is inside another. A mark without its partner is not a quote, and neither is an
-    apostrophe: a single mark opens a quote only before a word, and closes one only behind a word.
+    Phrases inside a quoted phrase are not returned. A mark without a partner is ignored, and so is
+    an apostrophe: a single mark opens a phrase only before a word, and closes a phrase only after
+    a word.
     """
     spans: list[tuple[int, int]] = []
     unclosed_marks: set[str] = set()
-    places = [match.start() for match in _compile_mark_pattern().finditer(text)]
+    positions = [match.start() for match in _compile_mark_pattern().finditer(text)]
     index = 0
-    while index < len(places):
-        opening_mark = text[places[index]]
-        may_open = opening_mark not in unclosed_marks and _can_open(text, places[index])
-        partner = _find_partner(text, places, index) if may_open else index
+    while index < len(positions):
+        opening_mark = text[positions[index]]
+        may_open = opening_mark not in unclosed_marks and _can_open(text, positions[index])
+        partner = _find_partner(text, positions, index) if may_open else index
         if partner is None:
             # No later mark closes this one, so the search is not made again for its kind. That
             # keeps the time linear.
             unclosed_marks.add(opening_mark)
         elif partner > index:
-            spans.append((places[index], places[partner] + 1))
+            spans.append((positions[index], positions[partner] + 1))
             index = partner
         index += 1
     return spans
 
 
-def _find_partner(text: str, places: list[int], index: int) -> int | None:
-    """Return which of *places* closes the quote that opens at ``places[index]``.
+def _find_partner(text: str, positions: list[int], index: int) -> int | None:
+    """Return the index in *positions* of the mark that closes the quote at ``positions[index]``.
 
-    The result is ``None`` if none does, and *index* if the quote is empty.
+    *positions* are the positions of all quotation marks in *text*. Return ``None`` if the quote is
+    not closed, and *index* if the quote is empty.
     """
-    start = places[index]
+    start = positions[index]
     closers = CLOSERS[text[start]]
-    for later in range(index + 1, len(places)):
-        place = places[later]
-        if text[place] in closers and _can_close(text, place):
-            return later if text[start + 1 : place].strip() else index
+    for later in range(index + 1, len(positions)):
+        position = positions[later]
+        if text[position] in closers and _can_close(text, position):
+            return later if text[start + 1 : position].strip() else index
     return None
 
 
-def _can_open(text: str, place: int) -> bool:
-    """Return whether the mark at *place* can open a quote."""
-    mark, after = text[place], text[place + 1 : place + 2]
-    if mark not in CLOSERS or (place and text[place - 1].isalnum()):
+def _can_open(text: str, position: int) -> bool:
+    """Return whether the mark at *position* can open a quote."""
+    mark, after = text[position], text[position + 1 : position + 2]
+    if mark not in CLOSERS or (position and text[position - 1].isalnum()):
         return False
     # The mark before a digit is an apostrophe: '90s is a year without its century.
     return not (mark in SINGLE_MARKS and (after.isspace() or after.isdigit()))
 
 
-def _can_close(text: str, place: int) -> bool:
-    """Return whether the mark at *place* can close a quote."""
-    if text[place + 1 : place + 2].isalnum():
+def _can_close(text: str, position: int) -> bool:
+    """Return whether the mark at *position* can close a quote."""
+    if text[position + 1 : position + 2].isalnum():
         return False
-    return text[place] not in SINGLE_MARKS or not text[place - 1].isspace()
+    return text[position] not in SINGLE_MARKS or not text[position - 1].isspace()
 
 
 @cache
 def _compile_mark_pattern() -> re.Pattern[str]:
-    """Return the pattern for one quotation mark."""
+    """Return a pattern that matches any single quotation mark."""
     marks = set("".join(CLOSERS.values())) | set(CLOSERS)
     return re.compile("[" + re.escape("".join(sorted(marks))) + "]")

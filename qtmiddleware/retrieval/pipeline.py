@@ -443,7 +443,7 @@ class _Pipeline:
     def _find_spans(self) -> Sequence[Span]:
         """Return the parts of the question that the model must keep, such as numbers and names."""
         spans = protected_spans(self.request.original, language=self.query.language or "auto")
-        return spans if self._anchors is None else self._anchors.drop_relative(spans)
+        return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
     def _find_anchors(self) -> Anchors | None:
         """Return the dates to tell the model; ``None`` if the question does not depend on today."""

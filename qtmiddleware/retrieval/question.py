@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.config.keys import key_of
+from qtmiddleware.config.keys import read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, protected_spans
@@ -96,7 +96,7 @@ class Question:
         """
         return (
             model,
-            key_of(self._settings, "reply"),
+            read_marked_values(self._settings, "reply"),
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),
@@ -197,7 +197,7 @@ class Question:
             if transformation.standalone:
                 reference = transformation.standalone
                 spans = protected_spans(reference, language=language)
-                spans = spans if self._anchors is None else self._anchors.drop_relative(spans)
+                spans = spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
         guarded = _guard_texts(transformation, reference, spans, language, self._facts)
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.

@@ -1,7 +1,7 @@
 """Build prompts from questions, and turn a model's replies into transformations.
 
-Nothing here does I/O or calls a model. Each transform of the catalogue has one file of its name in
-`prompts`, with its instruction, the instruction's version and its reply fields.
+This package does no I/O and calls no model. Each transform of the catalogue has a file in
+`prompts`, with the instruction, the version of the instruction and the reply fields.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
 def build_prompts(
     settings: Settings, query: str, history: Sequence[Message] = (), facts: Facts = ()
 ) -> tuple[Prompt, ...]:
-    """Return the prompts that the settings ask for: three for ``all``, none for ``none``, else one.
+    """Return the prompts for the transformation in *settings*.
+
+    Most transformations have one prompt. ``all`` has three prompts, and ``none`` has no prompt.
 
     Args:
-        settings: The settings that name the transform and its options.
-        query: The question of the user.
-        history: Earlier messages. With them, every prompt also asks for the standalone form of the
-            query.
-        facts: Terms of the query with their other forms, as a glossary has them.
+        settings: The settings, with the transformation and its options.
+        query: The user's question.
+        history: The earlier messages. If there are any, every prompt also asks for the standalone
+            form of *query*.
+        facts: Terms of *query*, each with its other forms from the glossary.
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
@@ -75,10 +77,10 @@ def build_standalone_prompt(
 
 
 def merge(transformations: Iterable[Transformation]) -> Transformation:
-    """Return one transformation with the texts of all *transformations*, each text once.
+    """Return one transformation with the texts of all *transformations*, without duplicates.
 
-    A field for a single text keeps the text of the first transformation that has one. A list field
-    gets the texts of all.
+    - A field for a single text gets the text of the first transformation that has the field.
+    - A list field gets the texts of all transformations.
     """
     transformations = [
         transformation for transformation in transformations if transformation is not NOTHING
@@ -100,9 +102,9 @@ def merge(transformations: Iterable[Transformation]) -> Transformation:
 
 
 def _drop_repeats(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the texts that several replies gave for one field, each once.
+    """Return the texts of several replies for one field, without duplicates.
 
-    The texts of one reply are distinct already.
+    The texts of a single reply have no duplicates.
     """
     if len(texts_by_reply) < 2:
         return texts_by_reply[0] if texts_by_reply else ()

@@ -1,4 +1,4 @@
-"""Tell the model which dates words such as "last year" mean, if the question has such words."""
+"""Add today's date to the prompt of a question with relative dates, such as "last year"."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from datetime import date
 from typing import Final
 
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.preprocessing.dates import Times, find_unit, split_tokens
+from qtmiddleware.preprocessing.dates import Times, find_unit_days, split_tokens
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms.prompt import as_data
+from qtmiddleware.transforms.prompt import write_json_message
 
 _RULE: Final = (
     '"dates" in the user message holds today\'s date and what words that lean on it mean. You may'
@@ -22,10 +22,10 @@ _RULE: Final = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Anchors:
-    """The dates that relative words in one question mean.
+    """The dates for the relative words of one question, such as "last year".
 
     Attributes:
-        today: The day from which the dates are counted.
+        today: Today's date, to which the words are relative.
         times: The dates and versions that the question names.
     """
 
@@ -33,22 +33,22 @@ class Anchors:
     times: Times
 
     def add_to(self, prompt: Prompt) -> Prompt:
-        """Return *prompt* with these dates in its user message and a rule on how to use them.
+        """Return *prompt* with the dates in its user message and a rule on how to use the dates.
 
-        The version of the prompt, and so the cache key, then contains today's date: a reply of
-        yesterday is not used again.
+        The version of the prompt gets today's date, and the cache key contains the version.
+        Therefore, the cache does not return replies from yesterday.
         """
-        user = as_data({"dates": self._name_dates(), **json.loads(prompt.user)})
+        user = write_json_message({"dates": self._write_dates(), **json.loads(prompt.user)})
         version = f"{prompt.version}@{self.today}"
         return replace(prompt, version=version, system=f"{prompt.system}\n\n{_RULE}", user=user)
 
-    def _name_dates(self) -> dict[str, str]:
-        """Return today's date and the last week, month and year, as text by name."""
+    def _write_dates(self) -> dict[str, str]:
+        """Return the dates of "today", "last week", "last month" and "last year" as texts."""
         today = self.today
         dates = {"today": f"{today:%A}, {today}"}
         for unit in ("week", "month", "year"):
             try:
-                first, last = find_unit(today, unit, -1)
+                first, last = find_unit_days(today, unit, -1)
             except (ValueError, OverflowError):
                 # In the first year of the calendar there is no last year.
                 continue
@@ -60,11 +60,11 @@ class Anchors:
             dates[f"last {unit}"] = texts[unit]
         return dates
 
-    def drop_relative(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Return the *spans* that the model must keep, without those of relative dates.
+    def drop_relative_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Return *spans* without the parts of relative dates, which the model may replace.
 
-        A span is left out if each of its words occurs only in relative dates: in "3 years ago" the
-        model may replace the 3.
+        A span is removed if each of its words occurs only in relative dates: the 3 in "3 years ago"
+        may become another number.
         """
         relative_counts, token_counts = (
             Counter(self.times.relative_tokens),

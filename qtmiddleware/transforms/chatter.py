@@ -1,8 +1,7 @@
-"""Recognise text about the task instead of an answer: preambles, remarks, errors, empty forms.
+"""Recognise texts that do not answer: preambles, remarks, error messages, unfilled placeholders.
 
-The word list of each language names only openings that nobody would search for. Openings that
-programs write, in any language, are named here. Words that the user's own question uses too are not
-noise.
+The word lists of the languages hold openings that nobody would search for. This module adds the
+openings that programs write. Words that are also in the user's question are not noise.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _EMPTY_FORMS: Final = (
         r"rate limit exceeded)[.!]?$"
     ),
 )
-"""Patterns for the start of a folded text that is an empty form or an error message."""
+"""Patterns for the start of a folded text that is a placeholder or an error message."""
 _POLITE: Final = (
     r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 )
@@ -61,9 +60,9 @@ _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""The most words of a text that `is_beside_the_point` judges, by the shape of its field.
+"""The maximum number of words of a text that `is_off_topic_talk` checks, by shape of the field.
 
-A passage consists of statements that may share no word with the question, so its limit is low.
+The limit for passages is low, because a good passage may share no word with the question.
 """
 _INNER_WORD: Final = re.compile(r"(?<=[\w,;] )[^\W\d_]+")
 _STATED: Final = (".", "!")
@@ -71,19 +70,18 @@ _QUOTES: Final = "\"'”»* "
 _OPENING_CHARS: Final = 300
 
 _Pattern = tuple[tuple[frozenset[str], bool, int], ...]
-"""A phrase, place by place: the allowed words, whether the place is optional, and its gap.
+"""The places of a phrase: the allowed words, whether the place is optional, and the gap.
 
-A gap is the number of words of any kind that may stand there at most, 0 for a place that names its
-words.
+The gap is the maximum number of words of any kind at this place, 0 for a place with allowed words.
 """
 _Patterns = Mapping[str, tuple[_Pattern, ...]]
-"""Phrases by each word that they may begin with."""
+"""Phrases by every word that they may begin with."""
 
 
 def is_noise(text: str, query: str) -> bool:
-    """Return whether *text* is blank, an empty form, or opens with talk about the task.
+    """Return whether *text* is blank, a placeholder, or begins with talk about the task.
 
-    Openings in the words of *query* do not count.
+    A beginning whose words are all in *query* is not noise.
     """
     return (
         is_blank(text)
@@ -95,15 +93,17 @@ def is_noise(text: str, query: str) -> bool:
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
     """Return *text* without a preamble such as "Sure! Here is the rewritten query:".
 
-    Preambles are English. Sentences of chatter are removed too, in every language that has a word
-    list, but only if the rest is clearly the text that was asked for: the chatter ends in a colon,
-    the rest is a question that shares a topic with *query*, or the rest is long enough for a
-    passage.
+    An English preamble is removed, unless it begins with the first two words of *query*. Sentences
+    of chatter, in any language that has a word list, are removed in three cases:
+
+    - The chatter ends in a colon.
+    - The text after the chatter is a question that shares a topic with *query*.
+    - *is_passage* is true, and the text after the chatter has at least 20 words.
 
     Args:
-        text: The text of a model.
-        query: The user's question. A preamble that begins with its first two words stays.
-        is_passage: Whether a passage was asked for. Then 20 words are long enough.
+        text: The model's text.
+        query: The user's question.
+        is_passage: Whether the prompt asked for a passage.
     """
     match = _PREAMBLE.match(text)
     preamble = match.group() if match else ""
@@ -123,19 +123,19 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
     )
 
 
-def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool:
-    """Return whether *text* is a statement in words of talk, with no topic word of *context*.
+def is_off_topic_talk(text: str, shape: str, query: str, context: str) -> bool:
+    """Return whether *text* is a statement about the model or its task, and not about *context*.
 
-    A text is not judged if it has more words than `STATEMENT_WORDS` allows for its *shape*, if it
-    has fewer than four, or if *query* is a statement too. In a passage only words count that nobody
-    uses but a model that speaks of itself or of its task: a passage answers in other words than the
-    question has, and a company says "we" and "you" in it.
+    Such a statement has a word of talk ("I", "help"), and shares no topic word with *context*. The
+    result is ``False`` if *query* is a statement too, or if *text* has fewer than four words or
+    more words than `STATEMENT_WORDS` allows for *shape*. In a passage, words that companies say to
+    their customers ("we", "you") are not words of talk.
 
     Args:
         text: The model's text for one field.
         shape: The shape of the field: ``line``, ``list`` or ``passage``.
         query: The user's question.
-        context: The question and everything else that the model was shown.
+        context: The question and the rest of the user message in the prompt.
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
@@ -144,18 +144,17 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
         return False
     languages = _guess_languages(text, shape, query)
     talk = _collect_talk_words(languages, is_passage=shape == "passage")
-    if talk.isdisjoint(set(words) - set(fold_words(query)) - _find_titles(text, languages)):
+    if talk.isdisjoint(set(words) - set(fold_words(query)) - _find_title_words(text, languages)):
         return False
     return _find_topic_stems(text).isdisjoint(_find_topic_stems(context))
 
 
 def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
-    """Return the languages whose words of talk count in *text*.
+    """Return the codes of the languages whose words of talk count in *text*.
 
-    For a passage that is the language of *query*, and English if *text* is English: a model that
-    does not write a passage may fall back into English. For any other shape it is the languages of
-    both. A line that shares no word with the question is suspect, so if neither language is known,
-    the words of all languages count.
+    - For a passage: the language of *query*, and English if *text* is English. A model that refuses
+      to write a passage may answer in English.
+    - For any other shape: the languages of *query* and *text*; all languages if both are unknown.
     """
     query_language, text_language = detect_language(query), detect_language(text)
     if shape == "passage":
@@ -168,9 +167,9 @@ def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
 # The same text is often checked twice: for its preamble, then for whether the rest is talk.
 @lru_cache(4)
 def find_chatter_end(text: str, query: str) -> int:
-    """Return how many characters at the start of *text* are chatter, 0 if there is none.
+    """Return the number of characters of chatter at the start of *text*, 0 without chatter.
 
-    Chatter that *query* opens with too does not count. At most five sentences are read.
+    If *query* begins with chatter too, the result is 0. At most five sentences are read.
     """
     end = place = 0
     # Most texts open with no such word, which is cheap to see in ASCII, where no accents need
@@ -180,42 +179,49 @@ def find_chatter_end(text: str, query: str) -> int:
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
-        keys = fold_words(text[place:after])
-        start = _count_filler_words(keys)
+        words = fold_words(text[place:after])
+        start = _count_filler_words(words)
         # A word may be a filler or the beginning of chatter: "sì, cerco ..." and "si potrebbe
         # cercare ...".
-        if _is_chatter(keys[start:], query) or (start and _is_chatter(keys, query)):
+        if _is_chatter(words[start:], query) or (start and _is_chatter(words, query)):
             end = after
-        elif not 0 < start == len(keys):
+        elif not 0 < start == len(words):
             break
         place = after
     return end
 
 
 def _opens_like_chatter(text: str) -> bool:
-    """Return whether the first word of *text* is one that chatter or a filler begins with.
+    """Return whether chatter or a filler may begin with the first word of *text*.
 
-    *text* must be ASCII. Few words are, so most texts need no closer look.
+    *text* must be ASCII. This quick check is negative for most texts.
     """
     return find_first_word(text) in _collect_opening_words()
 
 
-def _is_chatter(keys: Sequence[str], query: str) -> bool:
-    """Return whether the words *keys* open with chatter that is not the query's own."""
-    length = _count_chatter_words(keys)
+def _is_chatter(words: Sequence[str], query: str) -> bool:
+    """Return whether *words*, which are folded, begin with chatter.
+
+    The result is ``False`` if *query* begins with chatter too, or contains all words of the
+    chatter.
+    """
+    length = _count_chatter_words(words)
     if not length:
         return False
     query_words = fold_words(query[:_SENTENCE_CHARS])
-    return not (set(keys[:length]) <= set(query_words) or _count_chatter_words(query_words))
+    return not (set(words[:length]) <= set(query_words) or _count_chatter_words(query_words))
 
 
-def _count_chatter_words(keys: Sequence[str]) -> int:
-    """Return how many of *keys* the shortest chatter phrase covers, 0 if none does."""
+def _count_chatter_words(words: Sequence[str]) -> int:
+    """Return the length, in words, of the shortest chatter phrase at the start of *words*.
+
+    Return 0 if *words* do not begin with chatter.
+    """
     chatter, _ = _load_chatter_phrases()
-    phrases = chatter.get(keys[0]) if keys else None
+    phrases = chatter.get(words[0]) if words else None
     return (
         min(
-            [length for phrase in phrases if (length := _count_matched_words(phrase, keys))],
+            [length for phrase in phrases if (length := _count_matched_words(phrase, words))],
             default=0,
         )
         if phrases
@@ -223,45 +229,48 @@ def _count_chatter_words(keys: Sequence[str]) -> int:
     )
 
 
-def _count_filler_words(keys: Sequence[str]) -> int:
-    """Return how many of *keys*, from the first on, are fillers."""
+def _count_filler_words(words: Sequence[str]) -> int:
+    """Return how many words at the start of *words* are fillers."""
     _, fillers = _load_chatter_phrases()
     start = 0
-    while start < len(keys) and (phrases := fillers.get(keys[start])):
-        length = max(_count_matched_words(phrase, keys[start:]) for phrase in phrases)
+    while start < len(words) and (phrases := fillers.get(words[start])):
+        length = max(_count_matched_words(phrase, words[start:]) for phrase in phrases)
         if not length:
             break
         start += length
     return start
 
 
-def _count_matched_words(phrase: _Pattern, keys: Sequence[str]) -> int:
-    """Return the fewest of *keys*, from the first on, that *phrase* matches, 0 if it does not."""
-    size = len(keys)
+def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
+    """Return the length, in words, of the shortest match of *phrase* at the start of *words*.
+
+    Return 0 if *phrase* does not match.
+    """
+    size = len(words)
     for start, (allowed, optional, gap) in enumerate(phrase):
         if optional or gap:
             break
-        if start == size or keys[start] not in allowed:
+        if start == size or words[start] not in allowed:
             return 0
     else:
         return len(phrase)
-    places = {start}
+    positions = {start}
     for allowed, optional, gap in phrase[start:]:
-        reached = set(places) if optional else set()
-        for at in places:
+        reached = set(positions) if optional else set()
+        for position in positions:
             if gap:
-                reached.update(range(at, at + gap + 1))
-            elif at < size and keys[at] in allowed:
-                reached.add(at + 1)
+                reached.update(range(position, position + gap + 1))
+            elif position < size and words[position] in allowed:
+                reached.add(position + 1)
         if not reached:
             return 0
-        places = reached
-    return min((at for at in places if at <= size), default=0)
+        positions = reached
+    return min((position for position in positions if position <= size), default=0)
 
 
 @cache
 def _compile_noise_pattern() -> re.Pattern[str]:
-    """Return the pattern for the start of a text that is an empty form or a preamble."""
+    """Return a pattern that matches the start of a placeholder, error message or preamble."""
     return _compile_openings(
         [*_EMPTY_FORMS, *(pattern for lexicon in load_all() for pattern in lexicon.preambles)]
     )
@@ -269,9 +278,9 @@ def _compile_noise_pattern() -> re.Pattern[str]:
 
 @cache
 def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
-    """Return the phrases that open chatter, and the fillers that may stand before them.
+    """Return the first phrases of chatter, and the filler words that may precede chatter.
 
-    They are of all languages, because a model may fall into any of them.
+    The phrases of all languages are returned, because a model may reply in any language.
     """
     lexicons = [load(code) for code in LANGUAGES]
     chatter = _compile_patterns(pattern for lexicon in lexicons for pattern in lexicon.chatter)
@@ -282,13 +291,13 @@ def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
 
 @cache
 def _collect_opening_words() -> frozenset[str]:
-    """Return the words that chatter or a filler begins with."""
+    """Return all words that chatter or a filler may begin with."""
     chatter, fillers = _load_chatter_phrases()
     return frozenset((*chatter, *fillers))
 
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
-    """Return *patterns* of a word list as phrases, by each word that they may begin with."""
+    """Compile *patterns* of a word list, and return the phrases by each possible first word."""
     return {
         word: tuple(
             tuple((words, optional, _read_gap(words)) for words, optional in phrase)
@@ -299,16 +308,19 @@ def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
 
 
 def _read_gap(allowed: frozenset[str]) -> int:
-    """Return how many words a place such as ``*3`` may stand for at most, 0 for any other place."""
+    """Return the number in a gap such as ``*3``, which matches up to three words of any kind.
+
+    Return 0 if *allowed* is not a gap.
+    """
     return next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
 
 
 @cache
 def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str]:
-    """Return the words in *languages* by which a model talks of itself or of its task.
+    """Return the words in *languages* that models use for themselves or their task.
 
-    If a passage was asked for, words that companies use to their customers do not count. The words
-    are read per language: "i" is such a word in English, and an article in Italian.
+    For a passage, words that companies say to their customers are left out. The words depend on
+    the language: "i" is a pronoun in English and an article in Italian.
     """
     lexicons = [load(code) for code in languages]
     words = [
@@ -317,10 +329,10 @@ def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> froze
     return frozenset(map(fold_accents, frozenset[str]().union(*words)))
 
 
-def _find_titles(text: str, languages: frozenset[str]) -> set[str]:
-    """Return the small words of *text* that have a capital inside a sentence, so belong to a title.
+def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
+    """Return the stop words of *text* that are capitalised inside a sentence, folded.
 
-    In "open My Account" that is "my".
+    Such a word is part of a title: "my" in "open My Account".
     """
     capitals = {
         fold_accents(word)
@@ -333,7 +345,7 @@ def _find_titles(text: str, languages: frozenset[str]) -> set[str]:
 
 @cache
 def _collect_common_stems() -> frozenset[str]:
-    """Return the first five letters of the words that say nothing about a topic."""
+    """Return the first five letters of each stop word and each word of talk."""
     return frozenset(
         fold_accents(word)[:5]
         for code in LANGUAGES
@@ -342,12 +354,15 @@ def _collect_common_stems() -> frozenset[str]:
 
 
 def _find_topic_stems(text: str) -> set[str]:
-    """Return the first five letters of each word of *text* that may say what it is about."""
+    """Return the first five letters of each word of *text* that may be a topic word.
+
+    Stop words, words of talk and words of one or two letters are not topic words.
+    """
     return {word[:5] for word in fold_words(text) if len(word) > 2} - _collect_common_stems()
 
 
 def is_error_page(text: str) -> bool:
-    """Return whether *text* is the error page of a gateway or client instead of a reply."""
+    """Return whether *text* is an error page of a gateway or client, and not a model's reply."""
     opening = text.lstrip()[:200].lower()
     return (
         opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::"))
@@ -356,23 +371,29 @@ def is_error_page(text: str) -> bool:
 
 
 def is_refusal(text: str, query: str) -> bool:
-    """Return whether *text* opens with a model's refusal, in words that *query* does not have."""
+    """Return whether *text* begins with a model's refusal.
+
+    The result is ``False`` if all words of the refusal are in *query*.
+    """
     return _opens_with(_compile_refusal_pattern(), text, query)
 
 
 @cache
 def _compile_refusal_pattern() -> re.Pattern[str]:
-    """Return the pattern for the start of a refusal, in any language."""
+    """Return a pattern that matches the start of a refusal in any language."""
     return _compile_openings(pattern for lexicon in load_all() for pattern in lexicon.refusals)
 
 
 def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Return one pattern that matches a folded text if one of *patterns* matches its start."""
+    """Combine *patterns* into one pattern that matches if any of *patterns* matches."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
-    """Return whether *pattern* matches the start of *text*, in words *query* does not have."""
+    """Return whether *pattern* matches the start of *text*, folded.
+
+    The result is ``False`` if all matched words are in *query*.
+    """
     match = pattern.match(_fold_opening(text))
     return match is not None and not (
         match.group() and set(split_words(match.group())) <= set(fold_words(query))
@@ -382,5 +403,5 @@ def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
 # Each text is checked twice: for a refusal, then for an empty form.
 @lru_cache(4)
 def _fold_opening(text: str) -> str:
-    """Return the beginning of *text* without case, accents and opening marks."""
+    """Return the start of *text* in lower case, without accents and opening punctuation."""
     return fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")

@@ -1,4 +1,4 @@
-"""Find the texts that repeat one another, and so are not worth a search of their own."""
+"""Find texts that repeat an earlier text, because a second search would add nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qtmiddleware.preprocessing.text import fold_accents, normalise, split_token
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
-"""The overlap of their tokens (Jaccard) from which on two texts count as the same."""
+"""The minimum overlap (Jaccard) of the tokens of two texts that count as repeats."""
 
 # These words hardly change an embedding. Question words are not among them: "who" and "when" ask
 # for different things.
@@ -29,14 +29,13 @@ _MARKED_TERM: Final = re.compile(
 
 
 class _ComparedText(NamedTuple):
-    """One text in the forms in which it is compared with others.
+    """A text, prepared for the comparison with other texts.
 
     Attributes:
-        text: The text as it is.
-        normal: Its normal form.
-        tokens: Its tokens without light words, or all of them if it has only light words.
-
-    The properties are computed only for texts whose tokens nearly agree.
+        text: The unchanged text.
+        normal: The normal form of the text, from `normalise`.
+        tokens: The tokens of the text without light words. If there are only light words, all
+            tokens.
     """
 
     text: str
@@ -44,7 +43,7 @@ class _ComparedText(NamedTuple):
     tokens: frozenset[str]
 
     @property
-    def marked(self) -> frozenset[str]:
+    def exact_terms(self) -> frozenset[str]:
         """The numbers, identifiers and acronyms of the text, folded."""
         return frozenset(
             fold_accents(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
@@ -59,22 +58,24 @@ class _ComparedText(NamedTuple):
 
 
 ORIGINAL: Final = -1
-"""The index that stands for the original in the result of `find_repeats`."""
+"""The index of the original in the result of `find_repeats`."""
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
-    """Return for each text the index of the earlier text that it repeats, or ``None``.
+    """Return, for each of *texts*, the index of the earlier text that it repeats.
 
-    A text that repeats *original* gets `ORIGINAL`. Two texts repeat one another if they differ only
-    in case, punctuation, light words or the order of their words, or if their tokens overlap by
-    `NEAR` or more. Texts that differ in a number, an identifier, a name or a negation never do.
+    The result has `ORIGINAL` for a text that repeats *original*, and ``None`` for a new text.
+
+    Two texts are repeats if they differ only in case, punctuation, light words or word order, or
+    if their tokens overlap by `NEAR` or more. They are not repeats if they differ in a number, an
+    identifier, a name or a negation.
     """
     kept = [(ORIGINAL, _prepare_comparison(original))]
     repeats: list[int | None] = []
     for index, text in enumerate(texts):
         candidate = _prepare_comparison(text)
         repeated = next(
-            (place for place, kept_text in kept if _are_near(candidate, kept_text)), None
+            (place for place, kept_text in kept if _are_repeats(candidate, kept_text)), None
         )
         repeats.append(repeated)
         if repeated is None:
@@ -83,13 +84,13 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
 
 
 def _prepare_comparison(text: str) -> _ComparedText:
-    """Return *text* in the forms in which it is compared."""
+    """Return *text*, prepared for the comparison with other texts."""
     tokens = frozenset(split_tokens(text))
     return _ComparedText(text, normalise(text), tokens - _LIGHT_WORDS or tokens)
 
 
-def _are_near(left: _ComparedText, right: _ComparedText) -> bool:
-    """Return whether two texts say the same."""
+def _are_repeats(left: _ComparedText, right: _ComparedText) -> bool:
+    """Return whether two texts are repeats of each other, as `find_repeats` defines repeats."""
     if left.normal == right.normal:
         return True
     fewer, more = sorted((len(left.tokens), len(right.tokens)))
@@ -99,7 +100,7 @@ def _are_near(left: _ComparedText, right: _ComparedText) -> bool:
     common = len(left.tokens & right.tokens)
     if not common or common < NEAR * (len(left.tokens) + len(right.tokens) - common):
         return False
-    if left.marked != right.marked or is_negated(left.text) != is_negated(right.text):
+    if left.exact_terms != right.exact_terms or is_negated(left.text) != is_negated(right.text):
         return False
     # The few tokens that differ may not be names: they would ask for something else.
     return not (left.tokens ^ right.tokens) & (left.names | right.names)

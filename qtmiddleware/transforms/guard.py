@@ -1,4 +1,4 @@
-"""Check that a model's texts keep what matters in the query; repair or drop the others."""
+"""Check that a model's texts keep the important parts of the query; repair or drop bad texts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,23 @@ Spans = Sequence[tuple[str, str]]
 """Spans of a query, each as (kind, text)."""
 
 MAX_REPAIRS: Final = 5
-"""The most lost spans that are appended to a text. A single text that lost more is dropped."""
+"""The maximum number of lost spans to append to a text.
+
+If a text lost more spans, the text is dropped; a sub-query is kept without repair.
+"""
 MAX_CHARS: Final = 1_000
-"""The most characters of a repaired text. A single text that would be longer is dropped."""
+"""The maximum number of characters of a repaired text.
+
+If a text would be longer, the text is dropped; a sub-query is kept without repair.
+"""
 
 _LANGUAGE_MISMATCH: Final = "language_mismatch"
 # Japanese is written in all of these together, so they count as one script.
 _SCRIPTS_OF_JAPANESE: Final = frozenset(["han", "japanese", "hiragana", "katakana"])
 _LEAST_SHARE_OF_TEXT: Final = 0.2
-"""The share of a text's letters in the query's script from which on the text passes."""
+"""The text passes if at least this share of its letters is in the query's script."""
 _LEAST_SHARE_OF_QUERY: Final = 0.1
-"""The share of the query's letters in the text's script from which on the text passes."""
+"""The text passes if at least this share of the query's letters is in the text's script."""
 
 
 def guard(
@@ -39,31 +45,32 @@ def guard(
     may_be_english: bool = True,
     facts: Facts = (),
 ) -> Transformation:
-    """Return *transformation* without the texts that would search for something else than *query*.
+    """Repair or drop the texts that lost important parts of *query*, and return the result.
 
-    Each field has its own rule, and every change becomes a note:
+    Each field has its own rule, and every change adds a note:
 
-    - A standalone form, rewrite or paraphrase must hold every span. Lost spans are appended. The
-      text is dropped if it lost a negation, most of the spans or more than `MAX_REPAIRS`.
-    - Sub-queries must hold the spans together. Spans that none of them holds are appended to the
-      one that is closest to *query*.
-    - A step-back may generalise, and a hypothetical passage may say anything.
-    - A text in another script than *query* is dropped. Key terms are dropped only if all are.
+    - A standalone form, rewrite or paraphrase must hold every span of *must_keep*. Lost spans are
+      appended. The text is dropped if it lost a negation, most of the spans or more than
+      `MAX_REPAIRS` spans.
+    - Each span must be in one of the sub-queries. Lost spans are appended to the sub-query that is
+      most similar to *query*.
+    - A step-back or a hypothetical passage may lose any span.
+    - A text in another script than *query* is dropped. Key terms are dropped only if all of them
+      are in another script.
 
     Args:
         transformation: The texts of the model's reply.
         query: The user's question, or its standalone form.
         must_keep: The spans of *query* that carry its meaning, as (kind, text). The kinds are
             ``quote``, ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
-        may_be_english: Whether a text in English stays. Key terms always do.
-        facts: Terms of *query* with their other forms. A text that holds a term in another form
-            keeps the term.
+        may_be_english: Whether to keep texts in English. English key terms are always kept.
+        facts: Terms of *query*, each with its other forms. A text may hold any form of a term.
     """
     return _Guard(query, must_keep, may_be_english, facts).check(transformation)
 
 
 class _Guard:
-    """Checks the texts for one query, and collects the notes on what it changed."""
+    """Checks the texts for one query, and collects a note for each change."""
 
     def __init__(self, query: str, must_keep: Spans, may_be_english: bool, facts: Facts) -> None:
         self.query = query
@@ -73,7 +80,7 @@ class _Guard:
         self.notes: dict[tuple[str, str], None] = {}
 
     def check(self, transformation: Transformation) -> Transformation:
-        """Return *transformation* with its texts repaired or dropped."""
+        """Return *transformation* with bad texts repaired or dropped, and with the notes."""
         self.notes.update(dict.fromkeys(transformation.notes))
         texts_by_field = {
             name: self._check_field(row, texts)
@@ -83,23 +90,23 @@ class _Guard:
         return build_transformation(texts_by_field, self.notes)
 
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the texts of one field that stay, repaired by the rule of its *row*."""
+        """Return the texts of one field, repaired or dropped by the rule in *row*."""
         match row.guard:
             case "each":
                 return tuple(
                     [kept for text in texts if (kept := self._repair(row.name, text)) is not None]
                 )
             case "together":
-                return self._repair_together(
-                    row.name, [text for text in texts if self._is_readable(row.name, text)]
+                return self._repair_sub_queries(
+                    row.name, [text for text in texts if self._is_in_query_language(row.name, text)]
                 )
             case "terms":
                 return self._check_terms(row.name, texts)
             case _:
-                return tuple(text for text in texts if self._is_readable(row.name, text))
+                return tuple(text for text in texts if self._is_in_query_language(row.name, text))
 
-    def _is_readable(self, field: str, text: str) -> bool:
-        """Return whether *text* is in the script and language of the query; note it if not."""
+    def _is_in_query_language(self, field: str, text: str) -> bool:
+        """Return whether *text* is in the script and language of the query; if not, add a note."""
         if is_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
         ):
@@ -108,17 +115,19 @@ class _Guard:
         return True
 
     def _repair(self, field: str, text: str) -> str | None:
-        """Return *text* with every span of the query, or ``None`` if it lost too much of them."""
-        if not self._is_readable(field, text):
+        """Return *text* with its lost spans appended, or ``None`` if the text must be dropped."""
+        if not self._is_in_query_language(field, text):
             return None
-        lost = [(kind, span) for kind, span in self.must_keep if not self._keeps(kind, span, text)]
+        lost = [
+            (kind, span) for kind, span in self.must_keep if not self._holds_span(kind, span, text)
+        ]
         if not lost:
             return text
-        description = self._describe(lost)
+        description = self._describe_spans(lost)
         repaired = _append_spans(text, lost)
         if (
             any(kind == "negation" for kind, _ in lost)
-            or self._is_too_much(lost)
+            or self._is_beyond_repair(lost)
             or len(repaired) > MAX_CHARS
         ):
             self.notes[field, f"dropped: {description}"] = None
@@ -126,24 +135,30 @@ class _Guard:
         self.notes[field, f"repaired: {description}"] = None
         return repaired
 
-    def _keeps(self, kind: str, span: str, text: str) -> bool:
-        """Return whether *text* holds *span*, or the glossary term of *span* in another form."""
+    def _holds_span(self, kind: str, span: str, text: str) -> bool:
+        """Return whether *text* holds *span*, or another form of the glossary term in *span*."""
         if keeps_span(kind, span, text, query=self.query):
             return True
         folded_span = span.casefold()
         return kind != "negation" and any(
             (folded_span in term.casefold() or term.casefold() in folded_span)
-            and _holds_form(term, folded_span, forms, text)
+            and _has_other_form(term, folded_span, forms, text)
             for term, forms in self.facts
         )
 
-    def _repair_together(self, field: str, texts: list[str]) -> tuple[str, ...]:
-        """Return the sub-queries, with the spans that none holds appended to the closest one."""
+    def _repair_sub_queries(self, field: str, texts: list[str]) -> tuple[str, ...]:
+        """Return the sub-queries *texts*, with lost spans appended.
+
+        A span is lost if no sub-query holds it. Lost spans are appended to the sub-query that
+        shares the most words with the query. Negations are not checked.
+        """
         if not texts:
             return ()
         # One part of a question can be asked without the negation that joins the parts.
         required = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
-        lost = [pair for pair in required if not any(self._keeps(*pair, text) for text in texts)]
+        lost = [
+            pair for pair in required if not any(self._holds_span(*pair, text) for text in texts)
+        ]
         if lost and len(lost) <= MAX_REPAIRS:
             query_tokens = set(split_tokens(self.query))
             closest = max(
@@ -153,13 +168,13 @@ class _Guard:
             repaired = _append_spans(texts[closest], lost)
             if len(repaired) <= MAX_CHARS:
                 texts[closest] = repaired
-                self.notes[field, f"repaired: {self._describe(lost)}"] = None
+                self.notes[field, f"repaired: {self._describe_spans(lost)}"] = None
         return tuple(texts)
 
     def _check_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
-        """Return all key *terms*, or none if each is in another script and absent from the query.
+        """Return all key *terms*, or ``()`` if all are in another script and not in the query.
 
-        Single terms in another script are common.
+        Some terms in another script are common, so single terms are not dropped.
         """
         folded_query = self.query.casefold()
         if all(
@@ -170,28 +185,31 @@ class _Guard:
             return ()
         return terms
 
-    def _describe(self, lost: Spans) -> str:
-        """Return the kind and place of each lost span: ``number 12:16``, never its text.
+    def _describe_spans(self, lost: Spans) -> str:
+        """Return the kind and position of each lost span, such as ``number 12:16``, for a note.
 
-        Places are offsets in the query. In a conversation that is the standalone form of the
-        question, except in notes on the standalone form itself.
+        The text of the span is left out. Positions are offsets in `query`. In a conversation,
+        `query` is the standalone form of the question, except in notes on the standalone form.
         """
         places = [
-            (kind, _find_place(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
+            (kind, _find_position(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
         ]
         shown = [f"{kind} {start}:{start + length}" for kind, start, length in places]
         return ", ".join(shown) + (
             f" and {len(lost) - MAX_REPAIRS} more" if len(lost) > MAX_REPAIRS else ""
         )
 
-    def _is_too_much(self, lost: Spans) -> bool:
-        """Return whether *lost* is too much to append: over `MAX_REPAIRS`, or most of the spans."""
+    def _is_beyond_repair(self, lost: Spans) -> bool:
+        """Return whether too many spans are *lost*: over `MAX_REPAIRS`, or most of the spans.
+
+        A single lost span is never too many.
+        """
         kinds = [kind for kind, _ in self.must_keep if kind != "negation"]
         return len(lost) > MAX_REPAIRS or (len(lost) > 1 and 2 * len(lost) > len(kinds))
 
 
-def _holds_form(term: str, span: str, forms: Sequence[str], text: str) -> bool:
-    """Return whether *text* holds one of *forms* of *term*, and the other words of *span*."""
+def _has_other_form(term: str, span: str, forms: Sequence[str], text: str) -> bool:
+    """Return whether *text* holds *span* with *term* replaced by one of its *forms*."""
     other_words = span.replace(term.casefold(), " ").split() if term.casefold() in span else []
     return any(
         keeps_span("identifier", form, text, query=form)
@@ -200,16 +218,19 @@ def _holds_form(term: str, span: str, forms: Sequence[str], text: str) -> bool:
     )
 
 
-def _find_place(span: str, query: str) -> int:
-    """Return where *span* begins in *query*, as a whole word if it occurs as one."""
+def _find_position(span: str, query: str) -> int:
+    """Return the position of *span* in *query*, -1 if it is not there.
+
+    If *span* occurs as a whole word and inside a longer word, the whole word counts.
+    """
     match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", query)
     return match.start() if match else query.find(span)
 
 
 def _append_spans(text: str, lost: Spans) -> str:
-    """Return *text* with the lost spans in brackets behind it.
+    """Return *text* with the lost spans appended in brackets.
 
-    In brackets they disturb neither its words nor its grammar.
+    Brackets keep the grammar of *text* intact.
     """
     return f"{text} ({', '.join(dict.fromkeys(write_span(kind, span) for kind, span in lost))})"
 
@@ -217,10 +238,12 @@ def _append_spans(text: str, lost: Spans) -> str:
 def is_other_script(text: str, query: str) -> bool:
     """Return whether *text* is in another script than *query*.
 
-    A text in mixed scripts passes if a fifth of its letters are in the query's script, or any of
-    them if the query mixes the same two scripts. A text passes too if a tenth of the query's
-    letters are in the text's script. This does not hold for Latin, because Latin letters in such a
-    query are technical terms.
+    If the main scripts of the two texts differ, the result is still ``False`` in these cases:
+
+    - At least a fifth of the letters of *text* are in the main script of *query*.
+    - Each of the two texts also has letters in the main script of the other.
+    - At least a tenth of the letters of *query* are in the main script of *text*. This does not
+      apply if this script is Latin, because Latin letters may be technical terms.
     """
     if text.isascii() and query.isascii():
         return False
@@ -234,9 +257,10 @@ def is_other_script(text: str, query: str) -> bool:
 
 
 def _find_script(text: str) -> str:
-    """Return the main script of *text*.
+    """Return the main script of *text*, ``""`` if *text* has no letters.
 
-    Long technical terms in Latin letters do not outvote the words around them.
+    In a text of Latin and other letters, the scripts are compared by words and not by letters,
+    because technical terms in Latin letters are long.
     """
     main_script = _unify_script(dominant_script(text))
     if main_script != "latin" or text.isascii():
@@ -254,7 +278,7 @@ def _find_script(text: str) -> str:
 
 
 def _unify_script(script: str) -> str:
-    """Return one name for all scripts in which Japanese is written."""
+    """Return *script*, or ``han`` for any of the scripts of Japanese."""
     return "han" if script in _SCRIPTS_OF_JAPANESE else script
 
 

@@ -1,10 +1,9 @@
-"""Read JSON from a reply, whatever text surrounds it, and even if it is broken or cut off.
+"""Read JSON from a reply, even if the JSON is broken, cut off or surrounded by other text.
 
-One reader serves good and bad JSON. It ends a string at the first quote that is followed by a mark
-that may come after a string at that place. In well-formed JSON an unescaped quote always ends a
-string and is always followed by such a mark, so there the reader agrees with the standard. In
-broken JSON the same rule tells a quote that ends a string from one inside it. Reading takes linear
-time, and nesting is limited.
+The reader ends a string at the first quote that is followed by a valid mark, such as a comma or a
+bracket. In well-formed JSON, every unescaped quote ends a string and has such a mark, so the result
+is correct. In broken JSON, this rule finds the quotes inside a string that should have been
+escaped. Reading takes linear time, and nesting is limited.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 16
-"""The deepest nesting that is read."""
+"""The maximum depth of nested objects and lists."""
 
 JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
 )
-"""A pattern for the start of a text that is meant as JSON."""
+"""A pattern that matches the start of JSON, even if the JSON is broken."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")
@@ -57,7 +56,7 @@ _SHORT_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 class Members(list[tuple[str, Any]]):
-    """A JSON object as a list of (key, value), in their order and with repeated keys."""
+    """A JSON object as a list of (key, value) pairs, in their order, including repeated keys."""
 
 
 class Cut(str):
@@ -71,10 +70,10 @@ class JsonValue:
     """A JSON object or list that was found in a text.
 
     Attributes:
-        value: The value; an object is `Members`, an incomplete string is `Cut`.
-        start: Where the value begins in the text.
-        end: Where it ends.
-        is_cut: Whether its end is missing.
+        value: The value. Objects are `Members`, and strings whose end is missing are `Cut`.
+        start: The position of the first character of the value in the text.
+        end: The position after the last character.
+        is_cut: Whether the end of the value is missing.
     """
 
     value: Any
@@ -84,11 +83,14 @@ class JsonValue:
 
 
 class _NotJson(Exception):
-    """The text at this place is not JSON."""
+    """The text at the reader's position is not JSON."""
 
 
 def find_json(text: str) -> list[JsonValue]:
-    """Return every outermost JSON object and list in *text*, in their order."""
+    """Return all JSON objects and lists in *text*, in their order.
+
+    Objects and lists inside another object or list are only returned as parts of it.
+    """
     values = []
     position = 0
     while match := _START.search(text, position):
@@ -103,7 +105,7 @@ def find_json(text: str) -> list[JsonValue]:
 
 
 def read_json_string(text: str) -> str | None:
-    """Return the content of *text* if it is one JSON string and nothing else, else ``None``."""
+    """Return the content of *text* if all of *text* is a single JSON string, else ``None``."""
     stripped = text.strip()
     if not stripped.startswith('"'):
         return None
@@ -117,8 +119,8 @@ class _Reader:
 
     Attributes:
         text: The text that holds the value.
-        position: Where reading goes on.
-        is_cut: Whether the end of the value is missing; certain once the value was read.
+        position: The position of the next character to read.
+        is_cut: Whether the end of the value is missing. Final after the value was read.
     """
 
     def __init__(self, text: str, position: int) -> None:
@@ -127,12 +129,15 @@ class _Reader:
         self.is_cut = False
 
     def read_value(self, place: str, depth: int) -> Any:
-        """Return the value that begins here.
+        """Read the value at the current position, and return it.
 
         Args:
-            place: Where a string would be: ``member``, ``item`` or ``alone``. It decides which
-                text may follow.
-            depth: How many objects and lists the value is inside of.
+            place: The place of the value: ``member`` (of an object), ``item`` (of a list) or
+                ``alone``. If the value is a string, *place* decides which text may follow.
+            depth: The number of objects and lists around the value.
+
+        Raises:
+            _NotJson: There is no value, or *depth* is too high.
         """
         character = self.text[self.position : self.position + 1]
         if depth >= MAX_DEPTH:
@@ -146,7 +151,11 @@ class _Reader:
         return self.read_literal()
 
     def read_members(self, depth: int) -> Members:
-        """Return the object that begins here, with all members that are complete."""
+        """Read the object at the current position, and return it.
+
+        In a broken object, the members before the first mistake are returned. Raises `_NotJson` if
+        the first member has a mistake.
+        """
         members = Members()
         self.position += 1
         while not self.reach_end("}"):
@@ -166,7 +175,11 @@ class _Reader:
         return members
 
     def read_items(self, depth: int) -> list[Any]:
-        """Return the list that begins here, with all items up to the first mistake."""
+        """Read the list at the current position, and return it.
+
+        In a broken list, the items before the first mistake are returned. Raises `_NotJson` if the
+        first item has a mistake.
+        """
         items: list[Any] = []
         self.position += 1
         while not self.reach_end("]"):
@@ -179,9 +192,10 @@ class _Reader:
         return items
 
     def reach_end(self, bracket: str) -> bool:
-        """Return whether the object or list ends here, and step over its *bracket* if it does.
+        """Return whether the object or list ends at the current position; if so, skip *bracket*.
 
-        Spaces and commas before the bracket are skipped.
+        Spaces and commas before the bracket are skipped too. An object or list also ends at the end
+        of the text, and at the closing bracket of an outer object or list.
         """
         self.skip(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):
@@ -194,7 +208,10 @@ class _Reader:
         return self.text[self.position] in "]}"
 
     def read_key(self) -> str:
-        """Return the key that begins here, in quotes or bare, and step over its colon."""
+        """Read the key at the current position and its colon, and return the key.
+
+        The key may have no quotes. Raises `_NotJson` if there is no key or no colon.
+        """
         bare = _BARE_KEY.match(self.text, self.position)
         if bare:
             key = bare.group()
@@ -208,7 +225,10 @@ class _Reader:
         return key
 
     def skip_colon(self) -> None:
-        """Step over the colon behind a key, and the spaces around it."""
+        """Skip the colon after a key, and the spaces around it. Raises `_NotJson` without a colon.
+
+        If the text ends here, the value is cut.
+        """
         self.skip(_SPACE)
         if self.text.startswith(":", self.position):
             self.position += 1
@@ -219,7 +239,10 @@ class _Reader:
             self.is_cut = True
 
     def read_string(self, place: str) -> str:
-        """Return the string that begins here; *place* says what may follow it."""
+        """Read the string at the current position, and return it; a `Cut` if its end is missing.
+
+        *place* (``key``, ``member``, ``item`` or ``alone``) decides which text may follow.
+        """
         ends = _STRING_ENDS[place, _CLOSERS[self.text[self.position]]]
         begin = position = self.position + 1
         while match := ends.search(self.text, position):
@@ -232,7 +255,11 @@ class _Reader:
         return Cut(_unescape(self.text[begin:]))
 
     def read_literal(self) -> Any:
-        """Return the literal that begins here: a boolean, a number as text, or ``None``."""
+        """Read the literal at the current position, and return it.
+
+        A number is returned as text, and any literal but a number or a boolean as ``None``. Raises
+        `_NotJson` if there is no literal.
+        """
         match = _LITERAL.match(self.text, self.position)
         if not match:
             raise _NotJson
@@ -243,14 +270,14 @@ class _Reader:
         word = match.group(1)
         return _LITERALS.get(word, word if word[-1].isdigit() else None)
 
-    def skip(self, filling: re.Pattern[str]) -> None:
-        """Step over text that matches *filling*, if there is any."""
-        if match := filling.match(self.text, self.position):
+    def skip(self, pattern: re.Pattern[str]) -> None:
+        """Move the position to the end of the text that matches *pattern*, if it matches."""
+        if match := pattern.match(self.text, self.position):
             self.position = match.end()
 
 
 def _unescape(text: str) -> str:
-    """Return *text* with its escapes replaced by the characters that they stand for."""
+    """Return *text* with each JSON escape replaced by its character."""
     if "\\" not in text:
         return text
     plain = _ESCAPE.sub(_decode_escape, text)
@@ -259,7 +286,7 @@ def _unescape(text: str) -> str:
 
 
 def _decode_escape(match: re.Match[str]) -> str:
-    """Return the character that one escape stands for."""
+    """Return the character for a match of `_ESCAPE`."""
     code = match.group(1)
     if len(code) == 5:
         return chr(int(code[1:], 16))

@@ -10,7 +10,7 @@ from typing import Final
 from qtmiddleware.catalogue import FILLED_BY, TransformRow
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
-from qtmiddleware.transforms.prompt import Transform, mark_version
+from qtmiddleware.transforms.prompt import Transform, append_digest
 from qtmiddleware.transforms.prompts import combined
 
 _PROMPTS: Final = {
@@ -22,23 +22,23 @@ _PROMPTS: Final = {
 # Equal rows share one transform, so that its prompt is built only once.
 @lru_cache(64)
 def build_own_transform(row: TransformRow) -> Transform:
-    """Return the transform of *row*: the user's instruction, with fields of the built-in prompts.
+    """Return the transform of *row*: the user's instruction with fields of built-in prompts.
 
-    A single field brings the rules of its built-in prompt. Several fields have the rules of
-    ``combined``.
+    A transform with one field has the rules of the built-in prompt for this field. A transform
+    with several fields has the rules of the prompt ``combined``.
     """
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
-    def describe_fields(settings: Settings) -> tuple[ReplyField, ...]:
-        """Return the fields of all built-in prompts, as *settings* shape them."""
+    def collect_fields(settings: Settings) -> tuple[ReplyField, ...]:
+        """Return the fields of the built-in prompts in *built_in* for these *settings*."""
         field_groups = [
             transform.fields(settings) if callable(transform.fields) else transform.fields
             for transform in built_in
         ]
         return tuple(field for fields in field_groups for field in fields)
 
-    def name_flavour(settings: Settings) -> str:
-        """Return the flavours of the built-in prompts, joined."""
+    def join_flavours(settings: Settings) -> str:
+        """Return the flavours of the built-in prompts in *built_in*, joined by "+"."""
         return "+".join(
             filter(
                 None, [transform.flavour(settings) for transform in built_in if transform.flavour]
@@ -49,9 +49,9 @@ def build_own_transform(row: TransformRow) -> Transform:
         mode=row.name,
         # If the instruction or the fields change, the cache must not return a reply to the earlier
         # prompt.
-        version=mark_version(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
+        version=append_digest(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
         instruction=row.prompt,
-        fields=describe_fields,
+        fields=collect_fields,
         rules=built_in[0].rules if len(built_in) == 1 else combined.RULES,
-        flavour=name_flavour,
+        flavour=join_flavours,
     )

@@ -1,7 +1,11 @@
-"""Turn a model's reply into the requested transformation, or into the reason why there is none.
+"""Turn a model's reply into the requested transformation, or raise an error with the reason.
 
-The steps: find the answer in the reply, collect texts for each field from its JSON or its plain
-text, judge each text by the rules, and build the transformation from those that pass.
+The steps are:
+
+1. Find the answer in the reply.
+2. Collect the texts for each field from the JSON or the plain text of the answer.
+3. Check each text with the rules.
+4. Build the transformation from the texts that pass.
 """
 
 from __future__ import annotations
@@ -48,9 +52,9 @@ from qtmiddleware.transforms.reply_rules import (
 )
 
 READ_CHARS: Final = 65_536
-"""The most characters of a reply that are read."""
+"""The maximum number of characters of a reply that are read."""
 MOST_TEXTS: Final = 500
-"""The most texts of one field that are judged."""
+"""The maximum number of texts per field that the rules check."""
 _THOUGHT_CHARS: Final = 1_000_000
 
 _MESSAGES: Final = {
@@ -91,14 +95,14 @@ _SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
 
 @dataclass(slots=True)
 class FieldTexts:
-    """The texts that a reply gives for each field, before any of them is judged.
+    """The texts of a reply for each field, before the rules check them.
 
     Attributes:
-        texts: The texts by field, the likeliest first.
+        texts: The texts by field, the most likely text first.
         named: The fields that the reply names, with or without a text.
-        is_refusal: Whether the reply says that the model will not do the task.
+        is_refusal: Whether the reply says that the model refuses the task.
         is_cut: Whether the end of the reply is missing.
-        is_empty: Whether the reply, or a field that it names, holds nothing.
+        is_empty: Whether the reply, or a field that the reply names, has no text.
     """
 
     texts: Mapping[str, list[str]] = field(default_factory=dict)
@@ -109,8 +113,8 @@ class FieldTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """The result of judging the texts of one field.
+class _CheckedTexts:
+    """The texts of one field that passed the rules, and why others were dropped.
 
     Attributes:
         texts: The texts to search for.
@@ -124,38 +128,40 @@ class _Choice:
 
 
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
-    """Return the transformation that *reply* gives for the fields of *prompt*.
+    """Return the transformation with the texts in *reply* for the fields of *prompt*.
 
-    JSON is read, complete or broken, and plain text; complete parts of a broken reply are kept. A
-    refusal, remark, blank text, duplicate or copy of the query never becomes a text to search for.
-    At most 65,536 characters are read, in linear time.
+    The reply may be JSON, broken JSON or plain text. The complete parts of a broken reply are
+    used. Refusals, remarks, blank texts, duplicates and copies of the query are dropped. At most
+    65,536 characters are read, in linear time.
 
-    A reply that says there is nothing to split, or that gives the query back as it is, gives an
-    empty transformation with a note.
+    If the reply says that there is nothing to split, or only repeats the query, the transformation
+    is empty and has a note.
 
     Raises:
-        ModelError: Nothing can be searched for. Its reason is ``refused``, ``empty``, ``truncated``
-            or ``unparsable``.
+        ModelError: The reply has no text to search for. The error's reason is ``refused``,
+            ``empty``, ``truncated`` or ``unparsable``.
     """
     text, is_cut = _find_answer(reply)
     field_texts = _find_texts(prompt, text, is_cut=is_cut)
-    choices = {
+    checked_texts = {
         field.name: _choose_texts(field, field_texts.texts.get(field.name, []), prompt)
         for field in prompt.fields
     }
-    notes = [(name, note) for name, choice in choices.items() for note in choice.notes]
+    notes = [(name, note) for name, checked in checked_texts.items() for note in checked.notes]
     silent = [
         field
         for field in prompt.fields
-        if not (choices[field.name].texts or choices[field.name].notes)
+        if not (checked_texts[field.name].texts or checked_texts[field.name].notes)
     ]
     notes += [(field.name, _describe_missing(field, field_texts)) for field in silent]
     notes += [("reply", "truncated")] if field_texts.is_cut else []
-    result = build_transformation({name: choice.texts for name, choice in choices.items()}, notes)
+    result = build_transformation(
+        {name: checked.texts for name, checked in checked_texts.items()}, notes
+    )
     if result.is_empty:
-        reason = _explain_nothing(prompt, field_texts, choices.values(), notes)
+        reason = _find_failure_reason(prompt, field_texts, checked_texts.values(), notes)
         if reason:
-            error = ModelError(reason, _describe_nothing(reason, choices.values()))
+            error = ModelError(reason, _write_failure_message(reason, checked_texts.values()))
             error.notes = result.notes
             raise error
     return result
@@ -164,9 +170,9 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 def build_transformation(
     texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
 ) -> Transformation:
-    """Return the transformation with *texts*, given by field.
+    """Return the transformation with *texts*, which are given by field, and *notes*.
 
-    A field for a single text takes the first of its texts.
+    A field for a single text gets the first text.
     """
     values: dict[str, Any] = {
         name: tuple(field_texts) if row.shape == "list" else field_texts[0]
@@ -177,7 +183,12 @@ def build_transformation(
 
 
 def _find_answer(reply: Reply) -> tuple[str, bool]:
-    """Return the part of *reply* that is its answer, and whether its end is missing."""
+    """Return the answer in *reply*, without the model's reasoning.
+
+    Returns:
+        The answer, at most `READ_CHARS` characters.
+        Whether the end of the answer is missing.
+    """
     # Other clients may pass on a missing content as ``None``, although the type forbids it.
     text, is_cut = strip_thoughts(reply.text or "")
     # One character more than is read shows that the text is too long.
@@ -192,11 +203,15 @@ def _find_answer(reply: Reply) -> tuple[str, bool]:
 
 
 def strip_thoughts(text: str) -> tuple[str, bool]:
-    """Return *text* without the reasoning before its answer, and whether it ended in the reasoning.
+    """Return *text* without the model's reasoning before the answer.
 
-    Some models leave out the mark that opens the reasoning. A text that begins as JSON is taken as
-    the answer all the same, because a closing mark in it may be part of a value. Only the first
-    million characters are read.
+    Some models leave out the mark that opens the reasoning, so everything before a closing mark is
+    removed. This does not apply to a text that begins like JSON, because a closing mark may be part
+    of a value. Only the first million characters are read.
+
+    Returns:
+        The answer.
+        Whether *text* ends before the reasoning does. The answer is then ``""``.
     """
     place = 0
     text = text[:_THOUGHT_CHARS]
@@ -215,7 +230,7 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
 
 
 def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
-    """Return the texts for each field from the JSON in *text*, else from its plain text."""
+    """Return the texts for each field from the JSON in *text*, or from plain text without JSON."""
     values = find_json(text)
     field_texts = pick_texts(values, text, prompt.fields)
     field_texts.is_cut = is_cut or field_texts.is_cut
@@ -226,12 +241,12 @@ def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
 
 
 def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> FieldTexts:
-    """Return the texts for each field from the plain *text* of a reply.
+    """Return the texts for each field from a reply in plain text.
 
     Args:
-        prompt: The prompt that was answered.
+        prompt: The prompt that the model answered.
         text: The answer in the reply.
-        from_json: The result of reading the JSON in *text*, which gave no texts.
+        from_json: The result of searching *text* for JSON. It has no texts.
     """
     if from_json.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
         has_passage = any(field.shape == "passage" for field in prompt.fields)
@@ -255,17 +270,19 @@ def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> Field
 
 
 def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
-    """Return the texts that the JSON *values* in *text* give for *fields*, whatever keys they have.
+    """Return the texts for *fields* in the JSON *values* that were found in *text*.
 
-    If a field is given twice, its last value comes first; lists are joined. Texts under a general
-    name ("query") or in a bare list go to the main field, if nothing has the name of that field.
+    - The keys may be spelled differently from the names of the fields.
+    - If a field occurs twice, the texts of the last value come first. Lists are joined.
+    - Texts with a general key such as "query" and texts in a bare list belong to the main field, if
+      no key names the main field.
     """
     shapes: dict[str, str] = {field.name: field.shape for field in fields}
     texts: dict[str, list[str]] = {}
     named: set[str] = set()
     unassigned: dict[str, list[str]] = {_REFUSAL: [], GENERIC: [], _UNKNOWN: []}
     for json_value in values:
-        for name, value in _iterate_named(
+        for name, value in _iterate_parts(
             json_value.value, fields, is_alone=_stands_alone(json_value, text)
         ):
             if name not in shapes:
@@ -302,22 +319,23 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
 
 
 def _find_main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
-    """Return the field that texts without a name belong to, ``None`` if it is not clear.
+    """Return the field for texts without the name of a field, ``None`` if this is unclear.
 
-    It is the only field besides the standalone form, or else the first list.
+    The main field is the only field besides the standalone form. If there are several, the main
+    field is the first list.
     """
     candidates = [field for field in fields if field.name != STANDALONE] or list(fields)
     lists = [field for field in candidates if field.shape == "list"]
     return candidates[0] if len(candidates) == 1 else next(iter(lists), None)
 
 
-def _iterate_named(
+def _iterate_parts(
     value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of *value* that have a known name, as (name, part).
+    """Yield (name, part) for each part of a JSON *value*.
 
-    A name is that of a field, `GENERIC`, ``refusal`` or ``unknown``. Parts without the name of a
-    field count only if the JSON *is_alone*, not quoted in a sentence.
+    The name is the name of a field, `GENERIC`, ``refusal`` or ``unknown``. Parts without the name
+    of a field are only yielded if the JSON *is_alone*, that is, not quoted in a sentence.
     """
     if isinstance(value, Members):
         for key, member in value:
@@ -327,13 +345,13 @@ def _iterate_named(
             yield GENERIC, [item for item in value if isinstance(item, str)]
         for item in value:
             if not isinstance(item, str):
-                yield from _iterate_named(item, fields, is_alone=is_alone)
+                yield from _iterate_parts(item, fields, is_alone=is_alone)
 
 
 def _iterate_member(
     key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield, as `_iterate_named` does, the parts of one member of an object."""
+    """Yield (name, part) for each part of one member of a JSON object, as `_iterate_parts` does."""
     name = find_field(key, fields)
     if name in {field.name for field in fields}:
         yield name, value
@@ -342,26 +360,26 @@ def _iterate_member(
             yield _REFUSAL, key
     elif isinstance(value, str) and value.lstrip().startswith("{"):
         for inner in find_json(value):
-            yield from _iterate_named(inner.value, fields, is_alone=is_alone)
+            yield from _iterate_parts(inner.value, fields, is_alone=is_alone)
     elif name == GENERIC and is_alone and not _holds_fields(value):
         yield GENERIC, _collect_strings(value, "list")
     elif not isinstance(value, str):
-        yield from _iterate_named(value, fields, is_alone=is_alone)
+        yield from _iterate_parts(value, fields, is_alone=is_alone)
     elif is_alone:
         yield _UNKNOWN, value
 
 
 def _holds_fields(value: Any) -> bool:
-    """Return whether *value* is an object or a list with objects, rather than text."""
+    """Return whether *value* is an object or a list with an object."""
     return isinstance(value, Members) or (
         isinstance(value, list) and any(isinstance(item, Members) for item in value)
     )
 
 
 def _collect_strings(value: Any, shape: str) -> list[str]:
-    """Return the texts in *value*, whatever its type.
+    """Return all texts in a JSON *value* of any type, including nested values.
 
-    A text without its end counts only if the *shape* of the field is ``passage``.
+    A text whose end is missing is only returned if *shape*, the shape of the field, is ``passage``.
     """
     if isinstance(value, Cut):
         return [value] if shape == "passage" else []
@@ -375,9 +393,10 @@ def _collect_strings(value: Any, shape: str) -> list[str]:
 
 
 def _collect_pairs(value: Any, shape: str) -> list[str]:
-    """Return the pairs in *value* as ``label: value``: members of objects, or texts as they are.
+    """Return the pairs in a JSON *value* as texts such as ``year: 2024``.
 
-    Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of either.
+    Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of such
+    objects. Texts are returned unchanged.
     """
     if isinstance(value, list) and not isinstance(value, Members):
         return [pair for item in value for pair in _collect_pairs(item, shape)]
@@ -394,9 +413,9 @@ def _collect_pairs(value: Any, shape: str) -> list[str]:
 
 
 def _pick_members(members: Members) -> list[Any]:
-    """Return the values of an object that stands in place of a text.
+    """Return the values of an object that a model wrote instead of a text.
 
-    Such objects look like ``{"query": …}`` or ``{"1": …, "2": …}``.
+    The object looks like ``{"query": …}`` or ``{"1": …, "2": …}``.
     """
     if {key for key, _ in members} <= _SCHEMA_KEYS:
         return []
@@ -405,10 +424,7 @@ def _pick_members(members: Members) -> list[Any]:
 
 
 def _stands_alone(json_value: JsonValue, text: str) -> bool:
-    """Return whether the JSON has a place of its own in *text*.
-
-    It has none if it is quoted in a sentence.
-    """
+    """Return whether the JSON in *text* is alone on its lines, and not quoted in a sentence."""
     before = text[text.rfind("\n", 0, json_value.start) + 1 : json_value.start].strip()
     line_end = text.find("\n", json_value.end)
     after = text[json_value.end : line_end if line_end >= 0 else len(text)].strip()
@@ -417,10 +433,10 @@ def _stands_alone(json_value: JsonValue, text: str) -> bool:
     ) == ""
 
 
-def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _Choice:
-    """Return the texts for one field that may be searched for, each once.
+def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _CheckedTexts:
+    """Check *texts* with the rules, and return the texts for *field* without duplicates.
 
-    There are at most as many as the prompt asks for.
+    The result has at most as many texts as *prompt* asks for.
     """
     limit = field.max_items if field.shape == "list" else 1
     chosen: dict[str, str] = {}
@@ -440,20 +456,20 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
             notes.append("dropped: more than requested")
             break
     if holds_parts(field) and list(chosen) == [normalise(prompt.query)]:
-        return _Choice(
+        return _CheckedTexts(
             (),
             tuple(filter(None, dict.fromkeys([*notes, SAME]))),
             frozenset(rules | {SAME_AS_QUERY}),
         )
-    return _Choice(
+    return _CheckedTexts(
         tuple(chosen.values()), tuple(filter(None, dict.fromkeys(notes))), frozenset(rules)
     )
 
 
 def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
-    """Return *texts* split into items.
+    """Return the items in *texts*.
 
-    A list may have come as one text, and one text may hold several lines.
+    A model may write a whole list as one text, or several items in one text.
     """
     whole_texts = list(texts)
     if not whole_texts or field.shape == "passage":
@@ -483,42 +499,44 @@ def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> lis
 
 
 def _holds_items(text: str) -> bool:
-    """Return whether a line of *text* below the first has the mark of a list's item."""
+    """Return whether a line of *text*, after the first line, begins with a bullet or a number."""
     return "\n" in text and _ITEM_BELOW.search(text) is not None
 
 
 def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
-    """Return the note on a *field* that got no text and no other note.
+    """Return the note on a *field* that has no texts and no other notes.
 
-    It says that none was needed, or that the field is missing.
+    The note is ``none needed`` if the field may be empty and the reply leaves it empty. Otherwise,
+    the note is ``missing``.
     """
     may_be_none = holds_parts(field) and field.min_items == 0
     is_given_empty = field.name in field_texts.named and not field_texts.texts.get(field.name)
     return NONE_NEEDED if may_be_none and is_given_empty else "missing"
 
 
-def _describe_nothing(reason: str, choices: Iterable[_Choice]) -> str:
-    """Return the error message for a reply without any usable text.
+def _write_failure_message(reason: str, checked_texts: Iterable[_CheckedTexts]) -> str:
+    """Return the error message for a reply without usable texts.
 
-    It names the rules that dropped the reply's texts, if it had any.
+    For the reason ``unparsable``, the message names the rules that dropped texts, if any did.
     """
-    rules = [rule for rule in RULES if any(rule in choice.rules for choice in choices)]
+    rules = [rule for rule in RULES if any(rule in checked.rules for checked in checked_texts)]
     if reason != "unparsable" or not rules:
         return _MESSAGES[reason]
     return f"no text of the model's reply can be searched; dropped: {', '.join(rules)}"
 
 
-def _explain_nothing(
+def _find_failure_reason(
     prompt: Prompt,
     field_texts: FieldTexts,
-    choices: Iterable[_Choice],
+    checked_texts: Iterable[_CheckedTexts],
     notes: Sequence[tuple[str, str]],
 ) -> str:
-    """Return the reason why there is nothing to search for, ``""`` if that is the right answer.
+    """Return the reason why a reply has no text to search for, ``""`` if this is not an error.
 
-    It is if there is nothing to split, to resolve or to improve.
+    A reply is right, and not an error, if the question needs no splitting, or if the reply only
+    repeats a question that needs no change.
     """
-    rules = frozenset[str]().union(*(choice.rules for choice in choices))
+    rules = frozenset[str]().union(*(checked.rules for checked in checked_texts))
     if field_texts.is_refusal or "refusal" in rules:
         return "refused"
     if field_texts.is_cut:

@@ -1,6 +1,6 @@
-"""Read the texts in a reply that is not JSON, and tell what the labels in it mean.
+"""Read the texts in a reply that is not JSON, and find the fields that its labels name.
 
-Such a reply may be numbered, bulleted, labelled, quoted, or just lines.
+The texts of the reply may be numbered, bulleted, labelled, quoted or plain lines.
 """
 
 from __future__ import annotations
@@ -79,16 +79,15 @@ _QUOTES: Final = {
 
 
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
-    """Return the texts that the lines of *text* give for each field, the likeliest first.
+    """Return the texts in *text* by field, the most likely text first.
 
-    Lines under a label that names a field belong to that field. If only one field was asked for
-    besides the standalone form, lines without a label belong to it, unless other lines have its
-    label.
+    Lines under a label that names a field belong to this field. Lines without a label belong to the
+    only field besides the standalone form, unless other lines have the label of this field.
     """
     labelled_lines, unlabelled_lines = _split_sections(text, fields, query)
     main_fields = [field for field in fields if field.name != "standalone"] or list(fields)
     texts = {
-        field.name: _order_lines(labelled_lines[field.name], field)
+        field.name: _extract_texts(labelled_lines[field.name], field)
         for field in fields
         if field.name in labelled_lines
     }
@@ -99,14 +98,18 @@ def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict
     ):
         return texts
     if len(main_fields) == 1:
-        texts[main_fields[0].name] = _order_lines(unlabelled_lines, main_fields[0])
+        texts[main_fields[0].name] = _extract_texts(unlabelled_lines, main_fields[0])
     elif not texts:
-        texts |= _share_lines(unlabelled_lines, main_fields)
+        texts |= _assign_lines(unlabelled_lines, main_fields)
     return texts
 
 
 def split_items(text: str) -> list[str]:
-    """Return *text* as the list that it is: its marked lines, its numbered parts, or its lines."""
+    """Return the items of a list that is written as *text*.
+
+    - Of several lines, the items are the lines with a bullet or a number; all lines if none has.
+    - A single line is split at the numbers "1.", "2." and so on.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines if _is_marked(line)]
     if len(lines) == 1:
@@ -115,27 +118,27 @@ def split_items(text: str) -> list[str]:
 
 
 def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
-    """Return *texts* without the numbers that count them.
+    """Return *texts* without their item numbers.
 
-    They are counted if one of them has the number 1 and another the number 2.
+    If no text has the number 1 or none has the number 2, the texts are returned unchanged.
     """
     texts_with_digits = [text for text in texts if _DIGIT.search(text)]
     if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_read_number, texts_with_digits)):
         return list(texts)
-    return [_strip_mark(_unwrap(text), query, is_counted=True) for text in texts]
+    return [_strip_list_mark(_unwrap(text), query, is_counted=True) for text in texts]
 
 
 def strip_marks(text: str, query: str) -> str:
-    """Return *text* without list mark, bold, label, preamble and outer quotes.
+    """Return *text* without bullet, number, bold, label, preamble and outer quotes.
 
-    What *query* has too stays. A single text is not the second item of a list, so "2. Weltkrieg"
-    keeps its number.
+    Marks and labels that are also in *query* are kept. A number above 1 is kept too, unless it is
+    emphasised: it may be an ordinal, as in "2. Weltkrieg".
     """
     text = text.strip()
     # A text that begins with two letters has no mark. Most texts do.
     if not text[:2].isalpha():
         # A number may be in bold, alone or together with its text.
-        text = _strip_mark(_strip_bold(_strip_mark(_unwrap(text), query).strip()), query)
+        text = _strip_list_mark(_strip_bold(_strip_list_mark(_unwrap(text), query).strip()), query)
         text = _strip_bold(text.strip())
     label, rest = split_label(text, query)
     if label:
@@ -144,7 +147,7 @@ def strip_marks(text: str, query: str) -> str:
 
 
 def _unwrap(text: str) -> str:
-    """Return *text* without the mark of a heading or quotation, and without bold around it."""
+    """Return *text* without the mark of a heading or block quote, and without bold around it."""
     text = text.strip()
     text = text.lstrip("#> ") if text.startswith(("#", ">")) else text
     bold = _BOLD.match(text)
@@ -152,7 +155,7 @@ def _unwrap(text: str) -> str:
 
 
 def _strip_bold(text: str) -> str:
-    """Return *text* with the bold marks around its beginning removed, if there are any."""
+    """Return *text* without the bold marks around its first words."""
     return _BOLD.sub(r"\1", text) if text.startswith("**") else text
 
 
@@ -162,10 +165,7 @@ def _is_marked(line: str) -> bool:
 
 
 def _read_number(text: str) -> int | None:
-    """Return the number by which *text* is counted, ``None`` if there is none.
-
-    It stands before the text or in its label.
-    """
+    """Return the item number before *text* or in its label, ``None`` if there is no number."""
     text = _unwrap(text)
     bullet = _BULLET.match(text)
     mark = _NUMBER.match(text, bullet.end() if bullet else 0)
@@ -178,11 +178,11 @@ def _read_number(text: str) -> int | None:
     return int(digits.group()) if digits else None
 
 
-def _strip_mark(text: str, query: str, *, is_counted: bool = False) -> str:
-    """Return *text* without its bullet and number, unless *query* has them too.
+def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
+    """Return *text* without its bullet and number, unless *query* has the same bullet or number.
 
-    A number above 1 without emphasis may be an ordinal, so it is removed only if the text
-    *is_counted*.
+    A number above 1 without emphasis may be an ordinal. Such a number is only removed if
+    *is_counted*, that is, if the other texts of the list have numbers too.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):
@@ -200,7 +200,10 @@ def _strip_mark(text: str, query: str, *, is_counted: bool = False) -> str:
 
 
 def strip_quotes(text: str, query: str) -> str:
-    """Return *text* without quotes around the whole of it, unless *query* is quoted too."""
+    """Return *text* without quotes around the whole text.
+
+    Return *text* unchanged if *query* begins with a quote too.
+    """
     closer = _QUOTES.get(text[:1])
     inner = text[1:-1]
     if (
@@ -217,7 +220,7 @@ def strip_quotes(text: str, query: str) -> str:
 def _split_sections(
     text: str, fields: Sequence[ReplyField], query: str
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the lines under the label of each field, and the lines without a label."""
+    """Return the lines under labels, by the field that a label names, and the unlabelled lines."""
     labelled_lines: dict[str, list[str]] = {}
     unlabelled_lines: list[str] = []
     section = unlabelled_lines
@@ -242,10 +245,10 @@ def _split_sections(
 
 
 def _read_label(line: str, query: str) -> tuple[str, str]:
-    """Return the label of *line* and the text that follows it.
+    """Return the label of *line* and the text after the label's colon.
 
-    The text follows a colon. It is empty if the line is a heading. Without a label, return ``""``
-    and the line.
+    For a heading without a colon, the text is ``""``. For a line without a label, return ``""`` and
+    the line.
     """
     heading = line.startswith(("#", "**"))
     # Stars around a number or a label are marks. Behind a label they may belong to the text, as in
@@ -265,7 +268,10 @@ def _read_label(line: str, query: str) -> tuple[str, str]:
 
 
 def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
-    """Return *text* with ``<rewrite>…</rewrite>`` as a labelled line; other tags stay."""
+    """Return *text* with each tag that names a field replaced by a line with a label.
+
+    ``<rewrite>text</rewrite>`` becomes ``rewrite: text``. Other tags are not changed.
+    """
     names = {field.name for field in fields}
 
     def write_label(match: re.Match[str]) -> str:
@@ -277,8 +283,8 @@ def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
     return _TAG.sub(write_label, text)
 
 
-def _order_lines(lines: list[str], field: ReplyField) -> list[str]:
-    """Return the texts that *lines* give for *field*, the likeliest first."""
+def _extract_texts(lines: list[str], field: ReplyField) -> list[str]:
+    """Return the texts for *field* in *lines*, the most likely text first."""
     if field.shape == "list":
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
@@ -287,22 +293,27 @@ def _order_lines(lines: list[str], field: ReplyField) -> list[str]:
     # the question.
     return sorted(
         lines,
-        key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))),
+        key=lambda line: (
+            not _is_emphasised(line),
+            not line.rstrip('*"”').endswith(("?", "？", "؟")),
+        ),
     )
 
 
-def _is_set_off(line: str) -> bool:
-    """Return whether the whole of *line* is in bold or in quotes."""
+def _is_emphasised(line: str) -> bool:
+    """Return whether all of *line* is in bold or in quotes."""
     bold = _BOLD.match(line)
     return bool(bold and bold.end() == len(line)) or (
         len(line) > 2 and _QUOTES.get(line[0]) == line[-1]
     )
 
 
-def _share_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
-    """Return the fields that lines without any label belong to, if several fields were asked for.
+def _assign_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
+    """Assign *lines* without labels to one of several *fields*.
 
-    Several marked lines belong to the list field. A single line belongs to the first line field.
+    - Several lines with a bullet or a number belong to the first list field.
+    - A single line belongs to the first line field.
+    - Other lines belong to no field, and the result is empty.
     """
     list_field = next((field for field in fields if field.shape == "list"), None)
     line_field = next((field for field in fields if field.shape == "line"), None)
@@ -315,7 +326,10 @@ def _share_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, li
 
 
 def _split_numbers(line: str) -> list[str]:
-    """Return *line* cut at "1. … 2. … 3. …", if it counts so from its beginning."""
+    """Return the parts of a line such as "1. … 2. … 3. …", without the numbers.
+
+    Return the whole *line* if it does not begin with the number 1 or has no number 2.
+    """
     starts = [
         match
         for count, match in enumerate(_NUMBERED.finditer(line), 1)
@@ -328,7 +342,11 @@ def _split_numbers(line: str) -> list[str]:
 
 
 def find_field(key: str, fields: Sequence[ReplyField]) -> str:
-    """Return the field that *key* names, else `GENERIC`, `ASIDE`, or ``""`` if it is unknown."""
+    """Return the name of the field that *key* means.
+
+    Return `ASIDE` for the key of a remark, `GENERIC` for a general key such as "query", and ``""``
+    for an unknown key.
+    """
     names = {field.name for field in fields}
     if key in names:
         return key
@@ -346,9 +364,9 @@ def find_field(key: str, fields: Sequence[ReplyField]) -> str:
 
 
 def split_label(line: str, query: str) -> tuple[str, str]:
-    """Return the label that *line* begins with and the rest.
+    """Return the label at the start of *line*, and the text after the label's colon.
 
-    There is no label, ``""``, if its words could be part of *query*.
+    Return ``""`` and *line* if there is no label, or if the words of the label are in *query*.
     """
     if ":" not in line and "：" not in line:
         return "", line
@@ -359,7 +377,10 @@ def split_label(line: str, query: str) -> tuple[str, str]:
 
 
 def is_label(text: str) -> bool:
-    """Return whether all words of *text* are words that name fields of a reply."""
+    """Return whether *text* is a label: all of its words are words for the fields of a reply.
+
+    Common labels in other scripts count too.
+    """
     plain = text.casefold().replace("é", "e").replace("ê", "e").replace("_", " ")
     if _LABEL_IN_OTHER_LANGUAGE.search(plain) and len(plain) <= 30:
         return True

@@ -1,4 +1,4 @@
-"""Define what a transform consists of, and build its prompt."""
+"""Define the class `Transform`, and build the prompts of transforms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.types import Message
 
 MESSAGE_CHARS: Final = 1_000
-"""The most characters of a message in a conversation; longer messages are cut."""
+"""The maximum number of characters of an earlier message; longer messages are cut."""
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
@@ -24,7 +24,7 @@ FAITHFUL: Final = (
     ),
     "Add no facts, names, numbers or dates of your own, and do not answer the query.",
 )
-"""The rules for a text that replaces the query itself."""
+"""The rules for texts that replace the query."""
 
 Facts = Sequence[tuple[str, Sequence[str]]]
 """Terms of a query, each with its other forms in the glossary."""
@@ -37,10 +37,10 @@ STANDALONE: Final = ReplyField(
     " nothing else is added or changed; a query that names its own subject, as where a new topic"
     " begins, stays as it is",
 )
-"""The field that every prompt with a conversation has first."""
+"""The first field of every prompt that has earlier messages."""
 
 MAX_TOKENS: Final = 800
-"""The token limit that a prompt names if the settings have none."""
+"""The token limit of a reply if the settings have no limit."""
 
 _DATA: Final = (
     'The user message is a JSON object. "query" is the query to work on{history}{glossary}. '
@@ -57,13 +57,14 @@ class Transform:
     """One way to transform a query.
 
     Attributes:
-        mode: Its name in the catalogue.
-        version: The version of its prompt. It is raised when the prompt changes.
-        instruction: The task as the model is told it, which may depend on the settings.
-        fields: The fields of the reply, which may depend on the settings.
+        mode: The name of the transform in the catalogue.
+        version: The version of the prompt. It must change when the prompt changes.
+        instruction: The task, as text or as a function of the settings.
+        fields: The fields of the reply, as a tuple or as a function of the settings.
         rules: Further instructions that the model must follow.
-        example: One small query with the reply to it.
-        flavour: Names the settings that change the prompt; the name becomes part of the version.
+        example: A small query and the right reply to this query.
+        flavour: A function that returns a name for the settings that change the prompt. The name
+            becomes part of the prompt's version.
     """
 
     mode: str
@@ -82,9 +83,9 @@ class Transform:
         Args:
             settings: The options for the instruction, the fields and the limits.
             query: The user's question.
-            history: Earlier messages. With them, the prompt also asks for the standalone form of
-                the query.
-            facts: Terms of the query with their other forms, as a glossary has them.
+            history: The earlier messages. If there are any, the prompt also asks for the standalone
+                form of *query*.
+            facts: Terms of *query*, each with its other forms from the glossary.
         """
         turns = select_recent(history, query, settings.llm.history_messages)
         fields = tuple(self.fields(settings) if callable(self.fields) else self.fields)
@@ -95,7 +96,7 @@ class Transform:
         built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
         return Prompt(
             mode=self.mode,
-            version=mark_version(
+            version=append_digest(
                 f"{self.version}+{flavour}" if flavour else self.version, own_instruction
             ),
             system=_write_system_message(
@@ -125,7 +126,16 @@ def _write_system_message(
     has_history: bool,
     has_facts: bool,
 ) -> str:
-    """Return the system message of a prompt of *transform* that asks for *fields*."""
+    """Return the system message of a prompt.
+
+    Args:
+        transform: The transform, for its rules and its example.
+        instruction: The task.
+        fields: The fields of the reply.
+        has_example: Whether to add the example, unless *has_history* is true.
+        has_history: Whether the user message has earlier messages.
+        has_facts: Whether the user message has a glossary.
+    """
     data = _DATA.format(
         history=_HISTORY if has_history else "", glossary=_GLOSSARY if has_facts else ""
     )
@@ -153,10 +163,10 @@ def _write_system_message(
 
 
 def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[Message, ...]:
-    """Return the last *limit* messages of a conversation, long ones cut.
+    """Return the last *limit* messages of a conversation. Long messages are cut.
 
-    Blank messages and those of the system are left out. So is a last message that is *query*
-    itself: callers who pass their whole list of messages include it.
+    Blank messages and system messages are left out. So is the last message if it is *query*: some
+    callers pass the whole conversation, including the question.
     """
     turns = [turn for turn in history if turn.role != "system" and turn.content.strip()]
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():
@@ -166,12 +176,15 @@ def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[M
 
 
 def _shorten_message(text: str) -> str:
-    """Return *text*, cut to `MESSAGE_CHARS` with an ellipsis if it is longer."""
+    """Return *text*, cut to `MESSAGE_CHARS` characters. A text that is cut ends in an ellipsis."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
-def mark_version(version: str, own_instruction: str) -> str:
-    """Return *version* with a digest of *own_instruction*, if the user has an instruction."""
+def append_digest(version: str, own_instruction: str) -> str:
+    """Return *version* with a digest of *own_instruction*, the user's instruction.
+
+    Return *version* unchanged if *own_instruction* is ``""``.
+    """
     return (
         f"{version}#{hashlib.sha256(own_instruction.encode('utf-8', 'replace')).hexdigest()[:8]}"
         if own_instruction
@@ -180,7 +193,7 @@ def mark_version(version: str, own_instruction: str) -> str:
 
 
 def find_own_instruction(settings: Settings, mode: str) -> str:
-    """Return the instruction that *settings* give for *mode* (``llm.prompts``), ``""`` if none."""
+    """Return the user's instruction for *mode* from ``llm.prompts``, ``""`` if there is none."""
     prompts = settings.llm.prompts
     # The mode is called stepback, the field of its reply step_back. Users may write either.
     other_spelling = {"stepback": "step_back"}.get(mode, mode)
@@ -188,10 +201,10 @@ def find_own_instruction(settings: Settings, mode: str) -> str:
 
 
 def _write_user_message(query: str, history: Sequence[Message], facts: Facts) -> str:
-    """Return the user message for *query*: the conversation, the *facts*, and the query last."""
+    """Return the user message: a JSON object with the conversation, the glossary and the query."""
     messages = [{"role": turn.role, "content": turn.content} for turn in history]
     glossary = {term: list(forms) for term, forms in facts}
-    return as_data(
+    return write_json_message(
         {
             **({"history": messages} if messages else {}),
             **({"glossary": glossary} if glossary else {}),
@@ -200,10 +213,10 @@ def _write_user_message(query: str, history: Sequence[Message], facts: Facts) ->
     )
 
 
-def as_data(material: Mapping[str, Any]) -> str:
+def write_json_message(material: Mapping[str, Any]) -> str:
     """Return a user message that holds *material* as JSON.
 
-    JSON escapes whatever a text could use to break out of its place.
+    JSON escapes quotes and line breaks, so no text can break out of its string.
     """
     json_text = json.dumps(material, ensure_ascii=False)
     # A lone surrogate cannot be sent as UTF-8. Its backslash form is also its JSON escape.
@@ -215,14 +228,14 @@ def as_data(material: Mapping[str, Any]) -> str:
 
 
 def _describe_form(fields: Sequence[ReplyField]) -> str:
-    """Return the JSON object that the model should reply with, its texts left out."""
+    """Return the JSON object that the model should reply with, with "..." for each text."""
     return json.dumps(
         {field.name: ["...", "..."] if field.shape == "list" else "..." for field in fields}
     )
 
 
 def _describe_shape(field: ReplyField) -> str:
-    """Return the type of *field* in words, with the number of its items."""
+    """Return the type of *field* in words: "string", or "list of at most 5 strings"."""
     if field.shape != "list":
         return "string"
     if field.min_items == field.max_items:

@@ -1,4 +1,4 @@
-"""Decide whether a text of a reply may be searched for, by named rules and limits."""
+"""Decide, by named rules and limits, whether qtmiddleware may search for a text of a reply."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.preprocessing.text import clean, cut_at_word, fold_accents, normalise, split_words
 from qtmiddleware.protocols import Prompt, ReplyField
-from qtmiddleware.transforms.chatter import is_beside_the_point, is_noise, is_refusal, strip_lead_in
+from qtmiddleware.transforms.chatter import is_noise, is_off_topic_talk, is_refusal, strip_lead_in
 from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut
 from qtmiddleware.transforms.plain_text import strip_marks, strip_quotes
 from qtmiddleware.types import Transformation
 
 MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
-"""The most characters of a text, by the shape of its field; longer texts are cut."""
+"""The maximum number of characters of a text, by shape of the field; longer texts are cut."""
 MAX_KEYWORD_CHARS: Final = 100
-"""The most characters of a key term; longer terms are dropped."""
+"""The maximum number of characters of a key term; longer terms are dropped."""
 MOST_NOTES: Final = 100
 MAX_NOTE_CHARS: Final = 200
 SAME_AS_QUERY: Final = "same as the query"
@@ -26,7 +26,7 @@ SAME_AS_QUERY: Final = "same as the query"
 SAME: Final = f"dropped: {SAME_AS_QUERY}"
 """The note on a text that only repeats the question."""
 NONE_NEEDED: Final = "none needed"
-"""The note on a field for which a reply says that there is nothing."""
+"""The note on a field that a reply leaves empty because no text is needed."""
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
@@ -64,14 +64,14 @@ _NAME: Final = re.compile(r"(?<=[\w,] )[A-Z0-9]\w*")
 
 
 class Candidate(NamedTuple):
-    """One text of a reply, as the rules see it.
+    """One text of a reply that the rules check.
 
     Attributes:
-        text: The text as it came, on one line.
-        value: The text as it would be searched for, without marks, quotes and preamble.
-        key: The normal form of the value, which is the same for different spellings.
+        text: The text from the reply, on one line.
+        value: The text to search for: *text* without list marks, quotes and preamble.
+        key: The normal form of *value*. Different spellings have the same key.
         field: The field that the text is for.
-        prompt: The prompt that was answered.
+        prompt: The prompt that the model answered.
         query: The question in the prompt.
     """
 
@@ -87,10 +87,10 @@ class Verdict(NamedTuple):
     """The decision on one text of a reply.
 
     Attributes:
-        text: The text to search for, ``None`` if it was dropped.
-        note: Says which rule dropped the text, or how the text was changed.
-        rule: The name of the rule that dropped the text.
-        key: The normal form of the text, which is the same for different spellings.
+        text: The text to search for, ``None`` if the text was dropped.
+        note: The rule that dropped the text, or the change to the text; ``""`` without a change.
+        rule: The name of the rule that dropped the text, ``""`` if no rule did.
+        key: The normal form of the text. Different spellings have the same key.
     """
 
     text: str | None
@@ -100,9 +100,9 @@ class Verdict(NamedTuple):
 
 
 def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
-    """Return whether *text*, given for *field* of *prompt*, may be searched for.
+    """Check *text*, from a reply to *prompt*, with all `RULES`, and return the verdict.
 
-    The first rule of `RULES` that objects drops the text. A text that is too long is cut.
+    The text is dropped if it breaks a rule. A text that is too long is cut.
     """
     cleaned = clean(text)
     value = _extract_value(text, cleaned, field, prompt.query)
@@ -118,9 +118,9 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
 
 
 def _extract_value(text: str, cleaned: str, field: ReplyField, query: str) -> str:
-    """Return *text* without what surrounds it: marks, quotes, a preamble or a remark in brackets.
+    """Return the text to search for: *text* without list marks, quotes, preamble and remark.
 
-    A passage also loses a sentence that was cut in two. *cleaned* is the text on one line.
+    An incomplete last sentence of a passage is removed too. *cleaned* is *text* on one line.
     """
     if field.shape == "passage":
         whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else cleaned
@@ -133,15 +133,15 @@ def _extract_value(text: str, cleaned: str, field: ReplyField, query: str) -> st
 
 
 def keep_whole_sentences(text: str) -> str:
-    """Return *text* up to the end of its last complete sentence."""
+    """Return *text* up to the end of its last complete sentence, ``""`` if there is none."""
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return text[: ends[-1]] if ends else ""
 
 
 def holds_parts(field: ReplyField) -> bool:
-    """Return whether *field* holds parts of the question.
+    """Return whether *field* holds parts of the question, such as sub-queries.
 
-    There may be none of them, and each must make sense on its own.
+    The field may be empty, and each part must be clear without the other parts.
     """
     return TEXT_FIELDS[field.name].guard == "together"
 
@@ -152,33 +152,33 @@ def holds_terms(field: ReplyField) -> bool:
 
 
 def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
-    """Return whether *text* is about the task instead of doing it."""
+    """Return whether *text* talks about the task instead of doing the task."""
     query = prompt.query
-    return is_noise(text, query) or is_beside_the_point(
+    return is_noise(text, query) or is_off_topic_talk(
         text, field.shape, query, f"{query} {prompt.user}"
     )
 
 
 def _is_refusal(candidate: Candidate) -> bool:
-    """Return whether the model refuses, in the text as it came or as it would be searched for."""
+    """Return whether the text, with or without its marks and preamble, is a refusal."""
     return is_refusal(candidate.value, candidate.query) or (
         candidate.text != candidate.value and is_refusal(candidate.text, candidate.query)
     )
 
 
 def _copies_prompt(candidate: Candidate) -> bool:
-    """Return whether the text is a part of the prompt, of at least four words."""
+    """Return whether the text has at least four words and is copied from the prompt."""
     # A model may repeat the instructions, or the example in them.
-    return candidate.key.count(" ") >= 3 and candidate.key in _normalise_known(
+    return candidate.key.count(" ") >= 3 and candidate.key in _normalise_cached(
         candidate.prompt.system
     )
 
 
 # The same instructions come with many questions, and the same question with many texts.
-_normalise_known = lru_cache(32)(normalise)
+_normalise_cached = lru_cache(32)(normalise)
 
 
-def _says_nothing(candidate: Candidate) -> bool:
+def _has_no_query(candidate: Candidate) -> bool:
     """Return whether the text is empty, is talk about the task, or only announces a list."""
     is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
     return (
@@ -189,20 +189,26 @@ def _says_nothing(candidate: Candidate) -> bool:
 
 
 def _repeats_query(candidate: Candidate) -> bool:
-    """Return whether the text is the query itself, which only a part or key term may be."""
+    """Return whether the text repeats the query.
+
+    The result is ``False`` for parts of the question and key terms, which may repeat the query.
+    """
     # One of several sub-queries may be the query itself; the others then add to it.
-    return candidate.key == _normalise_known(candidate.query) and not (
+    return candidate.key == _normalise_cached(candidate.query) and not (
         holds_parts(candidate.field) or holds_terms(candidate.field)
     )
 
 
 def _is_long_term(candidate: Candidate) -> bool:
-    """Return whether a key term is too long to be one."""
+    """Return whether the text is for a field of key terms and too long for a key term."""
     return len(candidate.value) > MAX_KEYWORD_CHARS and holds_terms(candidate.field)
 
 
 def _has_no_letters(candidate: Candidate) -> bool:
-    """Return whether a text other than a key term has no letters, although the query has some."""
+    """Return whether the text has no letters, although the query has letters.
+
+    A key term may have no letters.
+    """
     return (
         not any(map(str.isalpha, candidate.value))
         and any(map(str.isalpha, candidate.query))
@@ -210,13 +216,18 @@ def _has_no_letters(candidate: Candidate) -> bool:
     )
 
 
-def _points_elsewhere(candidate: Candidate) -> bool:
-    """Return whether a sub-query refers to something that it does not name."""
-    return holds_parts(candidate.field) and points_elsewhere(candidate.value, candidate.query)
+def _is_unclear_part(candidate: Candidate) -> bool:
+    """Return whether the text is a part of the question with an unresolved reference."""
+    return holds_parts(candidate.field) and has_unresolved_reference(
+        candidate.value, candidate.query
+    )
 
 
 def _is_json(candidate: Candidate) -> bool:
-    """Return whether a text other than a key term opens as JSON, which the query does not."""
+    """Return whether the text begins like JSON, although the query does not.
+
+    A key term may begin like JSON.
+    """
     return (
         bool(JSON_OPENING.match(candidate.value))
         and candidate.value[:1] != candidate.query[:1]
@@ -227,33 +238,33 @@ def _is_json(candidate: Candidate) -> bool:
 RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
     "refusal": _is_refusal,
     "copies the prompt": _copies_prompt,
-    "no query": _says_nothing,
+    "no query": _has_no_query,
     SAME_AS_QUERY: _repeats_query,
     "too long for a keyword": _is_long_term,
     "no letters": _has_no_letters,
-    "unresolved reference": _points_elsewhere,
+    "unresolved reference": _is_unclear_part,
     "JSON": _is_json,
 }
-"""The rules in the order they are applied: the name in a note, and when the rule objects."""
+"""The rules in their order: for each name, a function that returns whether a text is dropped."""
 
 
-def points_elsewhere(sub_query: str, query: str) -> bool:
-    """Return whether *sub_query* refers to something that it does not name: "#1" or "that person".
+def has_unresolved_reference(sub_query: str, query: str) -> bool:
+    """Return whether *sub_query* has a reference without its noun, such as "#1" or "that person".
 
-    References that *query* makes in the same words are the user's own, and stay.
+    A reference that *query* has in the same words is allowed.
     """
     folded_text, folded_query = fold_accents(sub_query), fold_accents(query)
     for pattern in (_OTHER_STEP, _PLACEHOLDER):
         match = pattern.search(folded_text)
         if match and match.group().strip() not in folded_query:
             return True
-    return _refers_to_nobody(folded_text, folded_query) or _is_dangling(
+    return _has_unnamed_noun(folded_text, folded_query) or _has_unnamed_pronoun(
         sub_query, folded_text, folded_query
     )
 
 
-def _refers_to_nobody(folded_text: str, folded_query: str) -> bool:
-    """Return whether "that person" or the like stands in a text that names no person before it."""
+def _has_unnamed_noun(folded_text: str, folded_query: str) -> bool:
+    """Return whether a sub-query has a phrase such as "that film" without a film before it."""
     match = _VAGUE_REFERENCE.search(folded_text)
     if not match or match.group() in folded_query:
         return False
@@ -261,8 +272,8 @@ def _refers_to_nobody(folded_text: str, folded_query: str) -> bool:
     return match.group(1) not in before and not re.search(r"\bwho\b|\bwhich\b|\bwhose\b", before)
 
 
-def _is_dangling(sub_query: str, folded_text: str, folded_query: str) -> bool:
-    """Return whether *sub_query* is a short question about "it" that names nothing else."""
+def _has_unnamed_pronoun(sub_query: str, folded_text: str, folded_query: str) -> bool:
+    """Return whether *sub_query* is a short question about "it" or "they" without any name."""
     match = _PRONOUN.search(folded_text)
     if not match or len(split_words(folded_text)) > 7 or _NAME.search(sub_query):
         return False
@@ -270,11 +281,11 @@ def _is_dangling(sub_query: str, folded_text: str, folded_query: str) -> bool:
 
 
 def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
-    """Return whether a reply with these *fields* could give *transformation*.
+    """Return whether a reply to a prompt with these *fields* could have this *transformation*.
 
-    It then has no other fields, no blank text, and no more or longer texts and notes than allowed.
-    Transformations from a shared cache are checked with this: they were not bounded by reading a
-    reply.
+    The transformation must have no other fields, no blank texts, and no more or longer texts and
+    notes than allowed. Other processes may write anything to a shared cache, so transformations
+    from the cache are checked.
     """
     fields_by_name = {field.name: field for field in fields}
     texts_by_name = {name: texts for name in TEXT_FIELDS if (texts := transformation.texts(name))}
@@ -289,7 +300,7 @@ def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField
 
 
 def _are_within_limits(field: ReplyField, texts: tuple[str, ...]) -> bool:
-    """Return whether *texts* are not blank, and not more or longer than *field* allows."""
+    """Return whether *field* allows so many *texts* of these lengths, and no text is blank."""
     char_limit = MAX_KEYWORD_CHARS if holds_terms(field) else MAX_CHARS[field.shape]
     limit = field.max_items if field.shape == "list" else 1
     return len(texts) <= limit and all(text.strip() and len(text) <= char_limit for text in texts)

@@ -1,7 +1,7 @@
-"""Check whether a text still holds a span of the query, in the same or an equivalent form.
+"""Check whether a text holds a span of the query, in the same or an equivalent form.
 
 A span is a quote, an identifier, a number, a name, a link or a negation. Numbers are compared by
-value, however they are written. A negation is kept by any word or form that denies.
+value, in any notation. Any word or form that denies counts as an equivalent negation.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _SIGN_NAMES: Final = {
         "‰": "permille permil promille mille",
     }.items()
 }
-"""Other ways to write a sign beside a number: words, or in some scripts parts of words."""
+"""The words for signs such as € and %; in some scripts, these are parts of words."""
 _HAN_NUMBERS: Final = {
     char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")
 } | {"两": Decimal(2)}
@@ -100,13 +100,16 @@ def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
 
 
 def write_span(kind: str, span: str) -> str:
-    """Return *span* as it is appended to a text: quotes in quotation marks, others as they are."""
+    """Return *span* in the form to append to a text. Only quotes are put in quotation marks."""
     bare = span.strip(_QUOTE_MARKS)
     return f'"{bare}"' if kind == "quote" else span.strip()
 
 
 def _has_phrase(phrase: str, text: str) -> bool:
-    """Return whether *text* holds the words of *phrase* in their order, and its symbols."""
+    """Return whether *text* holds the words of *phrase* in their order, and its symbols.
+
+    Case, accents and common punctuation are ignored.
+    """
     words = fold_words(phrase)
     if not words:
         return phrase in text
@@ -116,13 +119,16 @@ def _has_phrase(phrase: str, text: str) -> bool:
 
 
 def _has_identifier(span: str, text: str) -> bool:
-    """Return whether *text* holds *span* as an identifier, however its parts are joined."""
+    """Return whether *text* holds the identifier *span*, with any separator between its parts.
+
+    The identifiers "RTX 4090", "RTX-4090" and "rtx4090" are equal.
+    """
     return bool(_compile_identifier(span).search(fold_accents(text)))
 
 
 @lru_cache(maxsize=256)
 def _compile_identifier(span: str) -> re.Pattern[str]:
-    """Return a pattern for *span* that allows any separator between its parts."""
+    """Return a pattern for the identifier *span* with any separator between its parts."""
     folded_span = fold_accents(span).strip().removesuffix("'s").removesuffix("'")
     joined = r"[\s_-]*".join(re.escape(part) for part in _JOINT.split(folded_span) if part)
     # A part of a longer word or number does not count: E-4042 does not keep E-40, nor v1.2.3 v1.2.
@@ -133,10 +139,13 @@ def _compile_identifier(span: str) -> re.Pattern[str]:
 
 
 def _has_name(span: str, text: str) -> bool:
-    """Return whether *text* holds the name in *span*.
+    """Return whether *text* holds the name *span*.
 
-    It must hold all words of the name, in any order, or its initials. If the name consists of
-    initials, it may also hold the words that they stand for.
+    The text may write the name in one of these forms:
+
+    - All words of the name, in any order, without titles and initials.
+    - The initials of the name.
+    - If the name is an acronym, words that begin with the letters of the acronym.
     """
     text_words = [word.removesuffix("'s") for word in fold_words(text)]
     full_name, _, short_name = span.partition("(")
@@ -147,8 +156,8 @@ def _has_name(span: str, text: str) -> bool:
     ]
     if (
         name_words
-        and all(_is_among(part, text_words) for part in name_words)
-        and _are_verbs_beside_names(name_words, text_words)
+        and all(_has_name_word(part, text_words) for part in name_words)
+        and _are_ambiguous_words_joined(name_words, text_words)
     ):
         return True
     letters = re.sub(r"[\W_]", "", full_name)
@@ -162,10 +171,11 @@ def _has_name(span: str, text: str) -> bool:
     return len(name_words) > 1 and not initials.isdisjoint(undotted.split())
 
 
-def _are_verbs_beside_names(name_words: list[str], text_words: list[str]) -> bool:
-    """Return whether each word of a name that is a verb too stands beside another word of the name.
+def _are_ambiguous_words_joined(name_words: list[str], text_words: list[str]) -> bool:
+    """Return whether the ambiguous words of a name (May, Will, Can) are part of the name in a text.
 
-    May, Will and Can are such words. A name of one word passes.
+    An ambiguous word must be next to the word that is also its neighbour in the name. A name of one
+    word passes.
     """
     pairs = set(pairwise(name_words))
     joined_words = {
@@ -180,20 +190,20 @@ def _are_verbs_beside_names(name_words: list[str], text_words: list[str]) -> boo
 
 
 def _is_title_or_initial(word: str) -> bool:
-    """Return whether *word* is a title or an initial, each with its full stop."""
+    """Return whether *word* is a title or an initial with a full stop, such as "Dr." or "J."."""
     return word.endswith(".") and (len(word) == 2 or fold_accents(word[:-1]) in _load_titles())
 
 
 @cache
 def _load_titles() -> frozenset[str]:
-    """Return the titles of all languages, such as dr, folded."""
+    """Return the titles of all languages, such as "dr", folded."""
     return frozenset(fold_accents(title) for code in LANGUAGES for title in load(code).titles)
 
 
-def _is_among(name_word: str, text_words: list[str]) -> bool:
-    """Return whether a word of a name is among the words of a text.
+def _has_name_word(name_word: str, text_words: list[str]) -> bool:
+    """Return whether *text_words* has *name_word*, in the singular or plural.
 
-    It may be there as it is, in the plural, or as the beginning of a longer word.
+    A word of five or more letters may also be the beginning of a longer word of the text.
     """
     if name_word in text_words or name_word.rstrip("s") in text_words:
         return True
@@ -204,17 +214,17 @@ def _is_among(name_word: str, text_words: list[str]) -> bool:
 
 
 def _find_numbers(text: str) -> list[frozenset[Decimal]]:
-    """Return the numbers in *text* that are written in digits, each as the values it may have.
+    """Return the possible values of each number in *text* that is written in digits.
 
-    "1.000" is one or a thousand.
+    The possible values of "1.000" are 1 and 1000.
     """
     return [_find_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
 
 
 def _has_numbers(span: str, text: str) -> bool:
-    """Return whether *text* holds every number of *span* by value, and its sign.
+    """Return whether *text* holds the value of every number in *span*, and every sign such as €.
 
-    The number may be written in digits, as an English word or with a Han character.
+    The text may write a number in digits, as an English word or as a Han character.
     """
     if not all(_has_sign(sign, text) for sign in span if sign in _SIGN_NAMES):
         return False
@@ -241,7 +251,7 @@ def _has_sign(sign: str, text: str) -> bool:
 
 
 def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
-    """Return the numbers that a match of `_WRITTEN_NUMBER` may mean."""
+    """Return the possible values of a number, given a match of `_WRITTEN_NUMBER`."""
     digits = re.sub(r"[\s']", "", match.group(1))
     # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two
     # values.
@@ -254,7 +264,7 @@ def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
 
 
 def _read_decimal(text: str) -> Decimal | None:
-    """Return *text* as a number, ``None`` if it is not one."""
+    """Return *text* as a number, ``None`` if *text* is not a number."""
     try:
         return Decimal(text[:50])
     except InvalidOperation:
@@ -262,20 +272,20 @@ def _read_decimal(text: str) -> Decimal | None:
 
 
 def is_negated(text: str) -> bool:
-    """Return whether *text* has a word, contraction or character that denies.
+    """Return whether *text* has a word, contraction or character that denies, such as "not".
 
-    Those of about twenty languages are known.
+    About twenty languages are supported.
     """
     return bool(_find_denials(fold_accents(text)))
 
 
 def _keeps_negation(text: str, query: str, span: str = "") -> bool:
-    """Return whether *text* still denies what *query* denies.
+    """Return whether *text* keeps the negation of *query*.
 
-    Any word or contraction that denies will do, and so will a prefix ("uncovered"). Denying words
-    that the query has besides its negations do not count: "aren't non-stop" is not kept by "are
-    non-stop", nor "doesn't fail" by "fails". If the query has both a "not" and a "without", the
-    text must have two denials.
+    - Any word or contraction that denies counts, and so does a prefix ("uncovered").
+    - Denying words of *query* that are not negations, such as "non-stop" or "fail", do not count:
+      "are non-stop" does not keep "aren't non-stop", and "fails" does not keep "doesn't fail".
+    - If *query* has both a "not" and a "without", *text* must have two denials.
 
     Args:
         text: The text to check.
@@ -304,7 +314,10 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
 
 
 def _count_denials(denials: Iterable[str]) -> int:
-    """Return how many negations *denials* make, given that "ne" and "n'" are half of one."""
+    """Return the number of negations in *denials*.
+
+    In French, "ne" or "n'" and a second word ("pas") together are one negation.
+    """
     words = list(denials)
     return len(
         [word for word in words if word != "ne" and (word == "n't" or not word.startswith("n'"))]
@@ -312,16 +325,16 @@ def _count_denials(denials: Iterable[str]) -> int:
 
 
 def _find_denials(folded_text: str) -> list[str]:
-    """Return the words, contractions and characters in a folded text that deny."""
+    """Return the words, contractions and characters of a folded text that deny."""
     return _compile_denials().findall(folded_text) + [
         word for word in split_words(folded_text) if word in _load_denials()
     ]
 
 
 def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
-    """Return how many negations of the query a text expresses in other words.
+    """Return how many negations of the query the text rephrases.
 
-    It may use a prefix ("uncovered"), or a word for trouble in place of "not working".
+    The text may use a prefix ("uncovered"), or a word such as "problem" for "not working".
     """
     query_words = set(re.findall(r"[\w-]+", folded_query))
     stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}
@@ -349,15 +362,15 @@ def _load_denials() -> frozenset[str]:
 
 @cache
 def _load_exclusions() -> frozenset[str]:
-    """Return the words of all languages that exclude, such as "without"."""
+    """Return the excluding words of all languages, such as "without"."""
     return frozenset(word for lexicon in load_all() for word in lexicon.exclusions)
 
 
 @cache
 def _compile_denials() -> re.Pattern[str]:
-    """Return a pattern for denials that are not words of their own.
+    """Return a pattern that matches denials inside a word: contractions, and characters.
 
-    In some scripts a denial is part of a longer run of characters, in others part of a contraction.
+    In scripts without spaces, a denial is a character in a longer run of characters.
     """
     return re.compile(
         "|".join(pattern for lexicon in load_all() for pattern in lexicon.denial_patterns)

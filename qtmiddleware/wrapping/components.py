@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.keys import key_of, keys_with
+from qtmiddleware.config.keys import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
@@ -211,7 +211,7 @@ class Components:
         own_settings, resolved = self.config.settings, config.settings
         if resolved is own_settings:
             return own_settings
-        for key in keys_with("middleware"):
+        for key in find_marked_keys("middleware"):
             if key.read(resolved) != key.read(own_settings):
                 message = (
                     f"{key.name} cannot be set for one call; set it in the config of"
@@ -239,7 +239,7 @@ class Components:
         return self._get_model(chat_settings, is_own=settings is self.config.settings)
 
     def _get_model(self, settings: Settings, *, is_own: bool) -> GovernedModel:
-        key = key_of(settings, "model")
+        key = read_marked_values(settings, "model")
         if is_own and self._account is None:
             self._account = self._read_account(settings)
         account = self._account if is_own else self._read_account(settings)

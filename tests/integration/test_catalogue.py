@@ -23,7 +23,7 @@ from qtmiddleware.catalogue import (
     TRANSFORMS,
     prompt_names,
 )
-from qtmiddleware.config.keys import Key, all_keys, key_of
+from qtmiddleware.config.keys import Key, all_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms import as_language_model
@@ -429,7 +429,9 @@ def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
 def test_what_a_model_is_made_of_makes_another_model() -> None:
     for key in all_keys():
         other = changed(key, Settings())
-        assert (key_of(other, "model") != key_of(Settings(), "model")) == ("model" in key.marks)
+        assert (read_marked_values(other, "model") != read_marked_values(Settings(), "model")) == (
+            "model" in key.marks
+        )
 
 
 def test_every_option_can_be_told_from_its_default() -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import all_keys, keys_with
+from qtmiddleware.config.keys import all_keys, find_marked_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, note
@@ -145,7 +145,7 @@ def _check_found(config: Config, name: str) -> None:
 def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
     """Yield each of the *keys* that a file nobody named must not set."""
     settings = config.settings
-    yield from (key.name for key in keys_with("named") if key.name in keys)
+    yield from (key.name for key in find_marked_keys("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
         if key in keys and path and not _is_in_this_folder(path):
             yield f"{key} outside this folder"

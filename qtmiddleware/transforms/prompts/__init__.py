@@ -1,1 +1,1 @@
-"""The built-in prompts: one file per transform of the catalogue, by its name."""
+"""The built-in prompts: one file per transform, with the transform's name in the catalogue."""

@@ -8,7 +8,7 @@ from typing import Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
-from qtmiddleware.transforms.prompts.decompose import name_style
+from qtmiddleware.transforms.prompts.decompose import get_sub_query_style
 from qtmiddleware.transforms.prompts.hyde import ASSUMED, UNKNOWN
 
 INSTRUCTION: Final = (
@@ -77,9 +77,9 @@ ASPECTS: Final = (
 
 
 def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return the fields for rewrite, step-back and sub-queries.
+    """Return the fields for the rewrite, the step-back and the sub-queries.
 
-    The settings may add a hypothetical passage and the constraints of the question.
+    The settings may add fields for a hypothetical passage and for the question's constraints.
     """
     sub_queries = ReplyField(
         "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
@@ -93,11 +93,11 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     return (REWRITE, STEP_BACK, sub_queries, *passage, *constraints)
 
 
-def _name_flavour(settings: Settings) -> str:
-    """Return the name of the settings that change the prompt, for its version."""
+def _build_flavour(settings: Settings) -> str:
+    """Return a name for the settings that change the prompt; it is part of the prompt's version."""
     passage = "hyde" if settings.llm.hyde_in_combined else ""
     constraints = "constraints" if settings.llm.constraints_in_combined else ""
-    return "+".join(filter(None, (name_style(settings), passage, constraints)))
+    return "+".join(filter(None, (get_sub_query_style(settings), passage, constraints)))
 
 
 TRANSFORM: Final = Transform(
@@ -106,5 +106,5 @@ TRANSFORM: Final = Transform(
     instruction=INSTRUCTION,
     fields=choose_fields,
     rules=RULES,
-    flavour=_name_flavour,
+    flavour=_build_flavour,
 )

@@ -40,7 +40,10 @@ RULES: Final = (
 
 
 def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return the field for sub-queries: five in research style, else at most ``maxSubQueries``."""
+    """Return the field for the sub-queries.
+
+    The field takes exactly five sub-queries in research style, else at most ``maxSubQueries``.
+    """
     if settings.llm.sub_query_style == "research":
         return (
             ReplyField(
@@ -62,16 +65,19 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     )
 
 
-def name_style(settings: Settings) -> str:
-    """Return the style of the sub-queries for a prompt's version, ``""`` for the usual one."""
+def get_sub_query_style(settings: Settings) -> str:
+    """Return the style of the sub-queries, ``""`` for the style ``simple``.
+
+    The style is part of the prompt's version.
+    """
     style = settings.llm.sub_query_style
     return "" if style == "simple" else style
 
 
 def _choose_instruction(settings: Settings) -> str:
-    """Return the instruction for the style of sub-queries in *settings*."""
+    """Return the instruction for the style of the sub-queries in *settings*."""
     return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(
-        name_style(settings), INSTRUCTION
+        get_sub_query_style(settings), INSTRUCTION
     )
 
 
@@ -90,5 +96,5 @@ TRANSFORM: Final = Transform(
             ]
         },
     ),
-    flavour=name_style,
+    flavour=get_sub_query_style,
 )

@@ -1,4 +1,4 @@
-"""Ask for the key terms that documents on the question would use."""
+"""Ask for the key terms that documents about the question's topic would use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask for the last question of a conversation in a form that stands alone."""
+"""Ask for the last question of a conversation in a form that is clear without the conversation."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal,
 from qtmiddleware.transforms.json_reading import Cut, find_json
 from qtmiddleware.transforms.parsing import pick_texts, strip_thoughts
 from qtmiddleware.transforms.plain_text import strip_quotes
-from qtmiddleware.transforms.prompt import MAX_TOKENS, find_own_instruction, mark_version
+from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_own_instruction
 
 MODE: Final = "context"
 PROMPT_VERSION: Final = "context/1"
@@ -59,8 +59,8 @@ _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 
 def build_version(settings: Settings) -> str:
-    """Return the version of the instructions, built in or set in ``llm.prompts.context``."""
-    return mark_version(PROMPT_VERSION, find_own_instruction(settings, MODE))
+    """Return the version of the instructions: built in, or set in ``llm.prompts.context``."""
+    return append_digest(PROMPT_VERSION, find_own_instruction(settings, MODE))
 
 
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
