@@ -27,7 +27,7 @@ The conventions require a provider. Nobody knows which provider a function calls
 
 
 class Names:
-    """The name of every attribute that is emitted."""
+    """The names of all attributes of spans and metrics."""
 
     OPERATION: Final = "gen_ai.operation.name"
     PROVIDER: Final = "gen_ai.provider.name"
