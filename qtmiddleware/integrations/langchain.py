@@ -268,9 +268,9 @@ class QueryTransformRetriever(BaseRetriever):
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
-        """Return *k*, or if it is ``None`` the number of this or the inner retriever.
+        """Return the number of documents that a call with *k* should return.
 
-        Returns ``None`` if no retriever sets a number.
+        Returns ``None`` if neither the call nor a retriever sets a number.
         """
         return next((count for count in (k, self.k, self._default_k) if count is not None), None)
 

@@ -274,9 +274,9 @@ class QueryTransformRetriever(BaseRetriever):
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
     def _choose_count(self, similarity_top_k: int | None) -> int | None:
-        """Return *similarity_top_k*, or if it is ``None`` the number of this or the inner retriever.
+        """Return the number of nodes that a call with *similarity_top_k* should return.
 
-        Returns ``None`` if no retriever sets a number.
+        Returns ``None`` if neither the call nor a retriever sets a number.
         """
         usual = self._inner.similarity_top_k if self._is_count_settable else None
         return next(
@@ -450,7 +450,7 @@ def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
 
 
 def _is_count_settable(retriever: BaseRetriever) -> bool:
-    """Return whether ``similarity_top_k`` of *retriever* can be set and alone decides the number."""
+    """Return whether ``similarity_top_k`` of *retriever* can be set and alone sets the number."""
     fields = vars(retriever)
     other_counts = [
         name

@@ -513,7 +513,7 @@ def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
-    """Yield the token count of an embedding call and the dimension of its vectors, each if known."""
+    """Yield an embedding call's token count and its vectors' dimension, each if known."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:

@@ -88,7 +88,7 @@ CONTENT: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Metric:
-    """One instrument: a histogram if it has *boundaries*, else a counter."""
+    """The definition of one metric: a histogram if it has *boundaries*, else a counter."""
 
     name: str
     unit: str
@@ -191,17 +191,18 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """The span of one kind of operation.
+    """The definition of the span for one kind of operation.
 
     Attributes:
-        title: The beginning of the span's name.
+        title: The first part of the span's name.
         metric: The metric that holds the operation's duration.
-        subject: The operation's field whose value ends the span's name; empty if none does.
+        subject: The operation's field with the second part of the span's name; empty if the name
+            has only one part.
         kind: The span's kind in OpenTelemetry.
-        operation: The span's ``gen_ai.operation.name``; empty if the conventions have none.
-        is_current: Whether the span is the current one during the operation. It is if other
-            people's code runs in the operation. Spans that only group others are not: the stream of
-            an answer would leave its span behind in the reader's context.
+        operation: The span's ``gen_ai.operation.name``; empty if the conventions define no name.
+        is_current: Whether the span is the current span during the operation. True if the operation
+            runs code of others, such as a client. False for a span that only groups other spans:
+            the span of a streamed answer would stay current in the code that reads the stream.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""``qtm compare``: one question, or a file of questions, asked of every system side by side."""
+"""``qtm compare``: ask every system one question or a file of questions, and compare the results."""
 
 from __future__ import annotations
 
@@ -185,7 +185,10 @@ def _read_questions(
     history: list[str] | None,
     file: tuple[Path | None, int | None],
 ) -> list[Question]:
-    """Return the question of the command line, or the questions of the file."""
+    """Return the question of the command line, or the first questions of *file*.
+
+    *file* holds the path and the number of questions to ask; ``None`` means all.
+    """
     path, limit = file
     if (question is None) == (path is None):
         raise ConfigError("pass a question or --questions FILE", path="question")
@@ -204,7 +207,7 @@ def _read_questions(
 def _read_arguments(
     function: str | None, arguments: list[str] | None, condition: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of every question: the function's own, or the index's filter."""
+    """Return the search arguments for all questions: those in ``--arg``, or the ``--filter``."""
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
     if function is not None and condition is not None:
@@ -256,9 +259,9 @@ def _has_failed(system: SystemAnswer) -> bool:
 def _find_file(
     questions: str | None, data: Path | None, limit: int | None
 ) -> tuple[Path | None, int | None]:
-    """Return the file of questions, and how many of them to ask.
+    """Return the file of questions, and the number of questions to ask.
 
-    Beside ``--data``, which is the older option, ``--questions`` is the number.
+    Together with the older option ``--data``, ``--questions`` is the number instead of the file.
     """
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
@@ -297,7 +300,10 @@ def _open_base(
 def _ask_systems(
     function: str | None, base: Any, questions: list[Question], names: list[str], **options: Any
 ) -> SideBySide:
-    """Ask every system, and report an exception of the user's function in one line."""
+    """Ask every system every question.
+
+    Raises `WrapError` with a one-line message if the user's function or the index fails.
+    """
     try:
         return ask_systems(base, questions, names, **options)
     except (QtMiddlewareError, TimeoutError):
@@ -309,10 +315,11 @@ def _ask_systems(
 
 @contextmanager
 def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
-    """Raise `TimeoutError` in the block after *seconds*; yield a function that restarts the limit.
+    """Raise `TimeoutError` in the ``with`` block after *seconds*.
 
-    A limit of 0 means no limit. Only a signal can end a function that hangs. On systems without the
-    signal there is no limit, and Ctrl-C ends the function.
+    Yields a function that restarts the limit with another number of seconds; 0 removes the limit. A
+    signal enforces the limit, because nothing else can end a function that hangs. On systems
+    without this signal there is no limit, and only Ctrl-C ends the function.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None
@@ -333,7 +340,7 @@ def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
 
 
 def sets_something(loaded: Config) -> bool:
-    """Return whether the config sets a value that decides which passages are found."""
+    """Return whether the config sets a value that affects which passages are found."""
     return any(
         origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
         for key, _, origin in loaded.rows()
@@ -345,8 +352,8 @@ def _choose_systems(
 ) -> list[str]:
     """Return the names of the systems to compare.
 
-    Raises `ConfigError` if a named system needs a model and there is none. Default systems that
-    need a model are left out then.
+    Without a model, default systems that need a model are left out. Raises `ConfigError` if a
+    system named by the user needs a model, or if there are too many systems for the judge.
     """
     if names_option is None:
         default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]
@@ -363,7 +370,7 @@ def _choose_systems(
 
 
 def to_dict(comparison: SideBySide) -> dict[str, Any]:
-    """Return the comparison as plain data."""
+    """Return the comparison as plain values for JSON."""
     rows = []
     for row in comparison.questions:
         ranking = comparison.ranking(row.question)
@@ -383,7 +390,7 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
 
 
 def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
-    """Return what the system *name* found for a question, as plain data."""
+    """Return the outcome of the system *name* for a question, as plain values for JSON."""
     answer, movements = row[name], row.explain(name)
     outcome = Outcome(
         question=row.question.text,

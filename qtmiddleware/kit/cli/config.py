@@ -1,4 +1,4 @@
-"""``qtm config``: the settings in use, where each comes from, and the settings there are."""
+"""``qtm config``: show presets, the settings in use and their origin, and the schema."""
 
 from __future__ import annotations
 
@@ -153,7 +153,10 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a warning if the folder of the query log is missing; it is not made automatically."""
+    """Return a warning if the folder of the query log is missing.
+
+    The folder is not created automatically.
+    """
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
         return []
@@ -162,9 +165,9 @@ def find_log_warnings(settings: Settings) -> list[str]:
 
 
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
-    """Return a warning per model of *settings* that OpenAI has shut down or will shut down.
+    """Return a warning for each model in *settings* that OpenAI has shut down or will shut down.
 
-    Models at other addresses get no warning.
+    There are no warnings if the models are served at another address.
     """
     if not is_openai(Clients(None, settings.llm.base_url).host):
         return []

@@ -1,4 +1,4 @@
-"""Why a passage moved: one short sentence, and the words that moved it."""
+"""Explains why a passage moved: one short sentence, and the words that raised the passage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MOST_WORDS: Final = 4
 
 
 def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:
-    """Return in one sentence why a passage moved; empty if it keeps its rank.
+    """Return one sentence on why a passage moved; empty if the passage keeps its rank.
 
-    *has_words* says whether there are words to name; if words raised it but there are none to name,
-    they are function words.
+    *has_words* says whether the page can show keywords that raised the passage. Without shown
+    keywords, the sentence says that the words carry little meaning.
     """
     if movement.place is None:
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -37,7 +37,8 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -
         return f"The reranker puts it {format_place(movement.reranked_place or 0)}."
     variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
     if variant_hits and (
-        _find_start(movement) is None or _is_up(_find_start(movement), movement.fused_place)
+        _find_original_place(movement) is None
+        or _is_up(_find_original_place(movement), movement.fused_place)
     ):
         best = min(variant_hits, key=lambda hit: hit.place)
         remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
@@ -54,7 +55,7 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -
 
 
 def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
-    """Whether a passage is higher than in the plain list, and keyword evidence raised it."""
+    """Return whether keyword evidence raised a passage above its rank in the plain list."""
     if (
         retrieval.evidence is None
         or not retrieval.evidence.weight
@@ -71,10 +72,10 @@ def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
 def list_words(
     movement: Movement, moves: Movements, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Return the rarest keywords in a passage, each in one form and with its owner.
+    """Return the rarest keywords in a passage, each with its owner.
 
-    A keyword that every passage has tells none of them apart, so it is left out if there are
-    others.
+    If a keyword occurs in several forms, only one form is returned. Keywords that every passage
+    holds are left out, unless there are no others.
 
     Args:
         movement: The passage.
@@ -100,7 +101,7 @@ def list_words(
 
 
 def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
-    """Return in one sentence why a passage fell."""
+    """Return one sentence on why a passage fell."""
     passing = "Other passages pass it"
     if movement.passed_by:
         count = len(movement.passed_by)
@@ -115,9 +116,9 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
 
 
 def _find_causes(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
-    """Yield the stage that let other passages overtake this one."""
+    """Yield a clause that names the stage in which other passages overtook this passage, if any."""
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
-    start = _find_start(movement)
+    original_place = _find_original_place(movement)
     if _is_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
         yield ", by the reranker"
     elif (
@@ -126,12 +127,12 @@ def _find_causes(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
         and _is_up(movement.weighed_place, movement.fused_place)
     ):
         yield f", which {verb} more of {_name_words(retrieval)}"
-    elif _is_up(movement.fused_place, start):
+    elif _is_up(movement.fused_place, original_place):
         yield ", which the model’s search raises"
 
 
 def _name_search(number: int, retrieval: Retrieval) -> str:
-    """Return the name of the search with the index *number*."""
+    """Return the searched text's name for the search with the index *number*."""
     variant = retrieval.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
@@ -142,16 +143,16 @@ def _name_search(number: int, retrieval: Retrieval) -> str:
 
 
 def _name_words(retrieval: Retrieval) -> str:
-    """Return whose words the keyword evidence consists of."""
+    """Return a phrase that names the owners of the keyword evidence: the question, the model."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
-def _find_start(movement: Movement) -> int | None:
-    """Return the passage's rank in the question's own search."""
+def _find_original_place(movement: Movement) -> int | None:
+    """Return the passage's rank in the question's own search, else in the plain list."""
     return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
 def _is_up(before: int | None, after: int | None) -> bool:
-    """Whether a passage went up between two lists."""
+    """Return whether the rank *after* is better than the rank *before*."""
     return before is not None and after is not None and after < before
