@@ -235,9 +235,10 @@ class QueryTransformRetriever:
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
-        """Warm up the retriever, the embedder and the chat generator, and load the rules' data.
+        """Load everything the first question needs, and warm up the components.
 
-        The middleware sends no request.
+        The components are the retriever, the embedder and the chat generator. The middleware itself
+        sends no request.
         """
         self._warm_up_components()
         if not self._is_warm:

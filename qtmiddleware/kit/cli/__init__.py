@@ -90,8 +90,7 @@ def _exit_quietly(code: int = 0) -> NoReturn:
 
 
 def _discard_output() -> None:
-    """Send all further output to the null device, so that the interpreter's last flush cannot fail.
-    """
+    """Send further output to the null device, so that the interpreter's last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

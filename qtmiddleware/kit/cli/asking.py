@@ -20,8 +20,8 @@ class Outcome:
 
     Attributes:
         question: The question.
-        retrieval: The retrieval behind the answer, or without an answer the last retrieval.
-            ``None`` if an error came before.
+        retrieval: The retrieval, for an answer the one it is based on. ``None`` if an error
+            prevented the retrieval.
         answer: The answer, or ``None`` if there is no answer.
         error: The error that prevented the answer or the retrieval, or ``None``.
         seconds: The duration of the whole call, in seconds.

@@ -407,7 +407,7 @@ def _find_shared_settings(
 def _read_own_settings(loaded: Config) -> System:
     """Return the system defined by the config file *loaded*, without default values.
 
-    The groups in `_FIXED_GROUPS` always have the same values as in the other systems.
+    The cache and log settings are fixed: all systems of a comparison have the same ones.
     """
     values = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
     return {

@@ -1,4 +1,4 @@
-"""``qtm compare``: ask every system one question or a file of questions, and compare the results."""
+"""``qtm compare``: ask every system the same questions and compare the results side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--engine`` and ``--workers``: run batches of work in this process, in workers or on Ray."""
+"""``--engine`` and ``--workers``: run batches of work here, in several processes or on Ray."""
 
 from __future__ import annotations
 

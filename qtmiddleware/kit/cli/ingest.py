@@ -115,7 +115,7 @@ def _log_config(path: str) -> None:
 
 
 def _check_storage(settings: Settings) -> None:
-    """Raise `ConfigError` for an index in memory, which would be lost when the command ends."""
+    """Raise `ConfigError` if the index is in memory and would be lost at the command's end."""
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
     ):
@@ -128,14 +128,14 @@ def _check_storage(settings: Settings) -> None:
 
 @contextmanager
 def _show_bars() -> Iterator[Callable[[Progress], None]]:
-    """Show a progress bar at the terminal, with warnings above it."""
+    """Yield a function that shows progress in a bar on the terminal; warnings go above the bar."""
     with show_progress() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
 
 @contextmanager
 def _write_log_lines() -> Iterator[None]:
-    """Write warnings and the log of the ingest to stderr, one JSON object per line."""
+    """Write warnings and log records of the ingest to stderr, one JSON object per line."""
     package, old_level = logging.getLogger("qtmiddleware"), _logger.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine())
@@ -149,7 +149,7 @@ def _write_log_lines() -> Iterator[None]:
 
 
 class _JsonLine(logging.Formatter):
-    """A log record as one line of JSON."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
@@ -159,7 +159,7 @@ class _JsonLine(logging.Formatter):
 
 
 def _summarize(report: IngestReport) -> str:
-    """Return the lines that sum up an ingest."""
+    """Return lines that summarize an ingest."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )

@@ -1,4 +1,4 @@
-"""``qtm playground``: ask every tier a question on a page of this machine, side by side."""
+"""``qtm playground``: compare the results of all tiers on a local web page."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ def serve_tiers(
         tiers: The tiers to compare.
         listening: The socket to serve on.
         name: The name of the function or index.
-        examples: Questions to offer on the page.
+        examples: The example questions on the page.
         opens: Whether a browser is opened.
-        searches: Whether examples are searched before the page opens; only if a search costs
-            nothing.
+        searches: Whether the examples are searched before the page opens. Use this only if a search
+            costs nothing.
     """
     folded = "" if tiers.has_model else NO_MODEL
     page = Page(tiers, name=name, examples=examples, folded=folded)
@@ -135,7 +135,15 @@ def serve_pages(
     notes: Sequence[str] = (),
     opens: bool = True,
 ) -> None:
-    """Serve *page* and the *others* (pages by name) until Ctrl-C; print *notes* and the address."""
+    """Serve web pages until Ctrl-C, and print their address.
+
+    Args:
+        page: The page at the address.
+        listening: The socket to serve on.
+        others: Further pages, by name.
+        notes: Sentences to print before the address.
+        opens: Whether a browser is opened.
+    """
     token = make_token()
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
     for text in notes:

@@ -1,4 +1,4 @@
-"""``qtm ask`` and ``qtm query``: questions to the index, as arguments or one after another."""
+"""``qtm ask`` and ``qtm query``: ask the index questions, as arguments or in a session."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def query_command(
 
 @contextmanager
 def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
-    """Yield the middleware over the index, and show its warnings as notes.
+    """Yield the middleware over the index, and show its warnings on stderr.
 
     Raises `StoreError` if there is no index.
     """
@@ -197,9 +197,10 @@ def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddlew
 
 
 def parse_filter(text: str | None) -> Mapping[str, Any] | None:
-    """Return the metadata filter in the JSON of ``--filter``, or ``None`` without the option.
+    """Return the metadata filter in *text*, the JSON of ``--filter``.
 
-    Raises `typer.BadParameter` if *text* is not a JSON object.
+    Returns ``None`` if *text* is ``None``. Raises `typer.BadParameter` if *text* is not a JSON
+    object.
     """
     if text is None:
         return None
@@ -216,7 +217,7 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
 
 
 def _run_session(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
-    """Read lines and let *session* take them until the user leaves.
+    """Read lines from *keyboard* and pass them to *session*, until the user leaves.
 
     Ctrl-C clears the line, or stops the answer.
     """

@@ -179,9 +179,9 @@ def transform_command(
 
 
 def _is_answered(row: Mapping[str, Any]) -> bool:
-    """Return whether the model gave a text, or said that the question needs none.
+    """Return whether the model wrote a text, or replied that the question needs no other text.
 
-    The notes say so if there is nothing to split or nothing to improve.
+    In the second case, a note says that there is nothing to split or to improve.
     """
     return any(row[name] for name in TEXT_FIELDS) or any(
         remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]
