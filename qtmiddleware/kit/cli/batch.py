@@ -20,7 +20,7 @@ from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import out, show_progress, show_warnings
 from qtmiddleware.kit.cli.own_function import COUNTED
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
-from qtmiddleware.kit.cli.transform_file import show_bulk, sum_up
+from qtmiddleware.kit.cli.transform_file import show_bulk_progress, summarize_report
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.bulk.batch import BatchStatus, BatchWork, Part
@@ -85,7 +85,7 @@ class BatchOptions:
 
     @property
     def is_given(self) -> bool:
-        """Whether ``--batch`` or ``--batch-tokens`` is set."""
+        """``True`` if ``--batch`` or ``--batch-tokens`` is set."""
         return self.command is not None or self.tokens is not None
 
     def run(self, work: BatchWork) -> BatchStatus:
@@ -110,7 +110,7 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
     from qtmiddleware.kit.bulk.batch.transforming import open_file_work
 
     with (
-        show_bulk() as show,
+        show_bulk_progress() as show,
         show_warnings(),
         open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
             work,
@@ -168,7 +168,7 @@ def show_status(
     """Write the state of the batches and the next step."""
     _show_parts(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
-        out.print(sum_up(report))
+        out.print(summarize_report(report))
     for line in _describe_state(status, command):
         out.print(line)
     for line in _describe_trouble(status):

@@ -38,7 +38,7 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
-    measuring,
+    open_measurement,
     read_source,
 )
 from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
@@ -244,7 +244,7 @@ def bench_command(
             targets, data, replace(opening, record=record if batch == "collect" else None), options
         )
         return
-    with measuring(source) as update:
+    with open_measurement(source) as update:
         if generate is not None:
             generate_test_set(
                 data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update

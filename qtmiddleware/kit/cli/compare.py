@@ -140,7 +140,9 @@ def compare_command(
     --questions) a language model answers from each system's passages and ranks
     all answers at once. The system 'yours' is that of your own config.
     """
-    entries = _read_questions(question, reference, history, _find_file(questions, data, limit))
+    entries = _read_questions(
+        question, reference, history, _find_question_file(questions, data, limit)
+    )
     arguments_by_name = _read_arguments(function, arguments, condition)
     is_judged = any(entry.reference for entry in entries)
     if report is not None:
@@ -150,7 +152,7 @@ def compare_command(
             )
         require_jinja()
         check_places(report.parent, [report.name], "--report")
-    with _open_base(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
+    with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
         if not has_model:
@@ -256,7 +258,7 @@ def _has_failed(system: SystemAnswer) -> bool:
     )
 
 
-def _find_file(
+def _find_question_file(
     questions: str | None, data: Path | None, limit: int | None
 ) -> tuple[Path | None, int | None]:
     """Return the file of questions, and the number of questions to ask.
@@ -273,7 +275,7 @@ def _find_file(
 
 
 @contextmanager
-def _open_base(
+def _open_search(
     function: str | None, config: str | None, sets: list[str] | None
 ) -> Iterator[tuple[Any, Config]]:
     """Yield the wrapped function or the index, and its config."""
@@ -292,7 +294,7 @@ def _open_base(
     ):
         loaded = wrapped.middleware.config
         # A function that was wrapped already counts as the user's own system, whatever its
-        # settings. Setting its transformation type makes `sets_something` true.
+        # settings. Setting its transformation type makes `has_search_settings` true.
         override = {"transformationType": loaded.settings.transformation_type}
         yield wrapped, loaded.overridden(override) if isinstance(fn, Wrapped | Bound) else loaded
 
@@ -339,7 +341,7 @@ def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
         signal.signal(signal.SIGALRM, old_handler)
 
 
-def sets_something(loaded: Config) -> bool:
+def has_search_settings(loaded: Config) -> bool:
     """Return whether the config sets a value that affects which passages are found."""
     return any(
         origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
@@ -358,7 +360,11 @@ def _choose_systems(
     if names_option is None:
         default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]
         is_askable = has_model or loaded.settings.transformation_type == "none"
-        return [*default_systems, OWN] if sets_something(loaded) and is_askable else default_systems
+        return (
+            [*default_systems, OWN]
+            if has_search_settings(loaded) and is_askable
+            else default_systems
+        )
     names = split_names(names_option)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")

@@ -38,7 +38,7 @@ def show_question(
     say(shorten(row.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
         _show_passages(row)
-    for line in _list_ranking(ranking) if ranking is not None else ():
+    for line in _describe_ranking(ranking) if ranking is not None else ():
         say(line)
 
 
@@ -312,7 +312,7 @@ def _describe_error(error: Exception) -> str:
 # --- the judge ------------------------------------------------------------------------------------
 
 
-def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
+def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
     """Yield lines with the judge's ranking and reasons, or the reason why there is no ranking."""
     if ranking.error == "length":
         yield "\nNot counted: the judge preferred an answer merely because it was repeated."
@@ -334,18 +334,18 @@ def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
             standing.scores,
         ),
     ):
-        yield from _list_judgement(list(group))
+        yield from _describe_judgement(list(group))
     for reason in ranking.reasons:
         yield f"  why: {reason.text} ({reason.legend})"
     if ranking.is_flip:
         yield "  With the answers in reverse order, another one was best."
 
 
-def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:
+def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
     """Yield lines with the judgement of one answer, and the names of all systems that gave it."""
-    standing = equals[0]
+    standing = standings[0]
     scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
-    yield f"  {standing.rank}. {' = '.join(standing.system for standing in equals)}" + (
+    yield f"  {standing.rank}. {' = '.join(standing.system for standing in standings)}" + (
         f": {scores}" if scores else ""
     )
     for sign, texts in (("+", standing.strengths), ("-", standing.weaknesses)):

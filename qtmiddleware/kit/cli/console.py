@@ -157,7 +157,7 @@ def as_json(value: Any) -> None:
     sys.stdout.write(escape_json(document) + "\n")
 
 
-def lines(texts: list[str] | None) -> Iterator[str]:
+def read_questions(texts: list[str] | None) -> Iterator[str]:
     """Yield the *texts* given as arguments or, without arguments, the lines of standard input.
 
     Blank lines of standard input are skipped.

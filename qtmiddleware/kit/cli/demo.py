@@ -19,7 +19,7 @@ from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progr
 from qtmiddleware.kit.cli.environment import note_files
 from qtmiddleware.kit.cli.playground import SEEDED, NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
-from qtmiddleware.kit.demo import EXAMPLES, UnhurriedModel, dataset, has_recording, recorded_model
+from qtmiddleware.kit.demo import EXAMPLES, DelayedModel, dataset, has_recording, recorded_model
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
@@ -152,7 +152,7 @@ def _open_playground(
             client = (
                 language_model
                 if recording is None
-                else UnhurriedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
+                else DelayedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
             )
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)

@@ -212,7 +212,7 @@ def note_files(
         (tell or _write_note)(f"used by default: {'; '.join(existing)}")
 
 
-def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
+def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
     """Return the files set by *config* and not by the command line, for `note_files`.
 
     If *ingests* is true, these are the files of an ingest.

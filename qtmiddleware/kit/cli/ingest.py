@@ -26,7 +26,7 @@ from qtmiddleware.kit.cli.console import (
     show_warnings,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
-from qtmiddleware.kit.cli.environment import files_of, load_config, note_files
+from qtmiddleware.kit.cli.environment import list_default_files, load_config, note_files
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 from qtmiddleware.kit.documents import describe_left_out
 from qtmiddleware.kit.documents.finding import EXTENSIONS
@@ -78,7 +78,9 @@ def ingest_command(
         # With JSON log lines, the note about files is a log line too.
         tell = None if has_bars else _logger.info
         note_files(
-            {**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell
+            {**list_default_files(loaded, ingests=True), "documents": documents},
+            config=config,
+            tell=tell,
         )
         with open_engine(engine, workers) as opened:
             report = ingest(data_path, config=loaded, progress=listener, engine=opened)

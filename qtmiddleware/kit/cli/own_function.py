@@ -116,7 +116,7 @@ def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) ->
 
 
 @contextmanager
-def measuring(source: FunctionSource | None) -> Iterator[ShowProgress]:
+def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
     """Yield a function that shows progress, for the ``with`` block of a measurement.
 
     In the block, output of the user's function goes to stderr. An exception of the function becomes

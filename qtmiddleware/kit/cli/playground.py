@@ -21,7 +21,7 @@ from qtmiddleware.kit.cli.check import (
     read_argument,
     wrap_function,
 )
-from qtmiddleware.kit.cli.compare import sets_something
+from qtmiddleware.kit.cli.compare import has_search_settings
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
@@ -79,7 +79,7 @@ def playground_command(
                 name = f"{loaded.settings.store.kind} index"
                 tiers = Tiers(
                     middleware.retriever,
-                    has_own=sets_something(loaded),
+                    has_own=has_search_settings(loaded),
                     given=arguments_by_name,
                 )
                 is_free = STORES[loaded.settings.store.kind].keeps_files
@@ -95,7 +95,7 @@ def playground_command(
         fn = find_function(function)
         is_wrapped = isinstance(fn, Wrapped | Bound)
         with show_warnings(without=SHOWN_ANYWAY), wrap_function(fn, config, sets, {}) as wrapped:
-            has_own = is_wrapped or sets_something(wrapped.middleware.config)
+            has_own = is_wrapped or has_search_settings(wrapped.middleware.config)
             tiers = Tiers(wrapped, has_own=has_own, given=arguments_by_name)
             serve_tiers(tiers, listener, name=function, examples=examples, opens=not no_open)
 

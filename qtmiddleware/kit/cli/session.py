@@ -17,7 +17,7 @@ from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import format_question_heading
-from qtmiddleware.kit.cli.show import explain, present, show_pieces
+from qtmiddleware.kit.cli.show import explain_outcome, show_outcome, show_pieces
 from qtmiddleware.kit.cli.terminal import note, say
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import open_itself
@@ -88,7 +88,7 @@ class Session:
         self._messages: deque[dict[str, str]] = deque(maxlen=message_count)
         self._last: tuple[Outcome, TransformationType] | None = None
 
-    def take(self, line: str) -> bool:
+    def process_line(self, line: str) -> bool:
         """Process one line: a question, a command or the name of a type.
 
         Returns ``False`` if the line ends the session.
@@ -126,7 +126,7 @@ class Session:
         if self._as_json:
             say(escape_json(json.dumps(outcome.to_dict())), wraps=False)
         else:
-            present(outcome)
+            show_outcome(outcome)
             say()
 
     def _choose_kind(self) -> bool:
@@ -143,7 +143,7 @@ class Session:
         elif not self._fixed:
             kind, line = self._choose(self.kind)
             self._set_kind(kind)
-            return self.take(line)
+            return self.process_line(line)
         return True
 
     def await_kind(self) -> None:
@@ -208,57 +208,61 @@ class Session:
             note("No question has been asked yet.")
             return
         outcome, kind = self._last
-        for row in explain(outcome, self._config.overridden({"transformationType": kind}).settings):
+        for row in explain_outcome(
+            outcome, self._config.overridden({"transformationType": kind}).settings
+        ):
             self._write_line(row)
 
 
-def find_kind(text: str, own: Sequence[str] = ()) -> TransformationType | None:
+def find_kind(text: str, own_kinds: Sequence[str] = ()) -> TransformationType | None:
     """Return the transformation type with the number or name *text*, or ``None``.
 
-    The user's *own* types are numbered after the built-in types.
+    The user's *own_kinds* types are numbered after the built-in types.
     """
     folded = fold(text.strip())
-    for number, kind in enumerate((*KINDS, *own), start=1):
+    for number, kind in enumerate((*KINDS, *own_kinds), start=1):
         if folded in (str(number), fold(kind)):
             return kind
     return None
 
 
 def choose_kind(
-    keyboard: Keyboard, default: TransformationType, own: Sequence[str] = ()
+    keyboard: Keyboard, default: TransformationType, own_kinds: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
     """Ask the user for a transformation type, and return the type and an empty text.
 
     If the user types a question or a command instead, *default* and the typed line are returned. If
     the line looks like a mistyped type, the user is asked again.
     """
-    show_kinds(own)
+    show_kinds(own_kinds)
     note("\nPress Enter to keep the type in brackets, or type your question.")
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
         line = text.strip()
-        kind = find_kind(line, own) if line else default
+        kind = find_kind(line, own_kinds) if line else default
         if kind is not None:
             return kind, ""
         if line == "tt":
-            show_kinds(own)
+            show_kinds(own_kinds)
         elif line.isdecimal():
-            note(f"This is not a type: enter a number from 1 to {len(KINDS) + len(own)} or a name.")
+            note(
+                f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_kinds)} or a name."
+            )
         elif (
             line.isidentifier()
             and line not in LEAVING
-            and (near := find_nearest(line, [*KINDS, *own]))
+            and (near := find_nearest(line, [*KINDS, *own_kinds]))
         ):
             note(f"There is no type {line}: did you mean {near}?")
         else:
-            keyboard.keep(text)
+            keyboard.save_question(text)
             return default, text
 
 
-def show_kinds(own: Sequence[str] = ()) -> None:
-    """Write a numbered list of transformation types to stderr; the user's *own* types are last."""
+def show_kinds(own_kinds: Sequence[str] = ()) -> None:
+    """Write a numbered list of transformation types to stderr; the user's *own_kinds* types are last."""
     note("\nAvailable transformation types:")
-    labels = {**KINDS, **dict.fromkeys(own, "your own (transforms)")}
+    labels = {**KINDS, **dict.fromkeys(own_kinds, "your own (transforms)")}
     for number, (kind, label) in enumerate(labels.items(), start=1):
         note(f"  {number}. {kind} - {label}")
 
@@ -283,7 +287,7 @@ class Keyboard:
             raise EOFError
         return line
 
-    def keep(self, question: str) -> None:
+    def save_question(self, question: str) -> None:
         """Save *question* for the up arrow. This class saves nothing."""
 
 
@@ -317,19 +321,19 @@ class EditingKeyboard(Keyboard):
         """Show *prompt*, and return the line that the user types. The line is not saved."""
         return _replace_undecodable(self._choices.prompt(prompt))
 
-    def keep(self, question: str) -> None:
+    def save_question(self, question: str) -> None:
         """Save *question* for the up arrow."""
         self._questions.history.append_string(question)
 
 
-def open_keyboard(*, keep: bool) -> Keyboard:
+def open_keyboard(*, saves_questions: bool) -> Keyboard:
     """Return the `Keyboard` for this terminal.
 
-    If *keep* is true, questions are saved for the next session.
+    If *saves_questions* is true, questions are saved for the next session.
     """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
-    return EditingKeyboard(make_history_file() if keep else None)
+    return EditingKeyboard(make_history_file() if saves_questions else None)
 
 
 def make_history_file() -> Path | None:

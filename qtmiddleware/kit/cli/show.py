@@ -54,7 +54,7 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
                 say(wrapper.end(), wraps=False)
 
 
-def present(outcome: Outcome) -> None:
+def show_outcome(outcome: Outcome) -> None:
     """Show the outcome of a question: the answer and its sources, or the passages.
 
     Errors go to stderr. An answer that was already streamed is not repeated.
@@ -78,10 +78,10 @@ def present(outcome: Outcome) -> None:
             for number, match in enumerate(outcome.passages, start=1)
         ]
         say(f"Scores: {', '.join(scores)}")
-    say(_sum_up(outcome, retrieval.trace))
+    say(_summarize_outcome(outcome, retrieval.trace))
 
 
-def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
+def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
     """Yield the lines that explain how the passages of *outcome* were found under *settings*."""
     retrieval = outcome.retrieval
     if retrieval is None:
@@ -192,7 +192,7 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
                 yield f"{row.label} ({unsearched[row.variant]}): {shorten(text)}"
 
 
-def _sum_up(outcome: Outcome, trace: Trace) -> str:
+def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
     """Return one line with the time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:

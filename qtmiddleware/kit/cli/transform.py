@@ -21,9 +21,9 @@ from qtmiddleware.kit.cli.console import (
     Sets,
     as_json,
     format_question_heading,
-    lines,
     notes,
     out,
+    read_questions,
     to_messages,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_engine
@@ -56,7 +56,7 @@ def preprocess_command(
     note_files({}, config=config)
     options = settings.preprocess
     rows = []
-    for text in lines(query):
+    for text in read_questions(query):
         prepared = prepare(
             validate_query(text, "query", settings),
             language=language or options.language,
@@ -148,7 +148,7 @@ def transform_command(
     rows: list[dict[str, Any]] = []
     note_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
-        for text in lines(query):
+        for text in read_questions(query):
             transformation = middleware.transform(text, history=to_messages(history))
             keywords = middleware.preprocess(text)
             rows.append({"query": text, "preprocessed": keywords, **asdict(transformation)})

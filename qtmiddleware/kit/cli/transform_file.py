@@ -78,7 +78,7 @@ def transform_many(
         show(current)
 
     try:
-        with show_bulk() as show, show_warnings(), open_engine(engine, workers) as opened:
+        with show_bulk_progress() as show, show_warnings(), open_engine(engine, workers) as opened:
             options: dict[str, Any] = {
                 "concurrency": concurrency,
                 "overwrite": overwrite,
@@ -100,12 +100,12 @@ def transform_many(
     if as_json:
         console.as_json(report.to_dict())
     else:
-        out.print(sum_up(report))
+        out.print(summarize_report(report))
     if not report.is_whole:
         raise typer.Exit(FAILED)
 
 
-def sum_up(report: BulkReport) -> str:
+def summarize_report(report: BulkReport) -> str:
     """Return lines that summarize a run: the questions, tokens, cost and time."""
     phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
     phrases += [f"{report.failed.total():,} failed"] if report.failed else []
@@ -122,7 +122,7 @@ def sum_up(report: BulkReport) -> str:
 
 
 @contextmanager
-def show_bulk() -> Iterator[ShowBulk]:
+def show_bulk_progress() -> Iterator[ShowBulk]:
     """Yield a function that shows the progress, rate, cost and remaining time.
 
     On a terminal, the function updates a bar. Otherwise it writes a line every 10 seconds.

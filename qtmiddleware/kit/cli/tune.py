@@ -33,7 +33,7 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
-    measuring,
+    open_measurement,
     read_source,
 )
 from qtmiddleware.kit.cli.reports import (
@@ -169,7 +169,7 @@ def tune_command(
         engine=LocalEngine(workers=workers) if workers > 1 else None,
     )  # fmt: skip
     with (
-        measuring(source) as update,
+        open_measurement(source) as update,
         open_bench(judged, replace(options, progress=update)) as opened,
     ):
         for text in opened.notes:

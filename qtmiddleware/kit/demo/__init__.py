@@ -48,7 +48,7 @@ def dataset(folder: str = "data") -> Dataset:
     return replace(data, name="demo") if folder == "data" else data
 
 
-class UnhurriedModel:
+class DelayedModel:
     """Returns another model's replies after a delay, to imitate the response time of a service."""
 
     def __init__(self, inner: LanguageModel, seconds: float) -> None:

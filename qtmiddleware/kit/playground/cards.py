@@ -150,7 +150,7 @@ class Card:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this card shows the plain list, with which all others are compared."""
+        """``True`` for the card of the plain list, with which all other cards are compared."""
         return self.tier.name == BASELINE
 
 

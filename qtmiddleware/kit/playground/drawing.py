@@ -275,7 +275,7 @@ class Bar:
 
     @property
     def is_work(self) -> bool:
-        """Whether the stage searches, embeds or calls a model."""
+        """``True`` if the stage searches, embeds or calls a model."""
         return self.kind != "own" or self.name.startswith("embed")
 
 
@@ -385,14 +385,14 @@ def cut_snippet(
         (start, 2 if owner == "question" else 1)
         for start, _, owner in _find_owners(whole, question_words, model_words, language)
     ]
-    start = _find_densest(hits, max(1, length - 30))
+    start = _find_densest_part(hits, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = whole[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(whole) else "")
 
 
-def _find_densest(hits: Sequence[tuple[int, int]], length: int) -> int:
+def _find_densest_part(hits: Sequence[tuple[int, int]], length: int) -> int:
     """Return the start of the part of *length* characters whose hits are worth the most.
 
     Each hit is a position and the worth of the keyword there. Hits are sorted by position.

@@ -87,7 +87,7 @@ class TierAnswer:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the call returned passages that qtmiddleware can read."""
+        """``True`` if the call returned passages that qtmiddleware can read."""
         return self.retrieval is not None and all(
             degradation.stage != "response" for degradation in self.retrieval.degradations
         )
@@ -185,7 +185,7 @@ class Tiers:
 
     @property
     def takes_top_k(self) -> bool:
-        """Whether the function has an argument for the number of passages."""
+        """``True`` if the function has an argument for the number of passages."""
         return self._base.top_k_argument is not None
 
     def list_folded(self, state: PageState) -> tuple[str, ...]:
