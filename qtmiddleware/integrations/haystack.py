@@ -231,7 +231,7 @@ class QueryTransformRetriever:
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `run`: its ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function behind `run`, with ``check``, ``answer`` and ``middleware``."""
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
@@ -630,7 +630,7 @@ def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
 
 
 def _call_method(inner: Any, name: str) -> None:
-    """Call the method *name* of *inner*, if it has that method."""
+    """Call the method *name* of *inner*, if *inner* has this method."""
     if hasattr(inner, name):
         getattr(inner, name)()
 

@@ -170,7 +170,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `invoke`: its ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function behind `invoke`, with ``check``, ``answer`` and ``middleware``."""
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(
@@ -431,8 +431,8 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 def _make_document(match: Match) -> Document:
     """Return the document of *match*.
 
-    If the retriever returned something else, a document is made from the text and metadata of
-    *match*. Raises `ResponseShapeError` if *match* has no text.
+    If *match* holds no document, a document is made from the text and metadata of *match*. Raises
+    `ResponseShapeError` if *match* has no text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, Document):

@@ -89,7 +89,8 @@ class QueryTransformRetriever(BaseRetriever):
             represent objects, because each object would be queried.
         history: The conversation so far: messages, or a memory of LlamaIndex, which is read per
             call.
-        callback_manager: As in LlamaIndex's `BaseRetriever`; by default that of *retriever*.
+        callback_manager: As in LlamaIndex's `BaseRetriever`; by default the callback manager of
+            *retriever*.
         more: Further arguments of `BaseRetriever`.
 
     Raises `ConfigError` if *retriever* has another type or a setting is not valid.
@@ -204,7 +205,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `retrieve`: its ``check``, ``answer`` and ``middleware``.
+        """The wrapped function behind `retrieve`, with ``check``, ``answer`` and ``middleware``.
 
         The function does not know this retriever's *similarity_top_k* and *history*, so pass them
         yourself: ``check(question, similarity_top_k=4)``.
@@ -296,7 +297,7 @@ class QueryTransformRetriever(BaseRetriever):
         turns: Any,
         qtm_config: Mapping[str, Any] | None,
     ) -> partial[Any]:
-        """Return a function without parameters that calls *retrieve* with these arguments."""
+        """Return a function without parameters that calls *retrieve* with the other arguments."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
         arguments: dict[str, Any] = {"history": turns, "qtm_config": qtm_config}
         if (name := self._search.top_k_argument) is not None and count is not None:
@@ -519,8 +520,8 @@ def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
 def _make_node(match: Match, score: float | None) -> NodeWithScore:
     """Return the node of *match*; a node without a score gets *score*.
 
-    If the retriever returned something else, a node is made from the text and metadata of *match*.
-    Raises `ResponseShapeError` if *match* has no text.
+    If *match* holds no node, a node is made from the text and metadata of *match*. Raises
+    `ResponseShapeError` if *match* has no text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, NodeWithScore):

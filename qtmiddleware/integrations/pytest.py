@@ -3,7 +3,7 @@
     def test_retrieval(qtm_bench):
         qtm_bench(search, "questions.csv", baseline="base.json")
 
-pytest loads this module in every run, so it imports the rest only when the fixture is used.
+pytest loads this module in every run, so qtmiddleware is imported only when the fixture is used.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class _Account(NamedTuple):
 
     @classmethod
     def read_trace(cls, trace: Trace) -> _Account:
-        """Return a copy of the current counts and costs of *trace*."""
+        """Create an account from the current counts and costs of *trace*."""
         return cls(
             trace.llm_calls,
             trace.cost_usd,
@@ -117,7 +117,7 @@ class _Account(NamedTuple):
         )
 
     def subtract(self, earlier: _Account) -> _Account:
-        """Return the model calls, cost and stages that were added since *earlier*."""
+        """Return the model calls, cost and stages added since the *earlier* account."""
         cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
         return _Account(
             self.model_calls - earlier.model_calls, cost, self.stages[len(earlier.stages) :]

@@ -1,4 +1,4 @@
-"""The names of everything that is emitted, in three tables: attributes, spans and metrics.
+"""The names of all attributes, spans and metrics, in three tables.
 
 The names come from the GenAI semantic conventions, v0.1.0
 (open-telemetry/semantic-conventions-genai, November 2026, status Development). Names that the

@@ -85,9 +85,8 @@ def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the question of *line* with the ids of its relevant passages.
 
-    Yields nothing if the question of a JSON object is blank.
-
-    Raises `ValueError` if *line* is a JSON object without a question.
+    Yields nothing if the question of a JSON object is blank. Raises `ValueError` if *line* is a
+    JSON object without a question.
     """
     if not line.startswith("{"):
         yield line, []

@@ -20,13 +20,12 @@ class Outcome:
 
     Attributes:
         question: The question.
-        retrieval: The retrieval, for an answer the one it is based on. ``None`` if an error
-            prevented the retrieval.
+        retrieval: The retrieval that found the passages; ``None`` if an error occurred before.
         answer: The answer, or ``None`` if there is no answer.
         error: The error that prevented the answer or the retrieval, or ``None``.
         seconds: The duration of the whole call, in seconds.
-        streamed: The text that was written while the answer was generated. It is shorter than the
-            answer if the stream was interrupted.
+        streamed: The part of the answer that was written during its generation; incomplete if the
+            stream broke off.
     """
 
     question: str = field(repr=False)

@@ -33,7 +33,7 @@ _HOUR: Final = 3_600
 
 
 class BatchCommand(StrEnum):
-    """The step to run."""
+    """A step of ``--batch``."""
 
     SUBMIT = "submit"
     STATUS = "status"

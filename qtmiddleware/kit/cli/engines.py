@@ -18,7 +18,7 @@ MOST_WORKERS: Final = 10_000
 
 
 class EngineName(StrEnum):
-    """Where batches of work run."""
+    """The engine that runs batches of work."""
 
     LOCAL = "local"
     RAY = "ray"

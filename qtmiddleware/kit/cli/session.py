@@ -217,7 +217,7 @@ class Session:
 def find_kind(text: str, own_kinds: Sequence[str] = ()) -> TransformationType | None:
     """Return the transformation type with the number or name *text*, or ``None``.
 
-    The user's *own_kinds* types are numbered after the built-in types.
+    The user's *own_kinds* are numbered after the built-in types.
     """
     folded = fold(text.strip())
     for number, kind in enumerate((*KINDS, *own_kinds), start=1):
@@ -260,7 +260,7 @@ def choose_kind(
 
 
 def show_kinds(own_kinds: Sequence[str] = ()) -> None:
-    """Write a numbered list of transformation types to stderr; the user's *own_kinds* types are last."""
+    """Write a numbered list of transformation types to stderr; the user's *own_kinds* come last."""
     note("\nAvailable transformation types:")
     labels = {**KINDS, **dict.fromkeys(own_kinds, "your own (transforms)")}
     for number, (kind, label) in enumerate(labels.items(), start=1):

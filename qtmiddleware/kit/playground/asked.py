@@ -101,7 +101,7 @@ class PageState:
         question: The question.
         history: The messages before the question.
         tiers: The names of the tiers to ask.
-        settings: Values by flat config key.
+        settings: The values of changed settings, by flat config key.
         problems: Sentences that say which parts of the address could not be used.
     """
 

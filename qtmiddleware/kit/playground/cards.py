@@ -1,4 +1,4 @@
-"""A tier's result, ready to be shown: passages and why they moved, searches, times, costs."""
+"""A tier's result in the form that the page shows: passages, movements, searches, times, costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawings as numbers: passages moving between lists, the trace over time, keywords in texts."""
+"""Computes the page's drawings: movements between lists, the trace over time, marked keywords."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _find_causes(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
 
 
 def _name_search(number: int, retrieval: Retrieval) -> str:
-    """Return the searched text's name for the search with the index *number*."""
+    """Return a name for the text of the search with the index *number*."""
     variant = retrieval.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
@@ -143,7 +143,7 @@ def _name_search(number: int, retrieval: Retrieval) -> str:
 
 
 def _name_words(retrieval: Retrieval) -> str:
-    """Return a phrase that names the owners of the keyword evidence: the question, the model."""
+    """Return a phrase for the keywords in the evidence: the question's, or also the model's."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 

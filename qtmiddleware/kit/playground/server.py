@@ -109,7 +109,7 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, hosts: Iterable[str], find_problem: Callable[[Scope], str]
     ) -> None:
-        """Guard *app*.
+        """Guard the application *app*.
 
         Args:
             app: The application.

@@ -224,9 +224,10 @@ class Tiers:
         """Yield the result of each tier.
 
         The plain tier comes first, then the tiers without a model, one after the other. The tiers
-        that call a model follow at the same time, in the order in which they finish. If the plain
-        tier fails or its result cannot be read, no other tier is asked, because every tier makes
-        the plain search too. Raises `ConfigError` for settings that are not valid.
+        that call a model then run at the same time, and their results come in the order in which
+        they finish. If the plain tier fails or its result cannot be read, no other tier is asked,
+        because every tier makes the plain search too. Raises `ConfigError` for settings that are
+        not valid.
         """
         flat = {key: value for key, value in state.settings.items() if key != TOP_K}
         overrides = nested(flat)
@@ -288,9 +289,9 @@ class Tiers:
 
 
 def _copy_with_learned(function: Any, learned: Learned) -> Any:
-    """Return a copy of *function* that has learned *learned*.
+    """Return a copy of *function* that starts from the state *learned*.
 
-    The copy's later learning does not reach *function*.
+    Later learning changes only the copy.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
