@@ -633,7 +633,10 @@ def _show_judged(verdicts: Judged) -> None:
 
 
 def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
-    """Write the table of *comparison* to stdout, then *headline* or if empty the verdict."""
+    """Write the table of *comparison* to stdout, then *headline*.
+
+    If *headline* is empty, the verdict on the comparison is written instead.
+    """
     from qtmiddleware.kit.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
@@ -669,7 +672,7 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
 
 
 def _choose_letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each name that is too long for a narrow table, by name."""
+    """Return a letter for each of *names* that is too long for a narrow table, by name."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 

@@ -1,4 +1,4 @@
-"""``qtm check``: how qtmiddleware understands your function, and what it changes."""
+"""``qtm check``: show how qtmiddleware uses a function, and how it changes the results."""
 
 from __future__ import annotations
 

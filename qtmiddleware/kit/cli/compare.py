@@ -23,7 +23,7 @@ from qtmiddleware.kit.cli.check import (
     read_argument,
     wrap_function,
 )
-from qtmiddleware.kit.cli.comparison import show_question, show_ranked
+from qtmiddleware.kit.cli.comparison import show_question, show_ranking
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
@@ -189,7 +189,8 @@ def _read_questions(
 ) -> list[Question]:
     """Return the question of the command line, or the first questions of *file*.
 
-    *file* holds the path and the number of questions to ask; ``None`` means all.
+    *file* holds the path and the number of questions to ask; ``None`` means all. Raises
+    `ConfigError` if there is no question, or both a question and a file.
     """
     path, limit = file
     if (question is None) == (path is None):
@@ -243,7 +244,7 @@ def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output:
                 is_one_of_many=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
-            show_ranked(comparison.ranked)
+            show_ranking(comparison.ranked)
     if any(
         map(_has_failed, (system for row in comparison.questions for system in row.systems))
     ) or (comparison.ranked is not None and comparison.ranked.failed):

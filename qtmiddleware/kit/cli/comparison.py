@@ -75,7 +75,7 @@ def _show_passages(row: AskedQuestion) -> None:
                 say(line)
 
 
-def show_ranked(ranked: RankedSystems) -> None:
+def show_ranking(ranked: RankedSystems) -> None:
     """Show the ranking of the systems over all questions: a sentence, a table and a summary."""
     from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
 
@@ -226,7 +226,7 @@ def _show_places(
         label_width = label + (label if width is None else min(label, max(0, int(room))))
         body = [
             [
-                Text(_shorten_to(f"[{number}] {describe_match(match)}", label_width)),
+                Text(_cut_to_width(f"[{number}] {describe_match(match)}", label_width)),
                 *(cells[name].get(key, Text("")) for name in names),
             ]
             for key, (number, match) in numbered_rows
@@ -244,8 +244,8 @@ def _format_place(movement: Movement) -> Text:
     return Text.assemble(f"{movement.place} ", (f"{text:<4}", _COLORS.get(kind, "")))
 
 
-def _shorten_to(text: str, columns: int) -> str:
-    """Return *text*; if it is wider than *columns*, cut with ``...`` at the end."""
+def _cut_to_width(text: str, columns: int) -> str:
+    """Return *text*, cut to a width of *columns* with ``...`` at the end if it is wider."""
     while measure(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
@@ -289,7 +289,7 @@ def _explain_places(
 def _describe_answer(
     system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield the model's answer, and a line per cited passage with its number in the tables."""
+    """Yield the model's answer, and a line per cited passage with the number in the tables."""
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
         cited = {citation.number: citation.match for citation in system_answer.answer.citations}

@@ -97,7 +97,7 @@ Queries = Annotated[
 ]
 
 
-def refuse_ambiguous(config: str | None) -> str | None:
+def refuse_ambiguous_config(config: str | None) -> str | None:
     """Return *config* unchanged.
 
     Raises `ConfigError` if *config* names both a preset and a file in the current folder, because
@@ -126,7 +126,7 @@ ConfigFile = Annotated[
             f"Config file or preset. Default: QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this"
             " folder."
         ),
-        callback=refuse_ambiguous,
+        callback=refuse_ambiguous_config,
     ),
 ]
 Sets = Annotated[
@@ -190,8 +190,8 @@ def show_progress(
 ) -> Iterator[ShowProgress]:
     """Yield a function that shows progress in a bar on stderr.
 
-    If stderr is not a terminal, nothing is shown. There is one bar for all steps of a job. Its
-    clock shows the time of the whole job; its count and estimate are for the current step.
+    If stderr is not a terminal, nothing is shown. One bar shows all steps of a job. The clock of
+    the bar shows the time of the whole job; the count and the estimate are for the current step.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),

@@ -91,20 +91,20 @@ def load_config(
         ConfigError: A setting is not valid, or is not allowed in a file found by default.
     """
     path = file or os.environ.get("QTM_CONFIG") or None
-    default_file = _find_config() if path is None else None
+    default_file = _find_default_config() if path is None else None
     if tell is not None and (file_used := path or default_file):
         tell(file_used)
     elif default_file:
         _write_note(f"Loading config {default_file} (found in this folder; --config names another)")
     loaded = Config.load(file if default_file is None else default_file).assigned(assignments or ())
     if default_file:
-        _check_found(loaded, default_file)
+        _check_default_config(loaded, default_file)
     return (
         loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
     )
 
 
-def _find_config() -> str | None:
+def _find_default_config() -> str | None:
     """Return the first of `CONFIG_FILES` in the current folder that may be read, or ``None``.
 
     Notes on stderr name the files that exist but are not used.
@@ -125,7 +125,7 @@ def _find_config() -> str | None:
     return None
 
 
-def _check_found(config: Config, name: str) -> None:
+def _check_default_config(config: Config, name: str) -> None:
     """Raise `ConfigError` if the file *name*, which was found by default, sets a forbidden key."""
     origin = f"file {name}"
     if keys := list(

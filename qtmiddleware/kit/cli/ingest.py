@@ -105,7 +105,7 @@ def ingest_command(
     if json_output:
         as_json(report.to_dict())
     else:
-        out.print(_summarize(report))
+        out.print(_summarize_ingest(report))
     if report.all_skipped:
         raise typer.Exit(FAILED)
 
@@ -160,7 +160,7 @@ class _JsonLine(logging.Formatter):
         return escape_json(json.dumps(line))
 
 
-def _summarize(report: IngestReport) -> str:
+def _summarize_ingest(report: IngestReport) -> str:
     """Return lines that summarize an ingest."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"

@@ -45,8 +45,8 @@ def check_places(folder: Path, names: Sequence[str], option: str) -> None:
 def write_report(folder: Path, texts: Mapping[str, str]) -> None:
     """Write *texts* (text by file name) to *folder*, and name the folder on stderr.
 
-    An interrupt never leaves half a file. The files get the usual permissions, because reports are
-    meant to be shared. Reports quote questions of the data set.
+    An interrupt leaves no incomplete file. The files get the usual permissions, because reports
+    are meant to be shared. Reports quote questions of the data set.
     """
     for name, text in texts.items():
         with name_option_in_errors(folder / name, "--report"):

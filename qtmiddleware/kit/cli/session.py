@@ -246,7 +246,8 @@ def choose_kind(
             show_kinds(own_kinds)
         elif line.isdecimal():
             note(
-                f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_kinds)} or a name."
+                f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_kinds)}"
+                " or a name."
             )
         elif (
             line.isidentifier()
@@ -275,7 +276,7 @@ class Keyboard:
     """
 
     def read_question(self) -> str:
-        """Return a question or a command."""
+        """Show the prompt, and return the line that the user types: a question or a command."""
         return self.read_choice(_PROMPT)
 
     def read_choice(self, prompt: str) -> str:
@@ -314,7 +315,7 @@ class EditingKeyboard(Keyboard):
         self._choices: PromptSession[str] = PromptSession(output=output)
 
     def read_question(self) -> str:
-        """Return a question or a command."""
+        """Show the prompt, and return the line that the user types: a question or a command."""
         return _replace_undecodable(self._questions.prompt(_PROMPT))
 
     def read_choice(self, prompt: str) -> str:

@@ -82,7 +82,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield the lines that explain how the passages of *outcome* were found under *settings*."""
+    """Yield lines that explain the retrieval in *outcome*, which ran with *settings*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
@@ -129,7 +129,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield a line per cited passage. If the answer cites none, all its passages are listed."""
+    """Yield a line per cited passage. If none is cited, all passages of the answer are listed."""
     answer = outcome.answer
     cited = (
         {}
@@ -169,7 +169,7 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
 def list_texts(retrieval: Retrieval) -> Iterator[str]:
     """Yield the searched texts other than the question, then the texts that were not searched.
 
-    A text that was not searched has the reason, such as a spent budget.
+    The line of a text that was not searched gives the reason, such as a spent budget.
     """
     searched = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
@@ -210,7 +210,7 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 def _format_searches(trace: Trace) -> str:
     """Return the number of searches in words, with read units and cost.
 
-    Read units are left out if there is one per search, and the cost if it is unknown.
+    Read units are left out if every search takes one unit. The cost is left out if unknown.
     """
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:

@@ -54,8 +54,8 @@ class LineWrapper:
 
     If *stream* is not a terminal, the text is not changed. Text may come in pieces. A piece is
     returned at once, except that near the end of a line a word is held back until it is complete. A
-    continued line is indented like its first word, or like the word after a list marker. A word
-    longer than a line is left to the terminal.
+    continued line is indented like its first word, or like the word after a list marker. The
+    terminal itself breaks a word that is longer than a line.
     """
 
     def __init__(self, stream: TextIO) -> None:

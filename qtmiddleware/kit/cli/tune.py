@@ -216,7 +216,7 @@ def _read_source(
 
 
 def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
-    """Show how many searches the tuning may make, and ask the user to confirm a large number."""
+    """Show the number of searches that tuning may make, and ask to confirm a large number."""
     bench = cast(OwnFunction, opened.bench)
     forecast = forecast_tuning(
         bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
@@ -305,8 +305,8 @@ def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
 def write_config(path: Path, config: dict[str, Any]) -> None:
     """Write *config* to *path* as JSON, in one step.
 
-    After an interrupt, the old file is still complete. A new file gets the usual permissions,
-    because the config holds no secrets and is meant to be shared.
+    An interrupt leaves the old file intact. A new file gets the usual permissions, because the
+    config holds no secrets and is meant to be shared.
     """
     if (path.parent / _SCHEMA_FILE).is_file():
         config = {"$schema": f"./{_SCHEMA_FILE}", **config}
