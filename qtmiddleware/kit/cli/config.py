@@ -13,7 +13,7 @@ from qtmiddleware.config import json_schema
 from qtmiddleware.config.reading import PRESET_ENDING, list_presets, read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous
+from qtmiddleware.kit.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous_config
 from qtmiddleware.kit.cli.environment import load_config, note_files
 from qtmiddleware.kit.cli.reports import name_option_in_errors
 from qtmiddleware.kit.cli.terminal import escape_line, note
@@ -32,7 +32,7 @@ _File = Annotated[
     str | None,
     typer.Argument(
         help="Config file or preset. Default: the config that the other commands use.",
-        callback=refuse_ambiguous,
+        callback=refuse_ambiguous_config,
     ),
 ]
 
