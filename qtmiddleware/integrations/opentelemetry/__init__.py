@@ -404,11 +404,14 @@ class OpenTelemetryObserver:
             instruments[COST].add(costs[1], {Names.COST_OF: costs[0]}, context)
 
 
-def _make_instrument(meter: Meter, row: Metric) -> Any:
-    if not row.boundaries:
-        return meter.create_counter(row.name, row.unit, row.description)
+def _make_instrument(meter: Meter, metric: Metric) -> Any:
+    if not metric.boundaries:
+        return meter.create_counter(metric.name, metric.unit, metric.description)
     return meter.create_histogram(
-        row.name, row.unit, row.description, explicit_bucket_boundaries_advisory=row.boundaries
+        metric.name,
+        metric.unit,
+        metric.description,
+        explicit_bucket_boundaries_advisory=metric.boundaries,
     )
 
 
@@ -422,20 +425,20 @@ def _forget_oldest(operations: dict[int, Any]) -> None:
             operations.pop(next(iter(operations)), None)
 
 
-def _restore_context(opened: _OpenSpan) -> None:
-    """Restore the span that was current before the span *opened* started.
+def _restore_context(open_span: _OpenSpan) -> None:
+    """Restore the span that was current before the span *open_span* started.
 
-    Does nothing in a context other than the one in which *opened* started.
+    Does nothing in a context other than the one in which *open_span* started.
     """
-    if opened.context_token is None or opened.operation_token is None:
+    if open_span.context_token is None or open_span.operation_token is None:
         return
     try:
-        _current_operation.reset(opened.operation_token)
+        _current_operation.reset(open_span.operation_token)
     except ValueError:
         # The caller gave the operation up and reports its end from another context. The context
         # that the operation ran in ends with its thread or task.
         return
-    detach(opened.context_token)
+    detach(open_span.context_token)
 
 
 def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:

@@ -129,32 +129,32 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
 def ask_by_batch(
     systems: Mapping[str, Mapping[str, Any]],
     data: Path,
-    opening: BenchOptions,
+    bench_options: BenchOptions,
     options: BatchOptions,
 ) -> None:
     """Run the batch step in *options* for all model calls that *systems* make on *data*.
 
-    *opening* holds the options for opening *data*. Raises `typer.Exit` with code 1 if requests are
-    still open after ``collect``.
+    *bench_options* holds the options for opening *data*. Raises `typer.Exit` with code 1 if
+    requests are still open after ``collect``.
     """
     from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork
     from qtmiddleware.kit.evaluation.bench.batch import BenchPass
 
-    settings = opening.settings
+    settings = bench_options.settings
     with (
         show_progress() as update,
         show_warnings(without=COUNTED),
         closing(BatchService(settings)) as service,
-        BatchState(opening.cache / "batch") as state,
+        BatchState(bench_options.cache / "batch") as state,
     ):
-        asks = BenchPass(systems, data, replace(opening, progress=update))
+        asks = BenchPass(systems, data, replace(bench_options, progress=update))
         status = options.run(BatchWork(settings, service, state, asks))
     if options.as_json:
         console.as_json(status.to_dict())
     else:
         show_status(status, options.command)
     if options.command is BatchCommand.COLLECT:
-        if not opening.model_ms:
+        if not bench_options.model_ms:
             note(
                 "The time of a batch reply is not known; each one counts as --model-ms (here 0 ms)."
             )

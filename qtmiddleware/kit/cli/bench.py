@@ -41,7 +41,7 @@ from qtmiddleware.kit.cli.own_function import (
     open_measurement,
     read_source,
 )
-from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import (
@@ -213,21 +213,21 @@ def bench_command(
     selection = None if systems is None else chosen(split_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
-        configs, config or (), model, sets or (), reads=function is not None
+        configs, config or (), model, sets or (), includes_reading=function is not None
     )
     own_systems = {name: _read_own_settings(loaded) for name, loaded in configs.items()}
     _check_combinations(generate, docs, judge, recordings, baseline)
     gating = Gating.read(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
-        check_places(report, _REPORTS, "--report")
+        check_writable(report, _REPORTS, "--report")
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
     source = read_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
-    opening = BenchOptions(
+    bench_options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, split=split, seed=seed,
         concurrency=concurrency, engine=engine, check=gating.check_data,
@@ -241,7 +241,10 @@ def bench_command(
             )
         targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
         ask_by_batch(
-            targets, data, replace(opening, record=record if batch == "collect" else None), options
+            targets,
+            data,
+            replace(bench_options, record=record if batch == "collect" else None),
+            options,
         )
         return
     with open_measurement(source) as update:
@@ -249,7 +252,7 @@ def bench_command(
             generate_test_set(
                 data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update
             )
-        with open_bench(data, replace(opening, progress=update)) as opened:
+        with open_bench(data, replace(bench_options, progress=update)) as opened:
             contenders = _select_systems(opened, selection, own_systems)
             if source is not None and source.is_wrapped:
                 contenders[OWN] = {}
@@ -257,7 +260,10 @@ def bench_command(
             gating.check_systems(contenders, deep=is_deep)
             if source is not None:
                 confirm_searches(
-                    opened.forecast(contenders, deep=is_deep), source.name, yes=yes, fewer=_FEWER
+                    opened.forecast(contenders, deep=is_deep),
+                    source.name,
+                    is_confirmed=yes,
+                    reducing_options=_FEWER,
                 )
             sample = () if judge is None else draw_judged_questions(opened, contenders, judge, seed)
             comparison = opened.measure(contenders, deep=is_deep, seed=seed, progress=update)
@@ -352,19 +358,21 @@ def _find_shared_settings(
     model: str | None,
     sets: Sequence[str],
     *,
-    reads: bool,
+    includes_reading: bool,
 ) -> Settings:
     """Return the settings that all systems share: the models, their service, the search price.
 
-    If *reads* is true, the shared settings include the keys that say how to read the results of the
-    user's function.
+    If *includes_reading* is true, the shared settings include the keys that say how to read the
+    results of the user's function.
 
     Raises:
         ConfigError: The config files differ in a shared setting or have a name already in use, or
             ``--set`` changes another setting and there is no config file.
     """
     shared_keys = (
-        (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED_KEYS
+        (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING))
+        if includes_reading
+        else _SHARED_KEYS
     )
     if len(configs) < len(paths):
         raise ConfigError(
@@ -613,12 +621,12 @@ def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: Gate | 
 
     show_comparison(comparison)
     if verdicts is not None:
-        _show_judged(verdicts)
+        _show_judgements(verdicts)
     if gate is not None:
         out.print("\n" + "\n".join(reporting.write_sentences(gate)))
 
 
-def _show_judged(verdicts: Judged) -> None:
+def _show_judgements(verdicts: Judged) -> None:
     """Write the judge's verdict on each question in one line, then the summary."""
     from qtmiddleware.preprocessing.text import shorten
 

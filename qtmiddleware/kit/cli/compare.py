@@ -36,7 +36,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation import (
     BASELINE,
@@ -151,7 +151,7 @@ def compare_command(
                 "--report needs ideal answers; pass --reference or --questions", path="--report"
             )
         require_jinja()
-        check_places(report.parent, [report.name], "--report")
+        check_writable(report.parent, [report.name], "--report")
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)

@@ -275,13 +275,13 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     )
 
 
-def _mark_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
+def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
     """Return the first *count* of *ids* as text.
 
     ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
     """
     mark = {2: "*", 1: "+"}
-    return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
+    return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in ids[:count])
 
 
 def _example_to_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:

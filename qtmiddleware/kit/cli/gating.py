@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.reports import check_places, name_option_in_errors
+from qtmiddleware.kit.cli.reports import check_writable, name_option_in_errors
 from qtmiddleware.kit.cli.terminal import note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.gate import Baseline, Gate, Rule, apply_gate
@@ -61,7 +61,7 @@ class Gating:
             return cls()
         rule = None if fail_if is None else Rule.parse(fail_if)
         if comment is not None:
-            check_places(comment.parent, (comment.name,), "--comment")
+            check_writable(comment.parent, (comment.name,), "--comment")
         return cls(Baseline.read(baseline), rule, comment)
 
     def check_data(self, data: Dataset) -> None:

@@ -84,14 +84,16 @@ def _load_function(target: str) -> Any:
         return find_function(target)
 
 
-def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) -> None:
+def confirm_searches(
+    forecast: Forecast, name: str, *, is_confirmed: bool, reducing_options: str
+) -> None:
     """Show the *forecast*, and ask the user to confirm more than `MOST_UNASKED` searches.
 
     Args:
         forecast: The expected number of searches and their cost.
         name: The function's name.
-        yes: Whether the user has confirmed on the command line.
-        fewer: The options that reduce the number of searches.
+        is_confirmed: Whether the user has confirmed on the command line.
+        reducing_options: The options that reduce the number of searches.
 
     Raises:
         ConfigError: There is no terminal to ask the user.
@@ -99,13 +101,14 @@ def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) ->
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
     note(f"{name} is called at most {forecast.searches:,} times.{cost}")
-    if yes or forecast.searches <= MOST_UNASKED:
+    if is_confirmed or forecast.searches <= MOST_UNASKED:
         return
     if not sys.stdin.isatty():
         priced = "" if forecast.usd is not None else f". {_PRICE}"
         raise ConfigError(
             f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to "
-            f"{forecast.searches:,}. Add --yes, or reduce the number with {fewer}{priced}",
+            f"{forecast.searches:,}. Add --yes, or reduce the number with {reducing_options}"
+            f"{priced}",
             path="--yes",
         )
     if forecast.usd is None:

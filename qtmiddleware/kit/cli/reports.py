@@ -21,7 +21,7 @@ def require_jinja() -> None:
         raise MissingExtra("jinja2", "eval") from error
 
 
-def check_places(folder: Path, names: Sequence[str], option: str) -> None:
+def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
     """Create *folder*, and check that the files *names* can be written to *folder*.
 
     Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line

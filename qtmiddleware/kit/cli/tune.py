@@ -37,7 +37,7 @@ from qtmiddleware.kit.cli.own_function import (
     read_source,
 )
 from qtmiddleware.kit.cli.reports import (
-    check_places,
+    check_writable,
     name_option_in_errors,
     require_jinja,
     write_report,
@@ -221,7 +221,7 @@ def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, y
     forecast = forecast_tuning(
         bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
     )
-    confirm_searches(forecast, source.name, yes=yes, fewer="--questions")
+    confirm_searches(forecast, source.name, is_confirmed=yes, reducing_options="--questions")
 
 
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
@@ -242,10 +242,10 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
         raise ConfigError(message, path="--out", value=str(out_file))
     if out_file.suffix.lower() == ".toml":
         raise ConfigError(f"--out must end in .json, not {out_file}", path="--out")
-    check_places(out_file.parent, (out_file.name,), "--out")
+    check_writable(out_file.parent, (out_file.name,), "--out")
     if report is not None:
         require_jinja()
-        check_places(report, _REPORTS, "--report")
+        check_writable(report, _REPORTS, "--report")
 
 
 def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:

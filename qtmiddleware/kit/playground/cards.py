@@ -246,8 +246,12 @@ class _RowWriter:
 
     def __call__(self, movement: Movement) -> Row:
         """Return the row for the passage of *movement*."""
-        match, way, is_baseline = movement.match, drawing.find_way(movement), self._is_baseline
-        title, source = _name_passage(match)
+        match, way, is_baseline = (
+            movement.match,
+            drawing.find_direction(movement),
+            self._is_baseline,
+        )
+        title, source = _find_title_and_source(match)
         # An index may have stored the title at the start of the text.
         text = (match.text or "").removeprefix(f"{title}\n")
         shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
@@ -262,7 +266,7 @@ class _RowWriter:
             "gone": ("out", "dropped out"),
         }[way]
         return Row(
-            key=drawing.name_key(match),
+            key=drawing.make_passage_key(match),
             place=movement.place,
             title=title,
             source=source,
@@ -276,7 +280,7 @@ class _RowWriter:
             ),
             words=words,
             snippet=self._mark_words(snippet),
-            text=self._mark_words(hide_unseen(shown)),
+            text=self._mark_words(replace_control_characters(shown)),
             is_answer=match.id in self._answers,
         )
 
@@ -301,7 +305,7 @@ class _RowWriter:
         )
 
 
-def _name_passage(match: Match) -> tuple[str, str]:
+def _find_title_and_source(match: Match) -> tuple[str, str]:
     """Return the title and the source of the passage in *match*."""
     metadata = match.metadata
     values = [metadata.get("title"), metadata.get("source"), metadata.get("url"), match.id]
@@ -348,7 +352,7 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
 
 def _summarise_moves(moves: Movements) -> str:
     """Return a summary such as ``2 new, 1 up, 3 down, 2 out``."""
-    ways = [drawing.find_way(movement) for movement in (*moves.passages, *moves.dropped)]
+    ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
     summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
     if not moves.passages:
@@ -467,7 +471,7 @@ _UNSEEN: Final = {
 }
 
 
-def hide_unseen(text: str) -> str:
+def replace_control_characters(text: str) -> str:
     """Return *text* with control characters replaced by a sign.
 
     Invisible characters that change the direction of text are removed.

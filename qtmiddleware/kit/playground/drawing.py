@@ -81,7 +81,7 @@ class Moves:
     rows: int
 
 
-def find_way(movement: Movement) -> Way:
+def find_direction(movement: Movement) -> Way:
     """Return the direction in which a passage moved, compared with the plain list."""
     if movement.place is None:
         return "gone"
@@ -90,7 +90,7 @@ def find_way(movement: Movement) -> Way:
     return "up" if movement.change > 0 else "down" if movement.change < 0 else "same"
 
 
-def name_key(match: Match) -> str:
+def make_passage_key(match: Match) -> str:
     """Return a short key that identifies the passage of *match* on the whole page."""
     return f"{crc32(repr(match.key).encode()):08x}"
 
@@ -105,7 +105,7 @@ def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
         ("raw", [_find_starting_place(movement) for movement in tracked]),
         ("result", [find_place(movement) for movement in tracked]),
     ]
-    ways = [(name_key(movement.match), find_way(movement)) for movement in tracked]
+    ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
     return _draw_columns(
         columns, ways, _count_rows(moves), step=step, row_height=ROW, slot_height=_SLOT
     )
@@ -127,7 +127,10 @@ def draw_search(moves: Movements, search: int) -> Moves:
     ]
     # For a single search, only passages that it ranked high matter.
     ways: list[tuple[str, Way]] = [
-        (name_key(movement.match), "hit" if place is not None and place <= len(shown) else "same")
+        (
+            make_passage_key(movement.match),
+            "hit" if place is not None and place <= len(shown) else "same",
+        )
         for movement, place in zip(shown, places, strict=True)
     ]
     return _draw_columns(columns, ways, len(shown), step=58.0, row_height=26.0, slot_height=24.0)

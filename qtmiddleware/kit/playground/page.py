@@ -1,4 +1,4 @@
-"""The playground's page, as parts of HTML that are sent as soon as there is something to show."""
+"""The playground's page, as parts of HTML. Each part is sent as soon as it is ready."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.template import build_environment, read_file
 from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
-from qtmiddleware.kit.playground.cards import Card, build_card, hide_unseen
+from qtmiddleware.kit.playground.cards import Card, build_card, replace_control_characters
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
-from qtmiddleware.kit.playground.verdict import find_headline, judge_cards
+from qtmiddleware.kit.playground.verdict import judge_cards, write_headline
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Page:
             chosen=chosen,
             is_running=is_running,
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
-            describe_usual=self._describe_usual,
+            describe_usual=self._describe_default,
             follow_up=state.follow_up().write(shown),
             examples=examples[:FEW],
             more=examples[FEW:],
@@ -151,7 +151,7 @@ class Page:
             folded=folded if ordered else (),
             why_folded=self._folded,
             verdict=None if problem or len(ordered) < 2 else judge_cards(ordered),
-            headline="" if problem else find_headline(ordered),
+            headline="" if problem else write_headline(ordered),
             unanswered=[
                 name for name in state.tiers if name not in card_by_tier and name not in folded
             ],
@@ -169,7 +169,7 @@ class Page:
         answers = self._answers.get((state.question.strip(), state.history))
         return build_card(answer, state, baseline, answers, config)
 
-    def _describe_usual(self, knob: Knob) -> str:
+    def _describe_default(self, knob: Knob) -> str:
         """Return the default value that the empty field of *knob* shows."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
@@ -181,7 +181,9 @@ class Page:
     def _render_part(self, part: str, **values: Any) -> str:
         """Render the template *part* with *values*."""
         template = self._environment.get_template(f"{part}.html.jinja")
-        return template.render(figures=figures, rem=_to_rem, clean=hide_unseen, **values)
+        return template.render(
+            figures=figures, rem=_to_rem, clean=replace_control_characters, **values
+        )
 
 
 def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:

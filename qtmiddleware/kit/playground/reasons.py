@@ -31,25 +31,25 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -
         return ""
     if movement.before is not None and movement.place > movement.before:
         return _explain_fall(movement, retrieval)
-    if movement.rerank_score is not None and _is_up(
+    if movement.rerank_score is not None and _has_moved_up(
         movement.weighed_place or movement.fused_place, movement.reranked_place
     ):
         return f"The reranker puts it {format_place(movement.reranked_place or 0)}."
     variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
     if variant_hits and (
         _find_original_place(movement) is None
-        or _is_up(_find_original_place(movement), movement.fused_place)
+        or _has_moved_up(_find_original_place(movement), movement.fused_place)
     ):
         best = min(variant_hits, key=lambda hit: hit.place)
         remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
         return (
             f"{format_place(best.place)} in the search with"
-            f" {_name_search(best.search, retrieval)}{remark}."
+            f" {_describe_search_text(best.search, retrieval)}{remark}."
         )
     if is_raised_by_words(movement, retrieval):
         return (
             "It holds more of"
-            f" {_name_words(retrieval)}{'' if has_words else ', none of which says much'}."
+            f" {_describe_keywords(retrieval)}{'' if has_words else ', none of which says much'}."
         )
     return "Passages above it fell."
 
@@ -66,7 +66,7 @@ def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
     is_higher = movement.place is not None and (
         movement.before is None or movement.place < movement.before
     )
-    return is_higher and _is_up(movement.fused_place, movement.weighed_place)
+    return is_higher and _has_moved_up(movement.fused_place, movement.weighed_place)
 
 
 def list_words(
@@ -112,26 +112,26 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
             else f"the {'passages' if count == 2 else 'passage'} now {places}"
         )
         passing = f"Passed by {passers}"
-    return f"{passing}{''.join(_find_causes(movement, retrieval))}."
+    return f"{passing}{''.join(_explain_overtaking(movement, retrieval))}."
 
 
-def _find_causes(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
+def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
     """Yield a clause that names the stage in which other passages overtook this passage, if any."""
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
     original_place = _find_original_place(movement)
-    if _is_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
+    if _has_moved_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
         yield ", by the reranker"
     elif (
         retrieval.evidence is not None
         and retrieval.evidence.weight
-        and _is_up(movement.weighed_place, movement.fused_place)
+        and _has_moved_up(movement.weighed_place, movement.fused_place)
     ):
-        yield f", which {verb} more of {_name_words(retrieval)}"
-    elif _is_up(movement.fused_place, original_place):
+        yield f", which {verb} more of {_describe_keywords(retrieval)}"
+    elif _has_moved_up(movement.fused_place, original_place):
         yield ", which the model’s search raises"
 
 
-def _name_search(number: int, retrieval: Retrieval) -> str:
+def _describe_search_text(number: int, retrieval: Retrieval) -> str:
     """Return a name for the text of the search with the index *number*."""
     variant = retrieval.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
@@ -142,7 +142,7 @@ def _name_search(number: int, retrieval: Retrieval) -> str:
     return f"the model’s {labels[number].removeprefix('the ')}"
 
 
-def _name_words(retrieval: Retrieval) -> str:
+def _describe_keywords(retrieval: Retrieval) -> str:
     """Return a phrase for the keywords in the evidence: the question's, or also the model's."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
@@ -153,6 +153,6 @@ def _find_original_place(movement: Movement) -> int | None:
     return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
-def _is_up(before: int | None, after: int | None) -> bool:
+def _has_moved_up(before: int | None, after: int | None) -> bool:
     """Return whether the rank *after* is better than the rank *before*."""
     return before is not None and after is not None and after < before

@@ -59,7 +59,7 @@ def judge_cards(cards: Sequence[Card]) -> Verdict:
     return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
 
 
-def find_headline(cards: Sequence[Card]) -> str:
+def write_headline(cards: Sequence[Card]) -> str:
     """Return one to three short sentences on the differences between the lists."""
     tier_cards = [card for card in cards if not card.is_baseline and not card.problem]
     if not tier_cards:
@@ -103,7 +103,7 @@ def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
     place = (
         "not in the plain list"
         if plain.answer is None
-        else f"{_name_place(plain)} in the plain list"
+        else f"{_format_answer_place(plain)} in the plain list"
     )
     return f"{subject} is {': '.join(filter(None, (place, ', '.join(changes))))}."
 
@@ -143,11 +143,14 @@ def _judge_place(card: Card, plain: Card) -> TierVerdict:
         "same": "as in the plain list",
     }
     return _build_verdict(
-        card, "no answer" if card.problem else _name_place(card), way, meanings.get(way, "")
+        card,
+        "no answer" if card.problem else _format_answer_place(card),
+        way,
+        meanings.get(way, ""),
     )
 
 
-def _name_place(card: Card) -> str:
+def _format_answer_place(card: Card) -> str:
     """Return the rank of the answer on *card*, in words."""
     if card.answer is not None:
         return format_place(card.answer)

@@ -31,7 +31,7 @@ def test_every_passage_of_either_list_has_one_line_through_all_lists(lists: tupl
     moves = explain_movement(found, raw.matches)
     drawn = drawing.draw_moves(moves)
     assert [heading for _, heading in drawn.headings] == ["raw", "result"]
-    keys = {drawing.name_key(it.match) for it in (*moves.passages, *moves.dropped)}
+    keys = {drawing.make_passage_key(it.match) for it in (*moves.passages, *moves.dropped)}
     assert len(keys) > len(moves.passages)
     assert {line.key for line in drawn.lines} == keys
     assert len(drawn.nodes) == 2 * len(keys)
