@@ -47,10 +47,10 @@ with needs("haystack-ai", "2.25", extra="haystack"):
     from haystack.utils import deserialize_callable, serialize_callable
 
 SPAN: Final = "qtmiddleware.retrieval"
-"""The name of the span per retrieval.
+"""The name of the span of a whole retrieval.
 
-Its tag ``qtmiddleware.record`` is the record of the query log, with the same keys. The record holds
-texts, so the tag is set only if ``HAYSTACK_CONTENT_TRACING_ENABLED`` is.
+The span's tag ``qtmiddleware.record`` has the keys of a record in the query log. The record holds
+texts, so the tag is set only if ``HAYSTACK_CONTENT_TRACING_ENABLED`` is set.
 """
 
 _ACCEPTED: Final = (

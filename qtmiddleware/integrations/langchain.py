@@ -46,7 +46,7 @@ with needs("langchain-core", "0.3.86", extra="langchain"):
     from pydantic import ConfigDict, Field, PrivateAttr
 
 EVENT: Final = "qtmiddleware.retrieval"
-"""The name of the custom event sent per retrieval. Its data is the record of the query log."""
+"""The name of the custom event sent per retrieval. The event's data is a query log record."""
 
 _ACCEPTED: Final = (
     "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or"
@@ -54,7 +54,7 @@ _ACCEPTED: Final = (
 )
 _K_NAMES: Final = ("k", "top_k")
 _OF_MIDDLEWARE: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
-"""The fields, beside the config, that go to `QueryMiddleware`. Copies of a retriever share them."""
+"""The fields passed to `QueryMiddleware`, except the config. Copies of a retriever share them."""
 _UNREADABLE: Final = ("response", "unreadable")
 
 

@@ -70,9 +70,9 @@ CAPTURE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING: Final = frozenset({"span_only", "span_and_event", "true"})
 
 MAX_OPEN: Final = 65_536
-"""How many operations without an end are remembered. A stream that nobody closes has no end."""
+"""The maximum number of open operations to remember. A stream that nobody closes stays open."""
 EXIT_SECONDS: Final = 2.0
-"""How long the interpreter's exit waits for spans that are still queued, in seconds."""
+"""The maximum seconds that the interpreter's exit waits for queued spans."""
 
 
 class _OpenSpan(NamedTuple):

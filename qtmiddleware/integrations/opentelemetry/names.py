@@ -18,11 +18,11 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
 
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
-"""The conventions that the names follow. Every span and metric carries it in its scope."""
+"""The URL of the conventions that the names follow. Every span and metric has it in its scope."""
 UNKNOWN_PROVIDER: Final = "_OTHER"
-"""The ``gen_ai.provider.name`` of a model that does not tell its provider.
+"""The ``gen_ai.provider.name`` of a model whose provider is unknown.
 
-The conventions require a provider. Nobody knows which provider a function calls.
+The conventions require a provider, but a user's function does not name one.
 """
 
 

@@ -15,9 +15,9 @@ from qtmiddleware.runtime.forking import renew_after_fork
 from qtmiddleware.runtime.threads import Threads
 
 MAX_WAITING: Final = 2048
-"""How many tasks may wait behind a task that blocks; more are dropped.
+"""The maximum number of waiting tasks. Further tasks are dropped.
 
-The SDK's batch processor lets as many spans wait.
+This is also the queue size of the SDK's batch processor.
 """
 _HAND_OVER_EVERY: Final = 64
 

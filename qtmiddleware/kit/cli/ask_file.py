@@ -14,7 +14,7 @@ from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
 from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant
 
 MOST_READ: Final = 1_000
-"""How many different questions of a file are read; a query log may hold millions."""
+"""The maximum number of different questions read from a file. A query log may hold millions."""
 _HASH: Final = "sha256:"
 
 

@@ -21,10 +21,10 @@ from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.types import Key, Match
 
 _LABEL_CHARS: Final = 28
-"""The least number of columns for a passage's name; twice as many if there is room."""
+"""The minimum width of a passage's name, in columns. The name gets up to twice as many."""
 _QUESTION_CHARS: Final = 400
 _COLUMN_GAP: Final = 2
-"""The columns between two cells of a table; the table's box draws one of them."""
+"""The number of columns between two cells of a table. The table's box draws one column."""
 _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 

@@ -25,7 +25,7 @@ from qtmiddleware.kit.cli.terminal import escape_line, note, strip_control_chara
 from qtmiddleware.runtime.control_characters import escape_json
 
 ShowProgress = Callable[[str, int, int], None]
-"""A function of a description of the current step, how much of it is done, and its total."""
+"""A function that shows progress: takes the current step's name, its count and its total."""
 
 
 class PlainConsole(Console):

@@ -36,7 +36,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _EXAMPLE = "combined"
 _QUESTION = "q30"
-"""The example. It needs two passages and plain search finds one, so every step shows a change."""
+"""The id of the example question. It needs two passages, and plain search finds only one."""
 _INDEX = Path(".tmp/demo/index.sqlite")
 _COLLECTIONS = {
     "data": "Handbook of an e-bike rental",
@@ -47,7 +47,7 @@ _SMALL_COLLECTIONS = (
     " docs/choose-a-tier.md."
 )
 _REPLY_SECONDS = 0.4
-"""How long a recorded reply takes on the page, so that the work beside it can be seen."""
+"""The delay of a recorded reply on the page, in seconds, to imitate a model's response time."""
 
 
 def demo_command(

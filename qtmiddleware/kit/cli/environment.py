@@ -27,14 +27,14 @@ CREDENTIALS: Final = (
 )
 """The variables that a ``.env`` file may set.
 
-A folder may come from somebody else, who must not decide where keys are sent or what is run. So
-never add an address, path, proxy, certificate or setting here.
+A folder may come from somebody else, who must not decide where keys are sent or which code is run.
+Therefore never add an address, path, proxy, certificate or setting here.
 """
 
 CONFIG_FILES: Final = ("config/query-transform.config.json", "query-transform.config.json")
-"""The configs of the current folder; the first that exists is used.
+"""The names of config files in the current folder. The first file that exists is used.
 
-They are read if neither ``--config`` nor ``QTM_CONFIG`` names a config.
+These files are read only if neither ``--config`` nor ``QTM_CONFIG`` names a config.
 """
 
 NO_MODEL: Final = (

@@ -18,9 +18,9 @@ from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
 
 COUNTED: Final = ("retrieval degraded",)
-"""The degradation that a table of figures counts, so that no note repeats it."""
+"""The degradations that a result table counts. They are not shown as notes too."""
 MOST_UNASKED: Final = 1_000
-"""How many searches of a function are made without asking for permission."""
+"""The maximum number of searches of a user's function without confirmation."""
 _PRICE: Final = "To see the cost, set store.readPrice to the US dollars per million reads"
 
 Measured = Annotated[

@@ -33,9 +33,9 @@ from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 SEEDED = 24
-"""How many questions the function learns from before the page opens.
+"""The number of questions from which the function learns before the page opens.
 
-With them the first result has a confidence.
+After these questions, the first result on the page has a confidence.
 """
 
 Port = Annotated[

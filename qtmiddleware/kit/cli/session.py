@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KINDS: Final[Mapping[TransformationType, str]] = {
     name: row.label for name, row in TRANSFORMS.items()
 }
-"""The label of every transformation type, in the order in which they are numbered."""
+"""The label of each built-in transformation type, in the order of the types' numbers."""
 LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
 HELP: Final = """\
 tt            choose the transformation type

@@ -18,7 +18,7 @@ from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
 EXPLAINED: Final = 5
-"""How many passages of a list an explanation shows."""
+"""The maximum number of passages per list in an explanation."""
 LABELS: Final = {
     "original": "original",
     **{field.variant: field.label for field in TEXT_FIELDS.values() if field.variant},

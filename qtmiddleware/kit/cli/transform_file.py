@@ -23,7 +23,7 @@ from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
-"""The least cost shown as a number, in US dollars; less would be rounded to zero."""
+"""The minimum cost shown as a number, in US dollars. A lower cost would be rounded to zero."""
 _SECONDS_BETWEEN_LINES: Final = 10.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 

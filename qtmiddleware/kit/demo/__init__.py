@@ -36,7 +36,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "typo": "s6",
     },
 }
-"""Per collection, one question id of each kind; the playground shows them as examples."""
+"""One question id per kind of example, for each collection. The playground shows the questions."""
 
 
 def dataset(folder: str = "data") -> Dataset:

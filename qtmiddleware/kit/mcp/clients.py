@@ -16,7 +16,7 @@ CLIENTS: Final = {
     "cursor": ("mcpServers", ".cursor/mcp.json of your project, or ~/.cursor/mcp.json"),
     "vscode": ("servers", ".vscode/mcp.json of your project"),
 }
-"""By client: the key of the servers in its config file, and where that file is."""
+"""The key for servers in each client's config file, and the path of the file, by client."""
 
 
 def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
 
 PORT: Final = 8766
-"""The port by default, if it is free."""
+"""The default port of the server. If it is taken, a free port is used."""
 PATH: Final = "/mcp"
 TOKEN: Final = "QTM_MCP_TOKEN"
 """The environment variable that holds the token."""
 LEAST_CHARS: Final = 16
-"""Characters of a token below which it is refused."""
+"""The minimum number of characters of a token. A shorter token is refused."""
 
 
 def read_token(environ: Any, host: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 SECONDS: Final = 30.0
-"""How long a tool is waited for: a function that hangs is bound by nothing else."""
+"""The default time limit per call, in seconds. It stops a function that hangs."""
 
 
 class AgentTool(Protocol):

@@ -12,10 +12,10 @@ from qtmiddleware.config.keys import camel
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
-"""How many earlier messages are used; no prompt shows a model more of them."""
+"""The maximum number of earlier messages to use. No prompt shows a model more messages."""
 _ROLES: Final = ("user", "assistant")
 _FOLLOW_UP: Final = "then"
-"""The parameter of the button that makes the question an earlier message."""
+"""The parameter of the button for a follow-up question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ KNOBS: Final[Mapping[str, Knob]] = {
         ),
     )
 }
-"""Every setting that the page offers, by its key."""
+"""All settings that the user can change on the page, by config key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from qtmiddleware.preprocessing.text import clean, shorten
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
-"""The most characters shown of a passage or of a searched text."""
+"""The maximum number of characters shown of a passage or a searched text."""
 SAME: Final = "The same list"
 """The headline of a tier that moves nothing."""
 _TITLE: Final = 90

@@ -14,7 +14,7 @@ from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
-"""How a passage moved against the plain list; a ``hit`` is ranked high by one search."""
+"""The direction in which a passage moved. A ``hit`` is a passage that one search ranks high."""
 
 ROW: Final = 26.0
 """The height of a row in pixels at the usual font size; the page's script adjusts it."""
@@ -253,7 +253,7 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "keyword_evidence": ("weigh words", "own"),
     "rerank": ("rerank", "model"),
 }
-"""Per stage: its name on the page and who does the work."""
+"""The name on the page and the kind of work of each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +335,17 @@ def measure_overlap(trace: Trace) -> float:
 # --- words in texts -------------------------------------------------------------------------------
 
 _SNIPPET: Final = 150
-"""The most characters of a snippet."""
+"""The maximum number of characters of a snippet."""
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
 """A word of letters and digits with a sign between them, such as L-15."""
 _LETTER: Final = re.compile("[A-Za-z]")
 _SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
-"""A piece of a text, and whose keyword it is: ``question``, ``model`` or an empty string."""
+"""A piece of a text, and the owner of the keyword in the piece.
+
+The owner is ``question``, ``model``, or empty if the piece holds no keyword.
+"""
 
 
 def split_word(word: str) -> list[str]:

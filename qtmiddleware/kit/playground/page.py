@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import jinja2
 
 FEW: Final = 6
-"""How many examples are shown at once; the others are folded."""
+"""The number of examples shown at once. The other examples are folded."""
 UNANSWERABLE: Final = "unanswerable"
-"""The ``type`` in a question's metadata that says that no passage answers it."""
+"""The ``type`` in the metadata of a question that no passage answers."""
 
 
 @dataclass(frozen=True, slots=True)

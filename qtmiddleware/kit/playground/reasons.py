@@ -12,7 +12,7 @@ from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
 
 MOST_WORDS: Final = 4
-"""How many words are shown beside a reason."""
+"""The maximum number of words shown after a reason."""
 
 
 def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:

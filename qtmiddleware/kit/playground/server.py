@@ -40,15 +40,18 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware.playground")
 
 LOOPBACK: Final = "127.0.0.1"
-"""The address of this machine, as seen by itself."""
+"""The address by which this machine reaches itself."""
 PORT: Final = 8765
-"""The default port, if it is free."""
+"""The default port of the playground. If it is taken, a free port is used."""
 MOST_CONNECTIONS: Final = 64
-"""How many connections may be open; beyond that, the oldest idle one is closed."""
+"""The maximum number of open connections. Beyond, the oldest idle connection is closed."""
 RUNS: Final = 4
-"""How many questions run at a time, over all tabs; others wait."""
+"""The maximum number of questions that run at the same time, over all browser tabs."""
 MOST_ADDRESS_BYTES: Final = 1 << 20
-"""The longest head of a request: a question of 8,000 characters, and as much conversation."""
+"""The maximum size of a request's head.
+
+This is enough for a question of 8,000 characters and a conversation of the same length.
+"""
 _POLICY: Final = (
     "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:;"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

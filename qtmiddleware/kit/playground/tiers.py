@@ -25,9 +25,12 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound
 
 SECONDS: Final = 30.0
-"""How many seconds a tier may take; nothing else stops a function that hangs."""
+"""The default time limit per tier, in seconds. It stops a function that hangs."""
 AT_ONCE: Final = 2
-"""How many tiers ask a model at a time; more would measure how busy the machine is."""
+"""The maximum number of tiers that call a model at the same time.
+
+With more tiers, the measured times would depend on the load of the machine.
+"""
 _SHOWN: Final = (BASELINE, "rules", "combined", OWN)
 _PRESETS: Final[Mapping[str, str]] = {
     "words": "One model call, no extra search: the model’s words only rerank.",

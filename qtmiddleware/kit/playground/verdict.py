@@ -11,7 +11,7 @@ from qtmiddleware.kit.playground.cards import SAME, Card, count_things
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000
-"""The rank of a passage that is not shown."""
+"""A rank below all shown passages, used for an answer that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
