@@ -1,9 +1,10 @@
 """Adapters to other frameworks, in one file or folder per framework.
 
-Only that file or folder imports the framework. An adapter is a class of its framework. It holds a
+Only that file or folder imports the framework. An adapter is a class of its framework, and holds a
 function that `QueryMiddleware.wrap` wrapped. The adapter passes the question, the number of
-passages and the conversation to that function, and turns the matches into the framework's own
-objects. Its imports stand under `needs`. A new adapter begins as `langchain.py` does.
+passages and the conversation to the function, and turns the matches into the framework's own
+objects. The adapter imports its framework inside a ``with needs(...)`` block. To write a new
+adapter, start from `langchain.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from qtmiddleware.errors import MissingExtra
 
 @contextmanager
 def needs(package: str, lowest: str, *, extra: str) -> Iterator[None]:
-    """Check the version of *package* before its imports run, and report imports that fail.
+    """Import an optional *package* inside the ``with`` block, after a check of its version.
 
-    Raises `MissingExtra` if *package* is missing or older than *lowest*. The error names the
-    *extra* that installs the package.
+    Raises `MissingExtra` if *package* is missing or older than the *lowest* version that works.
+    The error names the *extra* that installs the package.
     """
     # A package without metadata is accepted as it is. A missing package fails at its import below.
     installed = find_version(package) or lowest

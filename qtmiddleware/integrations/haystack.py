@@ -8,8 +8,9 @@
     history = [ChatMessage.from_user("..."), ChatMessage.from_assistant("...")]
     retriever.run("And last year?", history=history)
 
-It works in a pipeline as any text retriever does, and is saved and loaded with the pipeline. Every
-search and model call is a span of Haystack's tracer. `SPAN` names the span of a retrieval.
+The retriever works in a pipeline like any text retriever, and is saved and loaded with the
+pipeline. Every search and model call is a span of Haystack's tracer. `SPAN` is the name of the span
+of a whole retrieval.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ with needs("haystack-ai", "2.25", extra="haystack"):
     from haystack.utils import deserialize_callable, serialize_callable
 
 SPAN: Final = "qtmiddleware.retrieval"
-"""The name of the span per retrieval.
+"""The name of the span of a whole retrieval.
 
-Its tag ``qtmiddleware.record`` is the record of the query log, with the same keys. The record holds
-texts, so the tag is set only if ``HAYSTACK_CONTENT_TRACING_ENABLED`` is.
+The span's tag ``qtmiddleware.record`` has the keys of a record in the query log. The record holds
+texts, so the tag is set only if ``HAYSTACK_CONTENT_TRACING_ENABLED`` is set.
 """
 
 _ACCEPTED: Final = (
@@ -76,7 +77,7 @@ _outputs = component.output_types(
 
 
 class AskOptions(TypedDict, total=False):
-    """The options of a call, beside the query; `QueryTransformRetriever` explains each."""
+    """The options of a call except the query. `QueryTransformRetriever` explains each option."""
 
     filters: dict[str, Any] | None
     top_k: int | None
@@ -87,14 +88,17 @@ class AskOptions(TypedDict, total=False):
 
 @component
 class QueryTransformRetriever:
-    """Finds better documents with the *retriever* you have, and is a text retriever itself.
+    """Finds better documents with your *retriever*, and works as a text retriever itself.
 
-    None of the arguments can be set later. A call takes *filters* and *retriever_kwargs*, which go
-    to *retriever*; *history*, the conversation so far (`ChatMessage` objects, or anything that
-    `Wrapped.retrieve` takes); and *qtm_config*, settings for this call.
+    The arguments cannot be changed later. These options can be passed per call:
 
-    A pipeline's file holds components, functions that can be imported from a module, and settings.
-    It never holds keys.
+    - *filters* and *retriever_kwargs*: passed on to *retriever*.
+    - *history*: the conversation so far, as `ChatMessage` objects or anything that
+      `Wrapped.retrieve` takes.
+    - *qtm_config*: settings for this call.
+
+    A saved pipeline holds components, functions that can be imported from a module, and settings.
+    Keys are never saved.
 
     *config*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
     `QueryMiddleware`.
@@ -102,15 +106,15 @@ class QueryTransformRetriever:
     Args:
         retriever: A component that takes a ``query`` and returns ``documents``; a component that
             takes a ``query_embedding``; a `SuperComponent` of a whole pipeline; a function of a
-            query (plain or async); or a function that is wrapped already and brings its own
-            options. Results that are not documents, such as matches of Pinecone, become documents.
+            query (plain or async); or a function that is already wrapped with its own options.
+            Results that are not documents, such as Pinecone's matches, become documents.
         text_embedder: The embedder of a *retriever* that takes a ``query_embedding``.
-        top_k: How many documents to return; by default the retriever's own number. A call's
-            ``top_k`` overrides it. *retriever* is asked for more documents, to give the ranking
-            more candidates. If it takes no ``top_k``, let it return more by itself (some 50).
+        top_k: The number of documents to return; by default the retriever's own number. A call's
+            ``top_k`` overrides this number. *retriever* is asked for more documents, to give the
+            ranking more candidates. If *retriever* takes no ``top_k``, let it return about 50.
         client: A chat generator of Haystack, or anything that `QueryMiddleware` takes.
 
-    Raises `ConfigError` if *retriever* is none of these or a setting is not valid.
+    Raises `ConfigError` if *retriever* has another type or a setting is not valid.
     """
 
     def __init__(
@@ -151,10 +155,10 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the best ``documents``, and how they were found.
+        """Return the best ``documents`` for *query*, with the details listed below.
 
         The documents are the retriever's own, each with its score for the *query*. If ``scores`` is
-        set to ``fused``, each has the fused score instead.
+        set to ``fused``, each document has its fused score instead.
 
         Returns:
             documents: The best documents.
@@ -162,8 +166,8 @@ class QueryTransformRetriever:
             variants: The texts that were searched, with ``kind``, ``text`` and ``weight``.
             degradations: The steps that failed or were skipped, with ``stage``, ``reason`` and
                 ``detail``.
-            trace: The account in numbers.
-            confidence: How sure the result looks beside earlier results.
+            trace: The searches, model calls, times and costs.
+            confidence: How sure the result looks compared with earlier results.
 
         Raises:
             ConfigError: A setting is not valid.
@@ -192,7 +196,7 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Do what `run` does without blocking the running loop.
+        """Do the same as `run` without blocking the event loop.
 
         A component without a ``run_async`` runs in a thread.
         """
@@ -210,8 +214,8 @@ class QueryTransformRetriever:
     def retrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
         """Return the result of `run` as a `Retrieval`, with all scores of each match.
 
-        The *options* and the exceptions are those of `run`. A match's ``raw`` is the document
-        found.
+        The *options* and the exceptions are those of `run`. ``raw`` of a match is the document
+        that *retriever* returned.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `run_async` or `aretrieve`")
@@ -220,20 +224,21 @@ class QueryTransformRetriever:
         )
 
     async def aretrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
-        """Do what `retrieve` does without blocking the running loop."""
+        """Do the same as `retrieve` without blocking the event loop."""
         return self._limit_matches(
             await self._asearch.aretrieve(query, **self._build_arguments(options)), options
         )
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `run`: its ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function behind `run`, with ``check``, ``answer`` and ``middleware``."""
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
-        """Warm up the components, and load what the first question needs. Sends nothing.
+        """Load everything the first question needs, and warm up the components.
 
-        The components are the retriever, the embedder and the chat generator.
+        The components are the retriever, the embedder and the chat generator. The middleware itself
+        sends no request.
         """
         self._warm_up_components()
         if not self._is_warm:
@@ -241,9 +246,9 @@ class QueryTransformRetriever:
             self._is_warm = True
 
     async def warm_up_async(self) -> None:
-        """Do what `warm_up` does without blocking the running loop.
+        """Do the same as `warm_up` without blocking the event loop.
 
-        Components with a ``warm_up_async`` warm up on the loop.
+        A component with a ``warm_up_async`` warms up on the event loop.
         """
         await self._warm_up_components_async()
         if not self._is_warm:
@@ -253,7 +258,7 @@ class QueryTransformRetriever:
     def close(self) -> None:
         """Close the retriever, the embedder, the chat generator and the middleware's own clients.
 
-        A function that was wrapped already keeps its middleware open.
+        If *retriever* is an already wrapped function, its middleware stays open.
         """
         for inner in self._components:
             _call_method(inner, "close")
@@ -262,7 +267,7 @@ class QueryTransformRetriever:
             self._is_warm = False
 
     async def close_async(self) -> None:
-        """Do what `close` does, and close the clients of the running loop too."""
+        """Do the same as `close`, and also close the clients of the running event loop."""
         for inner in self._components:
             await _acall_method(inner, "close")
         if not isinstance(self.retriever, Wrapped | Bound):
@@ -270,9 +275,9 @@ class QueryTransformRetriever:
             self._is_warm = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this retriever as a pipeline's file holds it.
+        """Return this retriever's arguments as plain values that a pipeline file can hold.
 
-        Raises Haystack's `SerializationError` for an object that a file cannot hold.
+        Raises Haystack's `SerializationError` for an argument that cannot be saved.
         """
         arguments = {name: getattr(self, name) for name in _FIELDS}
         saved = {
@@ -284,10 +289,10 @@ class QueryTransformRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> QueryTransformRetriever:
-        """Return the retriever that `to_dict` saved.
+        """Create the retriever from the values that `to_dict` returned.
 
-        Raises Haystack's `DeserializationError` if the retriever cannot be made again. The error
-        names the parameter, and the function or component that is missing.
+        Raises Haystack's `DeserializationError` if a parameter cannot be loaded. The error names
+        the parameter, and the function or component that is missing.
         """
         saved = data.get("init_parameters", {})
         if unknown := sorted(set(saved) - set(_FIELDS)):
@@ -324,7 +329,10 @@ class QueryTransformRetriever:
             await _acall_method(inner, "warm_up")
 
     def _wrap_retriever(self) -> tuple[Any, Any]:
-        """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
+        """Wrap the search of *retriever*.
+
+        Returns the wrapped function for blocking calls, and the one for asynchronous calls.
+        """
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
             if doubled := [
@@ -361,7 +369,10 @@ class QueryTransformRetriever:
         return middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_top_k(self, options: AskOptions) -> int | None:
-        """Return how many documents a call with *options* wants, or ``None`` if nothing says."""
+        """Return the number of documents that a call with *options* should return.
+
+        Returns ``None`` if neither the call nor a retriever sets a number.
+        """
         return next(
             (
                 count
@@ -372,7 +383,7 @@ class QueryTransformRetriever:
         )
 
     def _build_arguments(self, options: AskOptions) -> dict[str, Any]:
-        """Return the arguments of the wrapped function, without the query."""
+        """Return the keyword arguments for the wrapped function; the query is not among them."""
         check_options(self.retrieve, options, AskOptions.__optional_keys__)
         history, filters, count = (
             options.get("history"),
@@ -389,7 +400,10 @@ class QueryTransformRetriever:
         return {**arguments, "history": history, "qtm_config": options.get("qtm_config")}
 
     def _limit_matches(self, retrieval: Retrieval, options: AskOptions) -> Retrieval:
-        """Drop the matches beyond the wanted number if the wrapped function takes no number."""
+        """Cut the matches to the number of documents that the call should return.
+
+        If the wrapped function takes that number as an argument, nothing is cut.
+        """
         count = self._choose_top_k(options) if self._search.top_k_argument is None else None
         return (
             retrieval
@@ -398,9 +412,9 @@ class QueryTransformRetriever:
         )
 
     def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
-        """Return the outputs of `run`, and describe the retrieval on *span*.
+        """Return the outputs of `run`, and set tags on *span* that describe the retrieval.
 
-        The tags hold no text; with content tracing *span* also gets the whole record.
+        The tags hold no text. If content tracing is on, *span* also gets the whole record.
         """
         if is_tracing_enabled():
             degradations = [f"{entry.stage}: {entry.reason}" for entry in retrieval.degradations]
@@ -433,10 +447,10 @@ class QueryTransformRetriever:
 
 
 class _Search:
-    """Calls *retriever* as a function of a query and *top_k*.
+    """Makes the component *retriever* a function of a query and *top_k*.
 
-    If there is an *embedder*, it embeds the query. Its output ``embedding`` goes to the retriever's
-    input ``query_embedding``, its output ``sparse_embedding`` to ``query_sparse_embedding``.
+    An *embedder* embeds the query first. Its output ``embedding`` goes to the retriever's input
+    ``query_embedding``, and ``sparse_embedding`` goes to ``query_sparse_embedding``.
     """
 
     def __init__(self, retriever: Any, embedder: Any) -> None:
@@ -485,9 +499,9 @@ class _Search:
     def build_inputs(
         self, query: Any, outputs: Mapping[str, Any], top_k: int | None, more: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the inputs of the retriever: *more*, embedder *outputs*, the query and *top_k*.
+        """Return the retriever's inputs: *more*, the embedder's *outputs*, *query* and *top_k*.
 
-        Query and *top_k* are left out if the retriever has no such input.
+        *query* and *top_k* are each left out if the retriever has no input for them.
         """
         inputs = more | {
             socket: outputs[name] for name, socket in self.query_inputs.items() if name in outputs
@@ -497,7 +511,10 @@ class _Search:
         return inputs if top_k is None or not self.takes_top_k else inputs | {"top_k": top_k}
 
     def select_documents(self, outputs: Mapping[str, Any], top_k: int | None) -> Any:
-        """Return the documents of *outputs*, at most *top_k* if the retriever takes no number."""
+        """Return the documents in *outputs*.
+
+        If the retriever takes no ``top_k``, only the first *top_k* documents are returned.
+        """
         documents = outputs["documents"]
         return documents if self.takes_top_k or top_k is None or top_k < 1 else documents[:top_k]
 
@@ -506,7 +523,7 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Calls *retriever* as `_Search` does, asynchronously."""
+    """Makes the component *retriever* an asynchronous function of a query and *top_k*."""
 
     async def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
         outputs = (
@@ -523,7 +540,7 @@ class _AsyncSearch(_Search):
 
 
 class _ChatModel:
-    """Presents a chat generator of Haystack as a chat model that the middleware can call."""
+    """Wraps a chat generator of Haystack as a chat model that the middleware can call."""
 
     def __init__(self, generator: Any) -> None:
         if "messages" not in _get_sockets(generator, "input") or "replies" not in _get_sockets(
@@ -548,7 +565,7 @@ class _ChatModel:
         )
 
     async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Do what `invoke` does without blocking the running loop."""
+        """Do the same as `invoke` without blocking the event loop."""
         return self.read_reply(
             await _arun_component(
                 "chat_generator", self.generator, messages=self.build_messages(messages)
@@ -561,7 +578,10 @@ class _ChatModel:
         return [makers[message["role"]](message["content"]) for message in messages]
 
     def read_reply(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the first reply in *outputs*; an empty text if there is none."""
+        """Return the first reply in *outputs*, with its model, token counts and finish reason.
+
+        Without a reply, the text is empty.
+        """
         reply = next(iter(outputs.get("replies") or ()), None)
         details = (
             {}
@@ -572,7 +592,7 @@ class _ChatModel:
 
 
 def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
-    """Run *inner* under a span of its own, and return its outputs."""
+    """Run the component *inner* in a span of its own, and return its outputs."""
     with _open_component_span(role, inner, inputs) as span:
         outputs = inner.run(**inputs)
         span.set_content_tag("haystack.component.output", outputs)
@@ -580,7 +600,7 @@ def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
 
 
 async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
-    """Do what `_run_component` does without blocking the running loop.
+    """Do the same as `_run_component` without blocking the event loop.
 
     A component without a ``run_async`` runs in a thread.
     """
@@ -610,7 +630,7 @@ def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
 
 
 def _call_method(inner: Any, name: str) -> None:
-    """Call the method *name* of *inner*, if it has that method."""
+    """Call the method *name* of *inner*, if *inner* has this method."""
     if hasattr(inner, name):
         getattr(inner, name)()
 
@@ -633,7 +653,10 @@ def _get_sockets(inner: Any, direction: str) -> dict[str, Any]:
 
 
 def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
-    """Return the names of the outputs of *embedder*; raises `ConfigError` if it takes no text."""
+    """Return the names of the outputs of *embedder*; an empty tuple without an embedder.
+
+    Raises `ConfigError` if *embedder* is no component that takes a text.
+    """
     if embedder is None:
         return ()
     if not _is_component(embedder) or "text" not in _get_sockets(embedder, "input"):
@@ -646,7 +669,10 @@ def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
 
 
 def _find_default_top_k(retriever: Any) -> int | None:
-    """Return the ``top_k`` of *retriever*, or of the retriever within it, or ``None``."""
+    """Return the ``top_k`` of *retriever* or of its inner retriever.
+
+    Returns ``None`` if neither has a ``top_k``.
+    """
     while _is_component(retriever):
         if type(top_k := getattr(retriever, "top_k", None)) is int:
             return top_k
@@ -658,9 +684,9 @@ def _find_default_top_k(retriever: Any) -> int | None:
 
 
 def _read_message(message: Any) -> Any:
-    """Return the role and all texts of *message*; tool calls and pictures have no text.
+    """Return the role and the text of *message*, without tool calls and pictures.
 
-    Anything that is no `ChatMessage` is returned as it is.
+    A message that is not a `ChatMessage` is returned unchanged.
     """
     if not isinstance(message, ChatMessage):
         return message
@@ -668,7 +694,7 @@ def _read_message(message: Any) -> Any:
 
 
 def _read_documents(retrieval: Retrieval) -> list[Document]:
-    """Return the documents of *retrieval*, with the scores of its response.
+    """Return the documents of *retrieval*, each with its score from the response.
 
     Raises `ResponseShapeError` if the response is unreadable.
     """
@@ -692,9 +718,10 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match, item: Any, score: float | None) -> Document:
-    """Return the document of *item* with *score*, or make one of *match* if *item* is no document.
+    """Return the document in *item*, with *score*.
 
-    Raises `ResponseShapeError` if *match* has no text.
+    If *item* is not a document, a document is made from the text and metadata of *match*. Raises
+    `ResponseShapeError` if *match* has no text.
     """
     # A function may return pairs of document and score.
     document = item[0] if isinstance(item, tuple | list) and item else item
@@ -717,9 +744,10 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 
 
 def _save_parameter(name: str, value: Any) -> Any:
-    """Return the value of parameter *name* as a file holds it.
+    """Return the *value* of parameter *name* in a form that a pipeline file can hold.
 
-    A component is saved as Haystack saves components, a function by its name.
+    A component is saved in Haystack's own form, and a function as its import path. Raises
+    `SerializationError` if *value* cannot be saved.
     """
     if name == "config":
         value = (
@@ -747,14 +775,17 @@ def _save_parameter(name: str, value: Any) -> Any:
 
 
 def _copy_plain(value: Any) -> Any:
-    """Return *value* with mappings as dicts and tuples as lists, as a file holds them."""
+    """Return a copy of *value* in which mappings are dicts and tuples are lists."""
     if isinstance(value, Mapping):
         return {name: _copy_plain(entry) for name, entry in value.items()}
     return [_copy_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _load_parameter(name: str, saved: Any) -> Any:
-    """Return the value that `_save_parameter` saved for parameter *name*."""
+    """Return the value of parameter *name* from *saved*, the result of `_save_parameter`.
+
+    Raises `DeserializationError` if the function or component cannot be loaded.
+    """
     kind = saved.get("type") if isinstance(saved, Mapping) else None
     try:
         if isinstance(saved, str):
@@ -769,12 +800,13 @@ def _load_parameter(name: str, saved: Any) -> Any:
         ) from error
 
 
-def _import_component(kind: str) -> type[Any]:
-    """Return the component class named *kind*, and reject other classes.
+def _import_component(class_name: str) -> type[Any]:
+    """Import the component class *class_name*.
 
-    Making an object of another class could run anything.
+    Raises `DeserializationError` if the class is not a component, because creating an object of an
+    arbitrary class could run harmful code.
     """
-    cls: Any = import_class_by_name(kind)
+    cls: Any = import_class_by_name(class_name)
     if f"{cls.__module__}.{cls.__qualname__}" not in component.registry:
         raise DeserializationError("it is not a component")
     return cls  # type: ignore[no-any-return]

@@ -8,8 +8,8 @@
     history = [HumanMessage("..."), AIMessage("...")]
     documents = retriever.invoke("And last year?", history=history)
 
-Every search runs under the retriever's own run, so callbacks and traces show the searches. If a
-handler listens to custom events, the event `EVENT` tells how the documents were found.
+Every search runs as a child of the retriever's run, so callbacks and traces show the searches. A
+handler of custom events receives the event `EVENT`, which tells how the documents were found.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ with needs("langchain-core", "0.3.86", extra="langchain"):
     from pydantic import ConfigDict, Field, PrivateAttr
 
 EVENT: Final = "qtmiddleware.retrieval"
-"""The name of the custom event sent per retrieval. Its data is the record of the query log."""
+"""The name of the custom event sent per retrieval. The event's data is a query log record."""
 
 _ACCEPTED: Final = (
     "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or"
@@ -54,35 +54,37 @@ _ACCEPTED: Final = (
 )
 _K_NAMES: Final = ("k", "top_k")
 _OF_MIDDLEWARE: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
-"""The fields, beside the config, that go to `QueryMiddleware`. Copies of a retriever share them."""
+"""The fields passed to `QueryMiddleware`, except the config. Copies of a retriever share them."""
 _UNREADABLE: Final = ("response", "unreadable")
 
 
 class QueryTransformRetriever(BaseRetriever):
-    """Finds better documents with the *retriever* you have, and returns that retriever's documents.
+    """Finds better documents with your *retriever*, and returns the documents of *retriever*.
 
-    Every field except *k* is fixed once the retriever is made. Arguments of a call go to
-    *retriever*, except ``history`` (the conversation so far: messages of LangChain, or anything
-    that `Wrapped.retrieve` takes) and ``qtm_config`` (settings for this call).
+    Only *k* can be changed later. A call passes its arguments on to *retriever*, except two:
+
+    - ``history``: the conversation so far, as messages of LangChain or anything that
+      `Wrapped.retrieve` takes.
+    - ``qtm_config``: settings for this call.
 
     *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
     `QueryMiddleware`.
 
     Attributes:
         retriever: A retriever or other Runnable, a vector store, a function of a query (plain or
-            async), or a function that is wrapped already and brings its own options. Stores and
-            functions that return pairs of document and score also give the middleware scores, which
-            helps its ranking more than the bare order of a retriever. Results that are not
-            documents, such as matches of Pinecone, become documents.
-        k: How many documents to return; by default as many as *retriever* returns by itself.
-            ``invoke(query, k=...)`` overrides it. If *retriever* takes such a number, it is asked
-            for more documents, to give the ranking more candidates. Otherwise set *k* and let
-            *retriever* return more by itself (some 50). A retriever that searches by ``mmr`` is
-            never asked for more, because that would undo the variety of its documents.
+            async), or a function that is already wrapped with its own options. With a store, or a
+            function that returns (document, score) pairs, the ranking has scores and is better than
+            with a retriever, which gives only an order. Results that are not documents, such as
+            Pinecone's matches, become documents.
+        k: The number of documents to return; by default the retriever's own number.
+            ``invoke(query, k=...)`` overrides *k*. If *retriever* takes a number of documents, it
+            is asked for more, to give the ranking more candidates. Otherwise set *k* and let
+            *retriever* return about 50 documents. A retriever that searches by ``mmr`` is never
+            asked for more documents, because they would undo the variety of its result.
 
     Raises:
-        ConfigError: *retriever* is none of these, or a setting is not valid.
-        ValidationError: pydantic's, for an unknown field.
+        ConfigError: *retriever* has another type, or a setting is not valid.
+        ValidationError: A field is unknown. The error is pydantic's.
     """
 
     model_config = ConfigDict(
@@ -121,16 +123,15 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Retrieval:
-        """Return the matches behind `invoke`, with their scores, and how they were found.
+        """Return the result of `invoke` as a `Retrieval`, with all scores of each match.
 
-        A match's ``raw`` is the document or the pair of document and score that *retriever*
-        returned.
+        ``raw`` of a match is the document or the (document, score) pair that *retriever* returned.
 
         Args:
             query: The question.
             k: How many documents to return; overrides the retriever's own *k*.
             history: The conversation so far.
-            config: LangChain's; the searches run under its callbacks.
+            config: LangChain's config of the call, whose callbacks see the searches.
             qtm_config: Settings for this call.
             more: Arguments for the inner retriever.
 
@@ -159,7 +160,7 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Retrieval:
-        """Do what `retrieve` does without blocking the running loop."""
+        """Do the same as `retrieve` without blocking the event loop."""
         arguments = self._build_arguments(k, history, qtm_config, more)
         retrieving = self._asearch.aretrieve(query, **arguments)
         if config is None:
@@ -169,16 +170,16 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `invoke`: its ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function behind `invoke`, with ``check``, ``answer`` and ``middleware``."""
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> QueryTransformRetriever:
-        """Return a retriever made of this one's fields and of *update*.
+        """Return a copy of this retriever, with the fields in *update* replaced.
 
-        With *deep* the fields are copied first, as `copy.deepcopy` does. A copy shares the client
-        and the other objects that may hold connections, threads or locks.
+        If *deep* is true, the fields are deep copies. The client and other objects that may hold
+        connections, threads or locks are always shared with the copy.
         """
         return type(self)(
             **{**(self._copy_fields({}) if deep else self._get_fields()), **(update or {})}
@@ -188,7 +189,7 @@ class QueryTransformRetriever(BaseRetriever):
         return type(self)(**self._copy_fields({} if memo is None else memo))
 
     def _copy_fields(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Return deep copies of the fields; objects that may hold connections are shared."""
+        """Return deep copies of the fields, except objects that may hold connections."""
         fields = self._get_fields()
         return {
             **copy.deepcopy(
@@ -234,7 +235,7 @@ class QueryTransformRetriever(BaseRetriever):
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def _wrap_retriever(self) -> None:
-        """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
+        """Wrap the search of *retriever*, once for blocking and once for asynchronous calls."""
         inner, options = self.retriever, self._get_fields()
         settings = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
         if isinstance(inner, Wrapped | Bound):
@@ -267,7 +268,10 @@ class QueryTransformRetriever(BaseRetriever):
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
-        """Return how many documents a call with *k* wants, or ``None`` if nothing says."""
+        """Return the number of documents that a call with *k* should return.
+
+        Returns ``None`` if neither the call nor a retriever sets a number.
+        """
         return next((count for count in (k, self.k, self._default_k) if count is not None), None)
 
     def _build_arguments(
@@ -277,7 +281,7 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None,
         more: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the arguments of the wrapped function, without the query."""
+        """Return the keyword arguments for the wrapped function; the query is not among them."""
         count, arguments = (
             self._choose_k(k),
             {**more, "history": history, "qtm_config": qtm_config},
@@ -293,7 +297,7 @@ class QueryTransformRetriever(BaseRetriever):
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
-        """Drop the matches beyond *k* if the wrapped function takes no number of documents."""
+        """Cut the matches to *k* or its default, if the wrapped function takes no such number."""
         count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
             retrieval
@@ -303,9 +307,9 @@ class QueryTransformRetriever(BaseRetriever):
 
 
 class _Search:
-    """Calls *runnable* as a function of a query and a number of documents, *k*.
+    """Makes *runnable* a function of a query and a number of documents, *k*.
 
-    *k_name* is the argument by which *runnable* takes that number, or ``None`` if it takes none.
+    *k_name* is the argument of *runnable* for the number; ``None`` if there is no such argument.
     """
 
     def __init__(self, runnable: Runnable[Any, Any], k_name: str | None) -> None:
@@ -315,11 +319,11 @@ class _Search:
         return self.limit_documents(self.runnable.invoke(query, **self.add_k(k, more)), k)
 
     def add_k(self, k: int | None, more: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments *more*, with *k* added if *runnable* takes a number of documents."""
+        """Return the arguments in *more*, and *k* if *runnable* takes a number of documents."""
         return more if k is None or self.k_name is None else {**more, self.k_name: k}
 
     def limit_documents(self, documents: Any, k: int | None) -> Any:
-        """Return at most *k* documents, for a *runnable* that takes no number of documents."""
+        """Cut *documents* to *k*, if *runnable* takes no number of documents itself."""
         is_longer = (
             k is not None
             and self.k_name is None
@@ -333,14 +337,17 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Calls *runnable* as `_Search` does, asynchronously."""
+    """Makes *runnable* an asynchronous function of a query and a number of documents, *k*."""
 
     async def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
         return self.limit_documents(await self.runnable.ainvoke(query, **self.add_k(k, more)), k)
 
 
 def _find_searches(store: VectorStore) -> tuple[Callable[..., Any], ...]:
-    """Return the store's blocking and asynchronous search, with scores if the store has them."""
+    """Return the blocking and the asynchronous search of *store*.
+
+    The searches return scores if the store supports that.
+    """
     if type(store).similarity_search_with_score is VectorStore.similarity_search_with_score:
         return store.similarity_search, store.asimilarity_search
     return store.similarity_search_with_score, store.asimilarity_search_with_score
@@ -356,9 +363,9 @@ def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
-    """Return the argument that takes the number of documents, and the number used without it.
+    """Return the name and the default of the argument that sets the number of documents.
 
-    Each is ``None`` if nothing tells.
+    The name is ``None`` if there is no such argument, and the default is ``None`` if it is unknown.
     """
     inner, arguments = _unwrap_bindings(runnable)
     if not isinstance(inner, BaseRetriever):
@@ -393,7 +400,7 @@ def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
 
 
 def _accepts_argument(method: Callable[..., Any], name: str) -> bool:
-    """Return whether *method* has a parameter *name* or takes any keyword argument."""
+    """Return whether *method* accepts a keyword argument *name*."""
     parameters = inspect.signature(method).parameters
     return name in parameters or any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
@@ -403,12 +410,15 @@ def _accepts_argument(method: Callable[..., Any], name: str) -> bool:
 def _has_listener(
     run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
 ) -> bool:
-    """Return whether a handler of this run wants custom events."""
+    """Return whether a callback handler of this run receives custom events."""
     return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
 
 
 def _read_documents(retrieval: Retrieval) -> list[Document]:
-    """Return the documents of *retrieval*, or raise `ResponseShapeError` if it is unreadable."""
+    """Return the documents of *retrieval*.
+
+    Raises `ResponseShapeError` if the response of the retriever is unreadable.
+    """
     if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
         shape = _describe_type(retrieval.response)
         message = (
@@ -419,9 +429,10 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match) -> Document:
-    """Return the document of *match*, or make one of its text and metadata.
+    """Return the document of *match*.
 
-    Raises `ResponseShapeError` if *match* has no text.
+    If *match* holds no document, a document is made from the text and metadata of *match*. Raises
+    `ResponseShapeError` if *match* has no text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, Document):

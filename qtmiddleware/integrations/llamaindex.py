@@ -8,8 +8,8 @@
     retriever = QueryTransformRetriever(index, config="balanced", client=llm, similarity_top_k=4)
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
-Every search is a retrieval within the retriever's own, so callbacks and spans show the searches. If
-somebody listens to the instrumentation, a `QueryTransformEvent` tells how the nodes were found.
+Every search is a retrieval inside this retriever's retrieval, so callbacks and spans show the
+searches. An event handler receives a `QueryTransformEvent`, which tells how the nodes were found.
 """
 
 from __future__ import annotations
@@ -55,44 +55,45 @@ _dispatcher: Final = get_dispatcher(__name__)
 
 
 class QueryTransformEvent(BaseEvent):
-    """Tells how the nodes of a retrieval were found.
+    """An event that tells how the nodes of a retrieval were found.
 
-    *record* is the record of the query log, with the same keys.
+    *record* has the keys of a record in the query log.
     """
 
     record: dict[str, Any]
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which event handlers know this event."""
+        """Return the name of this event for event handlers."""
         return "QueryTransformEvent"
 
 
 class QueryTransformRetriever(BaseRetriever):
-    """Finds better nodes with the *retriever* you have, and returns that retriever's nodes.
+    """Finds better nodes with your *retriever*, and returns the nodes of *retriever*.
 
-    Only *similarity_top_k* and *history* can be set later.
+    Only *similarity_top_k* and *history* can be changed later.
 
     *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
     `QueryMiddleware`.
 
     Args:
         retriever: A retriever, an index, a function of a query (plain or async), or a function that
-            is wrapped already and brings its own options. Functions get the question as text, or as
-            a `QueryBundle` if a parameter's name or type says so. Results that are not nodes, such
-            as matches of Pinecone, become nodes.
-        similarity_top_k: How many nodes to return; by default as many as *retriever* returns by
-            itself. If *retriever* takes such a number, it is asked for more nodes, to give the
-            ranking more candidates. Otherwise set the number here and let *retriever* return more
-            by itself (some 50). Two kinds of retriever are never asked for more: one that searches
-            by ``mmr``, because that would undo the variety of its nodes, and one whose nodes stand
-            for objects, because each object would be asked.
+            is already wrapped with its own options. Functions get the question as text, or as a
+            `QueryBundle` if a parameter's name or type says so. Results that are not nodes, such as
+            Pinecone's matches, become nodes.
+        similarity_top_k: The number of nodes to return; by default the retriever's own number. If
+            *retriever* takes a number of nodes, it is asked for more, to give the ranking more
+            candidates. Otherwise set the number here and let *retriever* return about 50 nodes. Two
+            kinds of retriever are never asked for more nodes: a retriever that searches by ``mmr``,
+            because more nodes would undo the variety of its result, and a retriever whose nodes
+            represent objects, because each object would be queried.
         history: The conversation so far: messages, or a memory of LlamaIndex, which is read per
             call.
-        callback_manager: As in LlamaIndex's `BaseRetriever`; by default that of *retriever*.
+        callback_manager: As in LlamaIndex's `BaseRetriever`; by default the callback manager of
+            *retriever*.
         more: Further arguments of `BaseRetriever`.
 
-    Raises `ConfigError` if *retriever* is none of these or a setting is not valid.
+    Raises `ConfigError` if *retriever* has another type or a setting is not valid.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | BaseMemory | None = None,
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
-        """Return the matches behind `retrieve`, with their scores, and how they were found.
+        """Return the result of `retrieve` as a `Retrieval`, with all scores of each match.
 
         The ``response`` of the result is the list of nodes with scores that *retriever* returned.
 
@@ -170,7 +171,7 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | BaseMemory | None = None,
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
-        """Do what `find` does without blocking the running loop."""
+        """Do the same as `find` without blocking the event loop."""
         count = self._choose_count(similarity_top_k)
         turns = await _aread_turns(self.history if history is None else history)
         return self._limit_nodes(
@@ -178,9 +179,9 @@ class QueryTransformRetriever(BaseRetriever):
         )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
-        """Return this retriever in the conversation *history*; everything else is shared.
+        """Return a copy of this retriever for the conversation *history*.
 
-        Use one such retriever per session.
+        The copy shares everything else with this retriever. Use one copy per session.
         """
         twin = copy.copy(self)
         twin.history = history
@@ -188,7 +189,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def similarity_top_k(self) -> int | None:
-        """How many nodes are returned, or ``None`` if *retriever* does not say."""
+        """The number of nodes to return, or ``None`` if the number is unknown."""
         return self._choose_count(None)
 
     @similarity_top_k.setter
@@ -204,7 +205,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `retrieve`: its ``check``, ``answer`` and ``middleware``.
+        """The wrapped function behind `retrieve`, with ``check``, ``answer`` and ``middleware``.
 
         The function does not know this retriever's *similarity_top_k* and *history*, so pass them
         yourself: ``check(question, similarity_top_k=4)``.
@@ -235,14 +236,17 @@ class QueryTransformRetriever(BaseRetriever):
         return self._publish_nodes(await self.afind(query_bundle))
 
     def _publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
-        """Return the nodes of *retrieval*, and send an event if somebody listens."""
+        """Return the nodes of *retrieval*, and send an event if there is an event handler."""
         if _has_listener():
             record = build_record(retrieval, TextWriter(self._options["redact"]))
             _dispatcher.event(QueryTransformEvent(record=record))
         return _read_nodes(retrieval)
 
     def _wrap_retriever(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
+        """Wrap the search of *retriever*.
+
+        Returns the wrapped function for blocking calls, and the one for asynchronous calls.
+        """
         inner = self._inner
         is_retriever, is_wrapped = (
             isinstance(inner, BaseRetriever),
@@ -271,7 +275,10 @@ class QueryTransformRetriever(BaseRetriever):
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
     def _choose_count(self, similarity_top_k: int | None) -> int | None:
-        """Return how many nodes a call with *similarity_top_k* wants, or ``None``."""
+        """Return the number of nodes that a call with *similarity_top_k* should return.
+
+        Returns ``None`` if neither the call nor a retriever sets a number.
+        """
         usual = self._inner.similarity_top_k if self._is_count_settable else None
         return next(
             (
@@ -290,7 +297,7 @@ class QueryTransformRetriever(BaseRetriever):
         turns: Any,
         qtm_config: Mapping[str, Any] | None,
     ) -> partial[Any]:
-        """Return *retrieve* with all arguments of its call."""
+        """Return a function without parameters that calls *retrieve* with the other arguments."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
         arguments: dict[str, Any] = {"history": turns, "qtm_config": qtm_config}
         if (name := self._search.top_k_argument) is not None and count is not None:
@@ -304,7 +311,7 @@ class QueryTransformRetriever(BaseRetriever):
         return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
     def _limit_nodes(self, retrieval: Retrieval, count: int | None) -> Retrieval:
-        """Drop the matches beyond *count* if the wrapped function takes no number of nodes."""
+        """Cut the matches to *count*, if the wrapped function takes no number of nodes itself."""
         if count is None or self._search.top_k_argument is not None:
             return retrieval
         response = (
@@ -316,18 +323,19 @@ class QueryTransformRetriever(BaseRetriever):
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
-    """Moves the nodes that hold the question's keywords to the front, with the free rules alone.
+    """Moves nodes with the question's keywords to the front, by free rules and without a model.
 
-    The rules weigh scores and words as they do after a search, whichever way the nodes were found;
-    give it some 50 nodes. The nodes stay the same objects with the same scores. Without a question,
-    or if the nodes have no text, their order stays.
+    The rules combine scores and keywords as after a search. Any search may have found the nodes;
+    pass about 50 of them. The nodes stay the same objects with the same scores. Without a question,
+    or if the nodes have no text, the order does not change.
 
     Attributes:
-        top_n: How many nodes to return; by default all.
-        config: As in `QueryMiddleware`; a model in it is never called.
+        top_n: The number of nodes to return; by default all.
+        config: The config, as in `QueryMiddleware`. Its model is never called.
 
-    Raises `ConfigError` for a setting that is not valid, and pydantic's ``ValidationError`` for an
-    unknown field.
+    Raises:
+        ConfigError: A setting is not valid.
+        ValidationError: A field is unknown. The error is pydantic's.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -362,9 +370,10 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
 
 class _Search:
-    """Calls *retriever* as a function of a query and a number of nodes.
+    """Makes *retriever* a function of a query and a number of nodes.
 
-    The number is set on *retriever* if *is_count_settable*; otherwise it cuts the result.
+    If *is_count_settable* is true, the number is set on a copy of *retriever*. Otherwise the result
+    is cut to the number.
     """
 
     def __init__(self, retriever: BaseRetriever, is_count_settable: bool) -> None:
@@ -376,16 +385,17 @@ class _Search:
         )
 
     def choose_retriever(self, count: int | None) -> Any:
-        """Return *retriever*, or a copy of it that returns *count* nodes.
+        """Return a copy of *retriever* that returns *count* nodes.
 
-        A copy, because other calls may search with *retriever* at the same time.
+        Returns *retriever* itself if *count* is ``None`` or cannot be set. The copy is needed
+        because other calls may search with *retriever* at the same time.
         """
         if count is None or not self.is_count_settable:
             return self.retriever
         return _copy_with_count(self.retriever, count)
 
     def limit_nodes(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
-        """Return at most *count* nodes, for a *retriever* that takes no number of nodes."""
+        """Cut *nodes* to *count*, if *retriever* takes no number of nodes itself."""
         return nodes if count is None or self.is_count_settable else nodes[:count]
 
     def __repr__(self) -> str:
@@ -393,7 +403,7 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Calls *retriever* as `_Search` does, asynchronously."""
+    """Makes *retriever* an asynchronous function of a query and a number of nodes."""
 
     async def __call__(  # type: ignore[override]
         self, query: Any, similarity_top_k: int | None = None
@@ -404,10 +414,10 @@ class _AsyncSearch(_Search):
 
 
 def _read_turns(history: Any) -> Any:
-    """Return the messages of *history*.
+    """Return the messages of *history*, which may be a memory of LlamaIndex.
 
-    An exception of a memory is returned in place of the messages, so the result reports the history
-    as unreadable.
+    If the memory raises an exception, the exception is returned in a list. The retrieval then
+    reports the history as unreadable.
     """
     try:
         return history.get_all() if isinstance(history, BaseMemory) else history
@@ -416,7 +426,7 @@ def _read_turns(history: Any) -> Any:
 
 
 async def _aread_turns(history: Any) -> Any:
-    """Do what `_read_turns` does without blocking the running loop."""
+    """Do the same as `_read_turns` without blocking the event loop."""
     try:
         return await history.aget_all() if isinstance(history, BaseMemory) else history
     except Exception as error:
@@ -441,7 +451,7 @@ def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
 
 
 def _is_count_settable(retriever: BaseRetriever) -> bool:
-    """Return whether ``similarity_top_k`` alone sets the number of nodes, and can be set."""
+    """Return whether ``similarity_top_k`` of *retriever* can be set and alone sets the number."""
     fields = vars(retriever)
     other_counts = [
         name
@@ -463,7 +473,7 @@ def _is_count_settable(retriever: BaseRetriever) -> bool:
 
 
 def _takes_bundle(function: Callable[..., Any]) -> bool:
-    """Return whether a parameter of *function* asks for a `QueryBundle`, by its name or type."""
+    """Return whether *function* takes a `QueryBundle`, by the name or type of a parameter."""
     try:
         return any(
             _BUNDLE.search(str(parameter))
@@ -474,7 +484,7 @@ def _takes_bundle(function: Callable[..., Any]) -> bool:
 
 
 def _has_listener() -> bool:
-    """Return whether anybody listens to the events of this module."""
+    """Return whether an event handler receives the events of this module."""
     dispatcher = _dispatcher
     while all(isinstance(handler, NullEventHandler) for handler in dispatcher.event_handlers):
         if not dispatcher.propagate:
@@ -484,7 +494,10 @@ def _has_listener() -> bool:
 
 
 def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
-    """Return the nodes of *retrieval*, or raise `ResponseShapeError` if it is unreadable."""
+    """Return the nodes of *retrieval*.
+
+    Raises `ResponseShapeError` if the response of the retriever is unreadable.
+    """
     if isinstance(retrieval.response, list) and all(
         isinstance(node, NodeWithScore) for node in retrieval.response
     ):
@@ -505,10 +518,10 @@ def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
 
 
 def _make_node(match: Match, score: float | None) -> NodeWithScore:
-    """Return the node of *match*, or make one of its text and metadata.
+    """Return the node of *match*; a node without a score gets *score*.
 
-    A node with a score stays as it is; any other node gets *score*. Raises `ResponseShapeError` if
-    *match* has no text.
+    If *match* holds no node, a node is made from the text and metadata of *match*. Raises
+    `ResponseShapeError` if *match* has no text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, NodeWithScore):

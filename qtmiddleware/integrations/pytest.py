@@ -1,9 +1,9 @@
-"""pytest: the fixture ``qtm_bench``, which fails a test if retrieval got worse.
+"""The pytest fixture ``qtm_bench``, which fails a test if retrieval got worse.
 
     def test_retrieval(qtm_bench):
         qtm_bench(search, "questions.csv", baseline="base.json")
 
-pytest loads this module in every run, so it imports the rest only when the fixture is used.
+pytest loads this module in every run, so qtmiddleware is imported only when the fixture is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME: Final = "qtm_bench"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes baselines."""
+    """Add the command-line option that makes the fixture write baselines."""
     help_ = "Write the baselines of the fixture qtm_bench instead of comparing with them."
     parser.getgroup("qtmiddleware").addoption(UPDATE, action="store_true", help=help_)
 
@@ -31,9 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
     """Return a function that measures retrieval, and fails the test if retrieval got worse.
 
-    Call it with the retrieval function, the file of judged questions and ``baseline=``. Relative
-    paths start at pytest's root folder. ``fail_if=`` is ``"worse"`` by default; other arguments are
-    those of `gate_function`. It returns the comparison with the baseline.
+    Call the function with your retrieval function, the file of judged questions and ``baseline=``.
+    Relative paths start at pytest's root folder. ``fail_if=`` is ``"worse"`` by default; the other
+    arguments are those of `gate_function`. The function returns the comparison with the baseline.
     """
     root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
 
@@ -65,7 +65,7 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the verdict of each test that used the fixture and passed."""
+    """Show the verdict of each passed test that used the fixture ``qtm_bench``."""
     lines = [
         f"{report.nodeid}: {text}"
         for report in terminalreporter.stats.get("passed", ())

@@ -1,14 +1,14 @@
 """Spans and metrics per retrieval. Needs only opentelemetry-api.
 
-A span starts in the context in which the work is done, and is current there. Its end is processed
-beside the caller, by two threads:
+A span starts in the context of its operation, and is the current span there. When the span ends,
+two background threads process it:
 
-- One thread describes the span and records the metrics. It is a thread of its own because the SDK
-  takes locks while it records, and an operation may end during a garbage collection that began
-  under such a lock.
-- The other thread hands the span to the processors, which may export at once and block.
+- The first thread sets the span's attributes and records the metrics. The caller's thread must not
+  do this: the SDK takes locks while it records, and an operation may end during a garbage
+  collection that started while the caller's thread held one of these locks.
+- The second thread hands the span to the processors, which may export at once and block.
 
-`names` lists the names of everything that is emitted.
+`names` lists the names of all attributes, spans and metrics.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ CAPTURE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING: Final = frozenset({"span_only", "span_and_event", "true"})
 
 MAX_OPEN: Final = 65_536
-"""How many operations without an end are remembered. A stream that nobody closes has no end."""
+"""The maximum number of open operations to remember. A stream that nobody closes stays open."""
 EXIT_SECONDS: Final = 2.0
-"""How long the interpreter's exit waits for spans that are still queued, in seconds."""
+"""The maximum seconds that the interpreter's exit waits for queued spans."""
 
 
 class _OpenSpan(NamedTuple):
@@ -80,20 +80,21 @@ class _OpenSpan(NamedTuple):
 
     Attributes:
         span: The span.
-        token: Restores the context that was current before, or ``None`` if *span* is not current.
-        mark: Restores the operation that was current before; raises in another context.
+        context_token: Restores the previous context; ``None`` if *span* is not the current span.
+        operation_token: Restores the previous current operation; ``None`` if *span* is not the
+            current span.
     """
 
     span: Span
-    token: Token[Context] | None
-    mark: Token[int] | None
+    context_token: Token[Context] | None
+    operation_token: Token[int] | None
 
 
 class _Account(NamedTuple):
     """The counts and costs of a retrieval or an answer at its end.
 
-    They are copied from the trace, because later steps add to the trace. Costs are in US dollars;
-    ``None`` means unknown.
+    They are a copy of the trace's numbers, because later steps add to the trace. Costs are in US
+    dollars; ``None`` means unknown.
     """
 
     model_calls: int = 0
@@ -105,7 +106,7 @@ class _Account(NamedTuple):
 
     @classmethod
     def read_trace(cls, trace: Trace) -> _Account:
-        """Return the counts and costs of *trace* as they are now."""
+        """Create an account from the current counts and costs of *trace*."""
         return cls(
             trace.llm_calls,
             trace.cost_usd,
@@ -116,7 +117,7 @@ class _Account(NamedTuple):
         )
 
     def subtract(self, earlier: _Account) -> _Account:
-        """Return the model calls, cost and stages that were added since *earlier*."""
+        """Return the model calls, cost and stages added since the *earlier* account."""
         cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
         return _Account(
             self.model_calls - earlier.model_calls, cost, self.stages[len(earlier.stages) :]
@@ -133,20 +134,21 @@ class OpenTelemetryObserver:
 
     Use it as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``.
 
-    A daemon thread hands ended spans to the provider's processors, so an exporter that blocks
-    delays nobody. At most 2,048 spans wait for it. *dropped* counts the spans beyond that; the
-    first one is logged. Thread-safe. A forked process starts with an empty queue. Importing this
-    module raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
+    A daemon thread hands ended spans to the provider's processors, so an exporter that blocks does
+    not delay your calls. At most 2,048 spans wait for the thread. Further spans are dropped and
+    counted in *dropped*, and the first dropped span is logged. Thread-safe. A forked process starts
+    with an empty queue. Importing this module raises `MissingExtra` if opentelemetry-api is missing
+    or older than 1.30.
 
     Args:
         provider_name: The ``gen_ai.provider.name`` of language and embedding models (``openai``,
-            ``anthropic``, ...); by default the client's own, if the client tells.
+            ``anthropic``, ...); by default the client's provider, if known.
         data_source_id: The ``gen_ai.data_source.id`` of the index; left out by default.
         capture_content: Whether spans hold the texts of queries and models. By default the variable
             ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides when the observer is
             made; without the variable no text is emitted.
-        tracer_provider: By default the global provider.
-        meter_provider: By default the global provider.
+        tracer_provider: Creates the spans; by default the global provider.
+        meter_provider: Records the metrics; by default the global provider.
     """
 
     def __init__(
@@ -181,8 +183,8 @@ class OpenTelemetryObserver:
     def flush(self, seconds: float = 5.0) -> bool:
         """Hand all ended spans to the provider's processors, and record their metrics.
 
-        Returns whether that was done within *seconds*. To export everything, call the providers'
-        ``force_flush`` afterwards.
+        Returns ``True`` if all spans and metrics were handed over within *seconds*. To export them,
+        call ``force_flush`` of the providers afterwards.
         """
         until = monotonic() + seconds
         is_described = self._ended.flush(until - monotonic())
@@ -191,7 +193,7 @@ class OpenTelemetryObserver:
     # --- called by the middleware -----------------------------------------------------------------
 
     def on_start(self, operation: Operation) -> None:
-        """Start the span of *operation*, in the context in which the operation is performed."""
+        """Start the span of *operation* in the current context."""
         around = get_current()
         parent = None if operation.parent is None else self._open.get(operation.parent.id)
         if parent is None:
@@ -211,15 +213,18 @@ class OpenTelemetryObserver:
             # A sampler that dropped the whole is not asked about its parts. Calls within the parts
             # see the dropped span as their parent, so they are dropped as well.
             span = parent.span
-        token = mark = None
+        context_token = operation_token = None
         if SPANS[operation.kind].is_current:
-            mark = _current_operation.set(operation.id)
-            token = attach(set_span_in_context(span, around))
-        self._open[operation.id] = _OpenSpan(span, token, mark)
+            operation_token = _current_operation.set(operation.id)
+            context_token = attach(set_span_in_context(span, around))
+        self._open[operation.id] = _OpenSpan(span, context_token, operation_token)
         _forget_oldest(self._open)
 
     def on_end(self, operation: Operation) -> None:
-        """End the span of *operation* and record its metrics, from any thread or context."""
+        """End the span of *operation* and queue its metrics.
+
+        May be called in any thread or context.
+        """
         opened = self._open.pop(operation.id, None)
         if opened is not None:
             _restore_context(opened)
@@ -243,7 +248,7 @@ class OpenTelemetryObserver:
     def _read_account(self, operation: Operation) -> _Account:
         """Return the counts and costs of *operation* so far.
 
-        Those of an answer exclude its retrieval.
+        For an answer, the counts and costs of its retrieval are excluded.
         """
         result = operation.result
         if isinstance(result, Retrieval):
@@ -269,7 +274,7 @@ class OpenTelemetryObserver:
             self._spans.hand_over()
 
     def _count_dropped(self) -> None:
-        """Count a span that did not fit into the queue. The first one is logged."""
+        """Count a span that did not fit into the queue. The first dropped span is logged."""
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
@@ -299,9 +304,9 @@ class OpenTelemetryObserver:
         )
 
     def _list_start_attributes(self, operation: Operation) -> dict[str, Any]:
-        """Return the attributes that a sampler may read.
+        """Return the attributes that a sampler may read at the start of a span.
 
-        All others are set at the end, in a thread, so they cost the caller nothing.
+        All other attributes are set at the end of the span by a background thread.
         """
         attributes: dict[str, Any] = {Names.KIND: operation.kind}
         if title := SPANS[operation.kind].operation:
@@ -311,7 +316,7 @@ class OpenTelemetryObserver:
         return attributes | self._list_model_attributes(operation)
 
     def _list_model_attributes(self, operation: Operation) -> dict[str, Any]:
-        """Return provider, model and server of *operation*, as far as they are known."""
+        """Return the provider, model and server of *operation*, each if known."""
         provider = operation.provider
         if operation.kind in ("model", "embedding"):
             provider = self._provider_name or provider or UNKNOWN_PROVIDER
@@ -399,38 +404,41 @@ class OpenTelemetryObserver:
             instruments[COST].add(costs[1], {Names.COST_OF: costs[0]}, context)
 
 
-def _make_instrument(meter: Meter, row: Metric) -> Any:
-    if not row.boundaries:
-        return meter.create_counter(row.name, row.unit, row.description)
+def _make_instrument(meter: Meter, metric: Metric) -> Any:
+    if not metric.boundaries:
+        return meter.create_counter(metric.name, metric.unit, metric.description)
     return meter.create_histogram(
-        row.name, row.unit, row.description, explicit_bucket_boundaries_advisory=row.boundaries
+        metric.name,
+        metric.unit,
+        metric.description,
+        explicit_bucket_boundaries_advisory=metric.boundaries,
     )
 
 
 def _forget_oldest(operations: dict[int, Any]) -> None:
-    """Forget the oldest of more than `MAX_OPEN` operations.
+    """Remove the oldest entry of *operations*, if there are more than `MAX_OPEN`.
 
-    So operations that never end take little memory.
+    This limits the memory used by operations that never end.
     """
     if len(operations) > MAX_OPEN:
         with suppress(StopIteration, RuntimeError):
             operations.pop(next(iter(operations)), None)
 
 
-def _restore_context(opened: _OpenSpan) -> None:
-    """Make the span current again that was current before *opened*.
+def _restore_context(open_span: _OpenSpan) -> None:
+    """Restore the span that was current before the span *open_span* started.
 
-    In another context than that of the start, nothing changes.
+    Does nothing in a context other than the one in which *open_span* started.
     """
-    if opened.token is None or opened.mark is None:
+    if open_span.context_token is None or open_span.operation_token is None:
         return
     try:
-        _current_operation.reset(opened.mark)
+        _current_operation.reset(open_span.operation_token)
     except ValueError:
         # The caller gave the operation up and reports its end from another context. The context
         # that the operation ran in ends with its thread or task.
         return
-    detach(opened.token)
+    detach(open_span.context_token)
 
 
 def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:
@@ -454,15 +462,15 @@ _WORD: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 @lru_cache(1024)
 def _clean_label(word: str) -> str:
-    """Return *word* if it looks like a reason or a stage's name, else ``_OTHER``.
+    """Return *word* if it looks like the name of a reason or a stage, else ``_OTHER``.
 
-    A user's model may raise anything, and its text must not become a label.
+    A user's model may raise an error with any text, and that text must not become a label.
     """
     return word if _WORD.fullmatch(word) else "_OTHER"
 
 
 def _list_labels(operation: Operation) -> dict[str, str]:
-    """Return the labels of the duration of *operation*."""
+    """Return the labels for the duration metric of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
         status = (
@@ -479,9 +487,9 @@ def _list_labels(operation: Operation) -> dict[str, str]:
 
 
 def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
-    """Return the degradations of *result*; for an answer, without those of its retrieval.
+    """Return the degradations of *result*; for an answer, without its retrieval's degradations.
 
-    The retrieval reports its own.
+    The span and metrics of the retrieval report the retrieval's degradations.
     """
     degradations = result.degradations
     return (
@@ -492,7 +500,7 @@ def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, .
 
 
 def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
-    """Yield finish reason, model calls, tokens and cost of *reply*, as far as they are known."""
+    """Yield the finish reason, model calls, tokens and cost of *reply*, each if known."""
     yield Names.FINISH_REASONS, ("length" if reply.truncated else "stop",)
     yield Names.MODEL_CALLS, reply.calls
     attributes = {
@@ -508,7 +516,7 @@ def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
-    """Yield the token count of an embedding call, and the dimension of its vectors."""
+    """Yield an embedding call's token count and its vectors' dimension, each if known."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:
@@ -548,9 +556,9 @@ def _list_result_attributes(
 
 
 def _list_content_attributes(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Yield the texts of users, passages and models in *operation*, as the conventions require.
+    """Yield the content of *operation*: prompt, question, reply, or the passages' ids and scores.
 
-    Messages are JSON.
+    Everything except the question is JSON in the form of the GenAI conventions.
     """
     content, result = operation.content, operation.result
     if isinstance(content, Prompt):
@@ -582,7 +590,7 @@ _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 
 def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
-    """Flush *observer* at the interpreter's exit."""
+    """Make sure that *observer* is flushed when the interpreter exits."""
     _observers.add(observer)
     # Functions registered last run first. Registering again puts this flush before the provider's
     # shutdown, which the provider registered when it was made.
@@ -591,7 +599,7 @@ def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
 
 
 def _flush_all() -> None:
-    """Flush all observers, within `EXIT_SECONDS` altogether."""
+    """Flush all observers; this takes at most `EXIT_SECONDS` seconds in total."""
     until = monotonic() + EXIT_SECONDS
     for observer in list(_observers):
         observer.flush(until - monotonic())

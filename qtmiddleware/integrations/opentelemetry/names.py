@@ -1,4 +1,4 @@
-"""The names of everything that is emitted, in three tables: attributes, spans and metrics.
+"""The names of all attributes, spans and metrics, in three tables.
 
 The names come from the GenAI semantic conventions, v0.1.0
 (open-telemetry/semantic-conventions-genai, November 2026, status Development). Names that the
@@ -18,16 +18,16 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
 
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
-"""The conventions that the names follow. Every span and metric carries it in its scope."""
+"""The URL of the conventions that the names follow. Every span and metric has it in its scope."""
 UNKNOWN_PROVIDER: Final = "_OTHER"
-"""The ``gen_ai.provider.name`` of a model that does not tell its provider.
+"""The ``gen_ai.provider.name`` of a model whose provider is unknown.
 
-The conventions require a provider. Nobody knows which provider a function calls.
+The conventions require a provider, but a user's function does not name one.
 """
 
 
 class Names:
-    """The name of every attribute that is emitted."""
+    """The names of all attributes of spans and metrics."""
 
     OPERATION: Final = "gen_ai.operation.name"
     PROVIDER: Final = "gen_ai.provider.name"
@@ -88,7 +88,7 @@ CONTENT: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Metric:
-    """One instrument: a histogram if it has *boundaries*, else a counter."""
+    """The definition of one metric: a histogram if it has *boundaries*, else a counter."""
 
     name: str
     unit: str
@@ -191,17 +191,18 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """The span of one kind of operation.
+    """The definition of the span for one kind of operation.
 
     Attributes:
-        title: The beginning of the span's name.
+        title: The first part of the span's name.
         metric: The metric that holds the operation's duration.
-        subject: The operation's field whose value ends the span's name; empty if none does.
+        subject: The operation's field with the second part of the span's name; empty if the name
+            has only one part.
         kind: The span's kind in OpenTelemetry.
-        operation: The span's ``gen_ai.operation.name``; empty if the conventions have none.
-        is_current: Whether the span is the current one during the operation. It is if other
-            people's code runs in the operation. Spans that only group others are not: the stream of
-            an answer would leave its span behind in the reader's context.
+        operation: The span's ``gen_ai.operation.name``; empty if the conventions define no name.
+        is_current: Whether the span is the current span during the operation. True if the operation
+            runs code of others, such as a client. False for a span that only groups other spans:
+            the span of a streamed answer would stay current in the code that reads the stream.
     """
 
     title: str

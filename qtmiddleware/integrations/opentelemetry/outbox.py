@@ -1,6 +1,6 @@
-"""A queue of tasks for a thread beside the caller.
+"""A queue of tasks for a background thread.
 
-An exporter that blocks or raises there slows down nobody.
+An exporter that blocks or raises an exception in this thread does not affect the caller.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from qtmiddleware.runtime.forking import renew_after_fork
 from qtmiddleware.runtime.threads import Threads
 
 MAX_WAITING: Final = 2048
-"""How many tasks may wait behind a task that blocks; more are dropped.
+"""The maximum number of waiting tasks. Further tasks are dropped.
 
-The SDK's batch processor lets as many spans wait.
+This is also the queue size of the SDK's batch processor.
 """
 _HAND_OVER_EVERY: Final = 64
 
 
 class Outbox:
-    """A queue of tasks that a daemon thread performs one after the other.
+    """A queue of tasks that a daemon thread runs one after the other.
 
-    *drop* is called per task that does not fit. Nothing here takes a lock, because an operation may
-    end during a garbage collection, at any point of the program. A forked process starts with an
-    empty queue.
+    *drop* is called once per task that does not fit into the queue. No method takes a lock, because
+    an operation may end during a garbage collection, at any point of the program. A forked process
+    starts with an empty queue.
     """
 
     def __init__(self, drop: Callable[[], None]) -> None:
@@ -37,13 +37,16 @@ class Outbox:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the tasks of the parent process."""
+        """Empty the queue, for example in a forked process."""
         self._waiting: deque[Callable[[], object]] = deque()
         # A token: the thread that takes it performs the tasks.
         self._turn: deque[None] = deque((None,))
 
     def put(self, task: Callable[[], object]) -> None:
-        """Queue *task* until `hand_over`, or drop it if too many tasks wait."""
+        """Queue *task*, or drop it if `MAX_WAITING` tasks already wait.
+
+        `hand_over` runs the queued tasks. Every 64th task calls `hand_over` by itself.
+        """
         if len(self._waiting) >= MAX_WAITING:
             self._drop()
             return
@@ -52,7 +55,10 @@ class Outbox:
             self.hand_over()
 
     def hand_over(self) -> bool:
-        """Let a thread perform the waiting tasks; returns whether a thread does."""
+        """Let a background thread run the waiting tasks.
+
+        Returns ``False`` if no thread could be started.
+        """
         if not self._waiting:
             return True
         try:
@@ -65,7 +71,7 @@ class Outbox:
         return is_begun
 
     def _perform_tasks(self) -> None:
-        """Perform the waiting tasks, then give the token back."""
+        """Run the waiting tasks, then allow the next thread to run tasks."""
         waiting, turn = self._waiting, self._turn
         try:
             while waiting:
@@ -78,7 +84,7 @@ class Outbox:
         self.hand_over()
 
     def flush(self, seconds: float) -> bool:
-        """Hand over the waiting tasks; returns whether all were performed within *seconds*."""
+        """Run the waiting tasks, and return whether all of them ended within *seconds*."""
         done = threading.Event()
         self._waiting.append(done.set)
         return self.hand_over() and done.wait(max(0.0, seconds))

@@ -17,7 +17,7 @@ from qtmiddleware.kit.cli.terminal import (
 
 
 def main() -> None:
-    """Run ``qtm`` with the arguments of this process, and exit with its code."""
+    """Run ``qtm`` with the arguments of this process, and exit with the command's exit code."""
     _repair_streams()
     # A single query needs only a small matrix multiplication. Several threads of the linear algebra
     # library would wait for each other, for long on a busy machine. The library reads the variable
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _repair_streams() -> None:
-    """Open missing standard streams, and let no stream fail at a character."""
+    """Open missing standard streams, and replace characters that a stream cannot encode."""
     # The caller may have closed these streams. The replacements stay open until the process ends,
     # as the streams would have.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -84,13 +84,13 @@ def _run_app() -> None:
 
 
 def _exit_quietly(code: int = 0) -> NoReturn:
-    """Exit without a message, because nobody reads the output any more."""
+    """Exit with *code* and without a message, because the reader of the output is gone."""
     _discard_output()
     sys.exit(code)
 
 
 def _discard_output() -> None:
-    """Send the rest of the output to the null device, so the interpreter's flush cannot fail."""
+    """Send further output to the null device, so that the interpreter's last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""The ``qtm`` app with all its commands."""
+"""The app behind ``qtm``, with all commands."""
 
 from __future__ import annotations
 

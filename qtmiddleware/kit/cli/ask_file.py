@@ -14,22 +14,22 @@ from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
 from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant
 
 MOST_READ: Final = 1_000
-"""How many different questions of a file are read; a query log may hold millions."""
+"""The maximum number of different questions read from a file. A query log may hold millions."""
 _HASH: Final = "sha256:"
 
 
 def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
-    """Return the questions of the file at *path*, each once, as `Wrapped.check` takes them.
+    """Return the questions of the file at *path* without duplicates, for `Wrapped.check`.
 
-    A line is one of these:
+    Each line is one of these:
 
     - a question
     - a JSON object with the question under ``question``, ``query`` or ``text``, and optionally the
       ids of its ``relevant`` passages
     - a record of a query log
 
-    A table or a folder is read as `load_judged` reads it. Raises `ConfigError` if the file cannot
-    be read or holds no question.
+    A table, or the folder of a data set, is read by `load_judged`. Raises `ConfigError` if the file
+    cannot be read or holds no question.
     """
     questions: dict[str, list[str]] = {}
     hashed = 0
@@ -66,23 +66,27 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
 
 
 def _read_judged(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each question of a table or data set with the ids of its relevant passages."""
+    """Yield each question of a table or data set, with the ids of its relevant passages."""
     data = load_judged(path)
     for question in data.questions:
         yield question.text, [id_ for id_, grade in data.qrels[question.id].items() if grade > 0]
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the question of each line that holds one, with the ids of its relevant passages."""
+    """Yield the question of each line, with the ids of its relevant passages.
+
+    Blank lines and records whose query was not text are skipped. An error names the line.
+    """
     for number, line in read_lines(path):
         with name_line_in_errors(path, number):
             yield from _read_line(line.strip())
 
 
 def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the question of *line*, unless it is blank, with the ids of its relevant passages.
+    """Yield the question of *line* with the ids of its relevant passages.
 
-    Raises `ValueError` if *line* is a JSON object without a question.
+    Yields nothing if the question of a JSON object is blank. Raises `ValueError` if *line* is a
+    JSON object without a question.
     """
     if not line.startswith("{"):
         yield line, []
@@ -99,9 +103,9 @@ def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_question(record: Mapping[str, Any]) -> str | None:
-    """Return the question in *record*, or ``None`` if there is none.
+    """Return the question in *record*, or ``None`` if *record* has no question.
 
-    It is an empty string for a record of a query log whose query was not text.
+    Returns an empty string for a record of a query log whose query was not text.
     """
     if "query_id" in record and isinstance(record.get("queries"), list):
         query = next(iter(record["queries"]), "")

@@ -1,4 +1,4 @@
-"""Ask the index one question, and hold the outcome."""
+"""Ask the index a question and collect the passages, the answer and the error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ class Outcome:
 
     Attributes:
         question: The question.
-        retrieval: The passages, the answer's own if there is an answer. ``None`` after an early
-            error.
-        answer: The answer, or ``None`` if there is none.
-        error: Why there is no answer or no retrieval.
-        seconds: The whole time.
-        streamed: The part of the answer that was written while it came: all of it, unless the
+        retrieval: The retrieval that found the passages; ``None`` if an error occurred before.
+        answer: The answer, or ``None`` if there is no answer.
+        error: The error that prevented the answer or the retrieval, or ``None``.
+        seconds: The duration of the whole call, in seconds.
+        streamed: The part of the answer that was written during its generation; incomplete if the
             stream broke off.
     """
 
@@ -45,7 +44,7 @@ class Outcome:
 
     @property
     def degradations(self) -> tuple[Degradation, ...]:
-        """The steps that failed or were skipped, each once."""
+        """The steps that failed or were skipped, without duplicates."""
         retrieved = () if self.retrieval is None else self.retrieval.degradations
         return tuple(
             dict.fromkeys(
@@ -54,11 +53,11 @@ class Outcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: answer, citations, passages, variants, trace and error.
+        """Return the outcome as plain values for JSON.
 
-        ``answer`` is ``null`` if there is none. ``found`` is false if the passages do not hold the
-        answer, and ``null`` without an answer. A citation's ``start`` and ``end`` are positions in
-        the answer's text.
+        These are the answer, citations, passages, variants, trace and error. Without an answer,
+        ``answer`` and ``found`` are ``None``. ``found`` is ``False`` if the passages do not hold
+        the answer. ``start`` and ``end`` of a citation are positions in the answer's text.
         """
         answer, retrieval, error = self.answer, self.retrieval, self.error
         reason = error.reason if isinstance(error, ModelError) else "failed"
@@ -113,16 +112,16 @@ def ask(
 ) -> Outcome:
     """Ask the index *question*, and return the outcome.
 
-    Raises none of this package's errors: they are in the `Outcome`.
+    This package's errors are not raised but returned in `Outcome.error`.
 
     Args:
         middleware: The middleware over the index.
         question: The question.
         kind: The transformation type.
-        answers: Whether the model answers; otherwise only passages are retrieved.
+        answers: Whether the model answers. If false, only passages are retrieved.
         history: The conversation so far.
-        write: Gets the pieces of the answer as they come.
-        options: ``top_k`` and ``filter``; ``None`` means as configured.
+        write: Called with each piece of the answer as soon as the model sends it.
+        options: ``top_k`` and ``filter``. If an option is ``None``, the config decides.
     """
     arguments = {name: value for name, value in options.items() if value is not None}
     arguments |= {"history": list(history), "config": {"transformationType": kind}}
@@ -156,7 +155,7 @@ def ask(
 
 
 def _describe_match(match: Match) -> dict[str, Any]:
-    """Return the passage's id, source, place and scores as plain values."""
+    """Return the id, source, place and scores of the passage in *match* as plain values."""
     scores = {
         "score": match.score,
         "fused_score": match.fused_score,

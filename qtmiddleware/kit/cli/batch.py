@@ -1,4 +1,4 @@
-"""``--batch``: questions asked by a Batch API, step by step, with the next step named."""
+"""``--batch``: send questions to a Batch API in several steps. Each step names the next step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import out, show_progress, show_warnings
 from qtmiddleware.kit.cli.own_function import COUNTED
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
-from qtmiddleware.kit.cli.transform_file import show_bulk, sum_up
+from qtmiddleware.kit.cli.transform_file import show_bulk_progress, summarize_report
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.bulk.batch import BatchStatus, BatchWork, Part
@@ -33,7 +33,7 @@ _HOUR: Final = 3_600
 
 
 class BatchCommand(StrEnum):
-    """The step to run."""
+    """A step of ``--batch``."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -58,14 +58,14 @@ BatchTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The values of ``--batch`` and its companions.
+    """The values of ``--batch`` and of the options that belong to ``--batch``.
 
-    Raises `ConfigError` if they cannot be combined.
+    Raises `ConfigError` if the values cannot be combined.
 
     Attributes:
-        command: The step to run, or ``None``.
-        tokens: The most tokens queued in batches at once, or ``None`` for no limit.
-        overwrite: Whether a submit starts the output from scratch.
+        command: The step to run, or ``None`` without ``--batch``.
+        tokens: The maximum number of tokens queued in batches at once; ``None`` for no limit.
+        overwrite: Whether ``submit`` overwrites existing output.
         as_json: Whether the outcome is written as JSON.
     """
 
@@ -85,11 +85,11 @@ class BatchOptions:
 
     @property
     def is_given(self) -> bool:
-        """Whether any option of batches is set."""
+        """``True`` if ``--batch`` or ``--batch-tokens`` is set."""
         return self.command is not None or self.tokens is not None
 
     def run(self, work: BatchWork) -> BatchStatus:
-        """Run the step, and return the state of *work* after it."""
+        """Run the step *command* on *work*, and return the new state of *work*."""
         match self.command:
             case BatchCommand.SUBMIT:
                 return work.submit(self.tokens)
@@ -102,14 +102,15 @@ class BatchOptions:
 
 
 def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
-    """Run the batch step of *options* for the questions of *file*.
+    """Run the batch step in *options* for the questions of *file*, and show the outcome.
 
-    Raises `typer.Exit` with code 1 if a question failed, or if a collect leaves questions open.
+    Raises `typer.Exit` with code 1 if a question failed, or if requests are still open after
+    ``collect``.
     """
     from qtmiddleware.kit.bulk.batch.transforming import open_file_work
 
     with (
-        show_bulk() as show,
+        show_bulk_progress() as show,
         show_warnings(),
         open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
             work,
@@ -128,32 +129,32 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
 def ask_by_batch(
     systems: Mapping[str, Mapping[str, Any]],
     data: Path,
-    opening: BenchOptions,
+    bench_options: BenchOptions,
     options: BatchOptions,
 ) -> None:
-    """Run the batch step of *options* for all model calls of *systems* on *data*.
+    """Run the batch step in *options* for all model calls that *systems* make on *data*.
 
-    *opening* says how *data* is opened. Raises `typer.Exit` with code 1 if a collect leaves calls
-    open.
+    *bench_options* holds the options for opening *data*. Raises `typer.Exit` with code 1 if
+    requests are still open after ``collect``.
     """
     from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork
     from qtmiddleware.kit.evaluation.bench.batch import BenchPass
 
-    settings = opening.settings
+    settings = bench_options.settings
     with (
         show_progress() as update,
         show_warnings(without=COUNTED),
         closing(BatchService(settings)) as service,
-        BatchState(opening.cache / "batch") as state,
+        BatchState(bench_options.cache / "batch") as state,
     ):
-        asks = BenchPass(systems, data, replace(opening, progress=update))
+        asks = BenchPass(systems, data, replace(bench_options, progress=update))
         status = options.run(BatchWork(settings, service, state, asks))
     if options.as_json:
         console.as_json(status.to_dict())
     else:
         show_status(status, options.command)
     if options.command is BatchCommand.COLLECT:
-        if not opening.model_ms:
+        if not bench_options.model_ms:
             note(
                 "The time of a batch reply is not known; each one counts as --model-ms (here 0 ms)."
             )
@@ -167,7 +168,7 @@ def show_status(
     """Write the state of the batches and the next step."""
     _show_parts(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
-        out.print(sum_up(report))
+        out.print(summarize_report(report))
     for line in _describe_state(status, command):
         out.print(line)
     for line in _describe_trouble(status):
@@ -175,7 +176,7 @@ def show_status(
 
 
 def _show_parts(parts: tuple[Part, ...]) -> None:
-    """Write a table of the batches, one row per part of the work."""
+    """Write a table of the batches. Each row is one part of the work, sent as one batch."""
     if not parts:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -214,7 +215,7 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
 
 
 def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
-    """Yield the lines that say what is under way, what was answered, and the next step."""
+    """Yield lines on open requests, on the cost of answered requests, and on the next step."""
     if status.expected.read:
         yield (
             f"under way: {_format_count(status.underway, 'request')}, at most"
@@ -248,7 +249,7 @@ def _describe_cost(cost: Cost) -> str:
 
 
 def _describe_trouble(status: BatchStatus) -> Iterator[str]:
-    """Yield the lines about rejected batches, failed requests and replies that were skipped."""
+    """Yield lines on rejected batches, failed requests, unread replies and skipped replies."""
     tally = status.tally
     for part in status.parts:
         for error in part.errors[:1]:
@@ -273,7 +274,7 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
 
 
 def _suggest_fix(error: str) -> str:
-    """Return the advice for *error*, or an empty string if there is none."""
+    """Return advice on how to fix *error*, or an empty string if there is no advice."""
     if not error.startswith("token_limit_exceeded"):
         return ""
     return "; submit again when other batches have ended, with --batch-tokens below that limit"

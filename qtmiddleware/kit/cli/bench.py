@@ -38,10 +38,10 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
-    measuring,
+    open_measurement,
     read_source,
 )
-from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import (
@@ -213,21 +213,21 @@ def bench_command(
     selection = None if systems is None else chosen(split_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
-        configs, config or (), model, sets or (), reads=function is not None
+        configs, config or (), model, sets or (), includes_reading=function is not None
     )
     own_systems = {name: _read_own_settings(loaded) for name, loaded in configs.items()}
     _check_combinations(generate, docs, judge, recordings, baseline)
     gating = Gating.read(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
-        check_places(report, _REPORTS, "--report")
+        check_writable(report, _REPORTS, "--report")
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
     source = read_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
-    opening = BenchOptions(
+    bench_options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, split=split, seed=seed,
         concurrency=concurrency, engine=engine, check=gating.check_data,
@@ -241,15 +241,18 @@ def bench_command(
             )
         targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
         ask_by_batch(
-            targets, data, replace(opening, record=record if batch == "collect" else None), options
+            targets,
+            data,
+            replace(bench_options, record=record if batch == "collect" else None),
+            options,
         )
         return
-    with measuring(source) as update:
+    with open_measurement(source) as update:
         if generate is not None:
             generate_test_set(
                 data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update
             )
-        with open_bench(data, replace(opening, progress=update)) as opened:
+        with open_bench(data, replace(bench_options, progress=update)) as opened:
             contenders = _select_systems(opened, selection, own_systems)
             if source is not None and source.is_wrapped:
                 contenders[OWN] = {}
@@ -257,7 +260,10 @@ def bench_command(
             gating.check_systems(contenders, deep=is_deep)
             if source is not None:
                 confirm_searches(
-                    opened.forecast(contenders, deep=is_deep), source.name, yes=yes, fewer=_FEWER
+                    opened.forecast(contenders, deep=is_deep),
+                    source.name,
+                    is_confirmed=yes,
+                    reducing_options=_FEWER,
                 )
             sample = () if judge is None else draw_judged_questions(opened, contenders, judge, seed)
             comparison = opened.measure(contenders, deep=is_deep, seed=seed, progress=update)
@@ -282,7 +288,7 @@ def _report_outcome(
     *,
     json_output: bool,
 ) -> None:
-    """Write the reports and show the outcome.
+    """Write the reports and show the outcome of a comparison.
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
@@ -308,7 +314,7 @@ def _check_combinations(
     recordings: Path | None,
     baseline: Path | None,
 ) -> None:
-    """Raise `ConfigError` for options that need other options, or exclude each other."""
+    """Raise `ConfigError` if an option lacks an option it needs, or excludes another option."""
     if (generate is None) != (docs is None):
         raise ConfigError("--generate needs --docs, and --docs needs --generate")
     if judge is not None and recordings is not None:
@@ -323,9 +329,9 @@ def _check_combinations(
 
 
 def _refuse_index_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if one of *options* is set beside ``--function``.
+    """Raise `ConfigError` if one of *options* is set together with ``--function``.
 
-    The options concern passages that the command embeds itself. *options* holds values by option.
+    *options* maps the names of options that concern the embedding of passages to their values.
     """
     if needless := [option for option, value in options.items() if value]:
         message = (
@@ -336,9 +342,9 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
 
 
 def split_names(text: str) -> list[str]:
-    """Return the names of systems in *text*, split at commas.
+    """Split *text* at commas, and return the names of systems.
 
-    A name may hold a comma itself (``combined, auto``).
+    A name that contains a comma, such as ``combined, auto``, stays whole.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [
@@ -352,16 +358,21 @@ def _find_shared_settings(
     model: str | None,
     sets: Sequence[str],
     *,
-    reads: bool,
+    includes_reading: bool,
 ) -> Settings:
-    """Return the settings that all systems share: the models, their service, a search's price.
+    """Return the settings that all systems share: the models, their service, the search price.
 
-    With *reads* they include how the results of the user's function are read. Raises `ConfigError`
-    if the config files differ in them, or if ``--set`` changes another setting without a config
-    file.
+    If *includes_reading* is true, the shared settings include the keys that say how to read the
+    results of the user's function.
+
+    Raises:
+        ConfigError: The config files differ in a shared setting or have a name already in use, or
+            ``--set`` changes another setting and there is no config file.
     """
     shared_keys = (
-        (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED_KEYS
+        (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING))
+        if includes_reading
+        else _SHARED_KEYS
     )
     if len(configs) < len(paths):
         raise ConfigError(
@@ -402,9 +413,9 @@ def _find_shared_settings(
 
 
 def _read_own_settings(loaded: Config) -> System:
-    """Return the settings that a config file sets, without defaults.
+    """Return the system defined by the config file *loaded*, without default values.
 
-    All other settings are those of the systems that the file is compared with.
+    The cache and log settings are fixed: all systems of a comparison have the same ones.
     """
     values = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
     return {
@@ -418,10 +429,10 @@ def _select_systems(
     named_systems: Mapping[str, System] | None,
     own_systems: Mapping[str, System],
 ) -> dict[str, System]:
-    """Return the systems to compare.
+    """Return the systems to compare: the named or default systems, and the user's own systems.
 
-    Raises `ConfigError` if a named system has no model or no recorded replies. Default systems
-    without recorded replies are skipped, and a note says so.
+    Default systems without recorded replies are skipped, and a note says so. Raises `ConfigError`
+    if a named system needs a model or recorded replies that are missing.
     """
     systems = dict(
         named_systems if named_systems is not None else chosen(USUAL if opened.has_model else FREE)
@@ -480,7 +491,7 @@ def _write_report(
 def _to_dict(
     comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None
 ) -> dict[str, Any]:
-    """Return the comparison, verdict, judgements and gate as plain data."""
+    """Return the comparison, the verdict, the judgements and the gate as plain values for JSON."""
     from qtmiddleware.kit.evaluation import reporting
 
     return {
@@ -508,7 +519,7 @@ def generate_test_set(
 ) -> None:
     """Let the model write *count* questions about *docs*, and write a data set to *folder*.
 
-    Raises `ConfigError` if there is no model, or if it writes no usable question.
+    Raises `ConfigError` if there is no model, or if the model writes no usable question.
     """
     from qtmiddleware.kit.evaluation.testsets import check_free, generate, passages_of, write
 
@@ -547,10 +558,11 @@ def _describe_dropped(generated: Any) -> str:
 def draw_judged_questions(
     opened: OpenedBench, systems: System, count: int, seed: int
 ) -> tuple[Question, ...]:
-    """Return *count* questions whose answers are judged, drawn by *seed*.
+    """Draw *count* questions whose answers the model will judge.
 
-    Only questions with a reference answer are drawn. Raises `ConfigError` if there are none, if
-    there is no model, or if there is only one system.
+    Only questions with a reference answer are drawn; *seed* makes the draw repeatable. Raises
+    `ConfigError` if no question has a reference answer, if there is no model, or if there is only
+    one system.
     """
     if len(systems) < 2:
         raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
@@ -577,7 +589,11 @@ def judge_answers(
     *,
     update: ShowProgress,
 ) -> Judged:
-    """Let the model answer from the baseline's and the best challenger's passages; judge both."""
+    """Let the model answer each question twice, and judge the two answers.
+
+    One answer is written from the baseline's passages, the other from the passages of the best
+    other system.
+    """
     from qtmiddleware.kit.evaluation.judging import judge
 
     best = max(comparison.challengers, key=lambda score: score.difference.gain)
@@ -605,13 +621,13 @@ def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: Gate | 
 
     show_comparison(comparison)
     if verdicts is not None:
-        _show_judged(verdicts)
+        _show_judgements(verdicts)
     if gate is not None:
         out.print("\n" + "\n".join(reporting.write_sentences(gate)))
 
 
-def _show_judged(verdicts: Judged) -> None:
-    """Write the judge's verdict on each question in a line. The report has both orders."""
+def _show_judgements(verdicts: Judged) -> None:
+    """Write the judge's verdict on each question in one line, then the summary."""
     from qtmiddleware.preprocessing.text import shorten
 
     out.print("\nJudged answers:")
@@ -625,7 +641,10 @@ def _show_judged(verdicts: Judged) -> None:
 
 
 def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
-    """Write the table of *comparison* to stdout, then its verdict or the *headline*."""
+    """Write the table of *comparison* to stdout, then *headline*.
+
+    If *headline* is empty, the verdict on the comparison is written instead.
+    """
     from qtmiddleware.kit.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
@@ -661,7 +680,7 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
 
 
 def _choose_letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter per name that is too long for a narrow table."""
+    """Return a letter for each of *names* that is too long for a narrow table, by name."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 
@@ -669,5 +688,5 @@ def _choose_letters(names: Sequence[str]) -> dict[str, str]:
 def _measure_width(
     headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
 ) -> int:
-    """Return how many characters a table with these *columns* takes."""
+    """Return the width of a table with these *columns*, in characters."""
     return sum(3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in columns)

@@ -28,11 +28,11 @@ _SNAP_FOLDER: Final = Path("/snap")
 
 @contextmanager
 def show_page(address: str) -> Iterator[bool]:
-    """Open *address* in the user's browser, and yield whether that was tried.
+    """Open *address* in the user's browser, and yield whether a browser was started.
 
-    Every account of the machine can read the arguments of a browser. So the browser gets the name
-    of a file that only this account can read, and the file leads to *address*. The file is removed
-    at the end of the block.
+    Every account on the machine can read a browser's command-line arguments. Therefore the browser
+    gets the name of a file that only this account can read, and the file redirects to *address*.
+    The file is removed at the end of the ``with`` block.
     """
     if not has_browser():
         yield False
@@ -58,10 +58,11 @@ def _open_browser(uri: str) -> None:
 
 
 def has_browser() -> bool:
-    """Return whether the user has a terminal, a screen and a browser of this machine.
+    """Return whether a browser on this machine can be opened from this terminal.
 
-    Without a screen, a text browser would take over the terminal. In WSL and in a remote shell the
-    browser may run on another system, which cannot read this machine's files.
+    The result is ``False`` without a screen, because a text browser would take over the terminal.
+    It is ``False`` in WSL and in a remote shell, because the browser may run on another system that
+    cannot read this machine's files.
     """
     if not sys.stdout.isatty() or "microsoft" in platform.release().casefold():
         return False
@@ -72,9 +73,9 @@ def has_browser() -> bool:
 
 
 def _find_page_folder() -> Path | None:
-    """Return the folder for the file, or ``None`` for the folder of temporary files.
+    """Return the folder for the redirecting file; ``None`` means the temporary folder.
 
-    A browser that was installed as a snap has its own folder of temporary files and reads no hidden
-    folder, so the file goes into the home folder.
+    A browser installed as a snap cannot read the temporary folder or hidden folders, so its file
+    goes into the home folder.
     """
     return Path.home() if _SNAP_FOLDER.is_dir() else None

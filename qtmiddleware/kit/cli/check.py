@@ -1,4 +1,4 @@
-"""``qtm check``: how qtmiddleware understands your function, and what it changes."""
+"""``qtm check``: show how qtmiddleware uses a function, and how it changes the results."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def check_command(
 def wrap_function(
     fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions
 ) -> Iterator[Any]:
-    """Yield *fn* wrapped by *config* and *options*, or *fn* itself if it is wrapped already.
+    """Yield *fn*, wrapped with *config*, *sets* and *options* unless it is already wrapped.
 
-    Raises `typer.BadParameter` for options beside a function that is wrapped already.
+    Raises `typer.BadParameter` if *fn* is already wrapped and options are set.
     """
     if isinstance(fn, Wrapped | Bound):
         if config is not None or sets or any(value is not None for value in options.values()):
@@ -142,13 +142,13 @@ def wrap_function(
 
 
 def find_function(target: str) -> Any:
-    """Import and return the object that *target* (``module:name``) names.
+    """Import the object that *target* names in the form ``module:name``.
 
-    The current folder comes first on the import path.
+    The module is searched first in the current folder.
 
     Raises:
         typer.BadParameter: *target* has another form, or its module or name is missing.
-        WrapError: The module raised an error at its import.
+        WrapError: The import of the module raised an exception.
     """
     module_path, _, path = target.partition(":")
     module = module_path.removesuffix(".py").replace("/", ".")
@@ -181,7 +181,10 @@ def find_function(target: str) -> Any:
 
 
 def read_argument(text: str) -> tuple[str, Any]:
-    """Return the name and the value of ``name=value``; a value that is valid JSON is parsed."""
+    """Return the name and the value in *text*, which has the form ``name=value``.
+
+    A value that is valid JSON is parsed. Any other value is text.
+    """
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise typer.BadParameter(

@@ -1,4 +1,4 @@
-"""``qtm compare``: one question, or a file of questions, asked of every system side by side."""
+"""``qtm compare``: ask every system the same questions and compare the results side by side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qtmiddleware.kit.cli.check import (
     read_argument,
     wrap_function,
 )
-from qtmiddleware.kit.cli.comparison import show_question, show_ranked
+from qtmiddleware.kit.cli.comparison import show_question, show_ranking
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
@@ -36,7 +36,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation import (
     BASELINE,
@@ -140,7 +140,9 @@ def compare_command(
     --questions) a language model answers from each system's passages and ranks
     all answers at once. The system 'yours' is that of your own config.
     """
-    entries = _read_questions(question, reference, history, _find_file(questions, data, limit))
+    entries = _read_questions(
+        question, reference, history, _find_question_file(questions, data, limit)
+    )
     arguments_by_name = _read_arguments(function, arguments, condition)
     is_judged = any(entry.reference for entry in entries)
     if report is not None:
@@ -149,8 +151,8 @@ def compare_command(
                 "--report needs ideal answers; pass --reference or --questions", path="--report"
             )
         require_jinja()
-        check_places(report.parent, [report.name], "--report")
-    with _open_base(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
+        check_writable(report.parent, [report.name], "--report")
+    with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
         if not has_model:
@@ -185,7 +187,11 @@ def _read_questions(
     history: list[str] | None,
     file: tuple[Path | None, int | None],
 ) -> list[Question]:
-    """Return the question of the command line, or the questions of the file."""
+    """Return the question of the command line, or the first questions of *file*.
+
+    *file* holds the path and the number of questions to ask; ``None`` means all. Raises
+    `ConfigError` if there is no question, or both a question and a file.
+    """
     path, limit = file
     if (question is None) == (path is None):
         raise ConfigError("pass a question or --questions FILE", path="question")
@@ -204,7 +210,7 @@ def _read_questions(
 def _read_arguments(
     function: str | None, arguments: list[str] | None, condition: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of every question: the function's own, or the index's filter."""
+    """Return the search arguments for all questions: those in ``--arg``, or the ``--filter``."""
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
     if function is not None and condition is not None:
@@ -238,7 +244,7 @@ def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output:
                 is_one_of_many=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
-            show_ranked(comparison.ranked)
+            show_ranking(comparison.ranked)
     if any(
         map(_has_failed, (system for row in comparison.questions for system in row.systems))
     ) or (comparison.ranked is not None and comparison.ranked.failed):
@@ -253,12 +259,12 @@ def _has_failed(system: SystemAnswer) -> bool:
     )
 
 
-def _find_file(
+def _find_question_file(
     questions: str | None, data: Path | None, limit: int | None
 ) -> tuple[Path | None, int | None]:
-    """Return the file of questions, and how many of them to ask.
+    """Return the file of questions, and the number of questions to ask.
 
-    Beside ``--data``, which is the older option, ``--questions`` is the number.
+    Together with the older option ``--data``, ``--questions`` is the number instead of the file.
     """
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
@@ -270,7 +276,7 @@ def _find_file(
 
 
 @contextmanager
-def _open_base(
+def _open_search(
     function: str | None, config: str | None, sets: list[str] | None
 ) -> Iterator[tuple[Any, Config]]:
     """Yield the wrapped function or the index, and its config."""
@@ -289,7 +295,7 @@ def _open_base(
     ):
         loaded = wrapped.middleware.config
         # A function that was wrapped already counts as the user's own system, whatever its
-        # settings. Setting its transformation type makes `sets_something` true.
+        # settings. Setting its transformation type makes `has_search_settings` true.
         override = {"transformationType": loaded.settings.transformation_type}
         yield wrapped, loaded.overridden(override) if isinstance(fn, Wrapped | Bound) else loaded
 
@@ -297,7 +303,10 @@ def _open_base(
 def _ask_systems(
     function: str | None, base: Any, questions: list[Question], names: list[str], **options: Any
 ) -> SideBySide:
-    """Ask every system, and report an exception of the user's function in one line."""
+    """Ask every system every question.
+
+    Raises `WrapError` with a one-line message if the user's function or the index fails.
+    """
     try:
         return ask_systems(base, questions, names, **options)
     except (QtMiddlewareError, TimeoutError):
@@ -309,10 +318,11 @@ def _ask_systems(
 
 @contextmanager
 def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
-    """Raise `TimeoutError` in the block after *seconds*; yield a function that restarts the limit.
+    """Raise `TimeoutError` in the ``with`` block after *seconds*.
 
-    A limit of 0 means no limit. Only a signal can end a function that hangs. On systems without the
-    signal there is no limit, and Ctrl-C ends the function.
+    Yields a function that restarts the limit with another number of seconds; 0 removes the limit. A
+    signal enforces the limit, because nothing else can end a function that hangs. On systems
+    without this signal there is no limit, and only Ctrl-C ends the function.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None
@@ -332,8 +342,8 @@ def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
         signal.signal(signal.SIGALRM, old_handler)
 
 
-def sets_something(loaded: Config) -> bool:
-    """Return whether the config sets a value that decides which passages are found."""
+def has_search_settings(loaded: Config) -> bool:
+    """Return whether the config sets a value that affects which passages are found."""
     return any(
         origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
         for key, _, origin in loaded.rows()
@@ -345,13 +355,17 @@ def _choose_systems(
 ) -> list[str]:
     """Return the names of the systems to compare.
 
-    Raises `ConfigError` if a named system needs a model and there is none. Default systems that
-    need a model are left out then.
+    Without a model, default systems that need a model are left out. Raises `ConfigError` if a
+    system named by the user needs a model, or if there are too many systems for the judge.
     """
     if names_option is None:
         default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]
         is_askable = has_model or loaded.settings.transformation_type == "none"
-        return [*default_systems, OWN] if sets_something(loaded) and is_askable else default_systems
+        return (
+            [*default_systems, OWN]
+            if has_search_settings(loaded) and is_askable
+            else default_systems
+        )
     names = split_names(names_option)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
@@ -363,7 +377,7 @@ def _choose_systems(
 
 
 def to_dict(comparison: SideBySide) -> dict[str, Any]:
-    """Return the comparison as plain data."""
+    """Return the comparison as plain values for JSON."""
     rows = []
     for row in comparison.questions:
         ranking = comparison.ranking(row.question)
@@ -383,7 +397,7 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
 
 
 def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
-    """Return what the system *name* found for a question, as plain data."""
+    """Return the outcome of the system *name* for a question, as plain values for JSON."""
     answer, movements = row[name], row.explain(name)
     outcome = Outcome(
         question=row.question.text,

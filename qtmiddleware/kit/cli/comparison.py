@@ -1,4 +1,4 @@
-"""A comparison of systems for people to read, at any terminal width."""
+"""Shows a comparison of systems as text that fits any terminal width."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.types import Key, Match
 
 _LABEL_CHARS: Final = 28
-"""The least number of columns for a passage's name; twice as many if there is room."""
+"""The minimum width of a passage's name, in columns. The name gets up to twice as many."""
 _QUESTION_CHARS: Final = 400
 _COLUMN_GAP: Final = 2
-"""The columns between two cells of a table; the table's box draws one of them."""
+"""The number of columns between two cells of a table. The table's box draws one column."""
 _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
 def show_question(
     row: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
 ) -> None:
-    """Show each system's costs, its place for each passage, and why passages moved.
+    """Show one question: the cost of each system, the place of each passage, and the movements.
 
-    For one of several questions that a judge ranked, only the judge's ranking is shown.
+    If the question is one of many and has a judge's *ranking*, only the ranking is shown.
     """
     say(shorten(row.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
         _show_passages(row)
-    for line in _list_ranking(ranking) if ranking is not None else ():
+    for line in _describe_ranking(ranking) if ranking is not None else ():
         say(line)
 
 
 def _show_passages(row: AskedQuestion) -> None:
-    """Show the table of systems, the places of all passages, and what each system did."""
+    """Show the tables of systems and passages, and the searches and movements per system."""
     movements = {
         answer.system: system_movements
         for answer in row.systems
@@ -75,8 +75,8 @@ def _show_passages(row: AskedQuestion) -> None:
                 say(line)
 
 
-def show_ranked(ranked: RankedSystems) -> None:
-    """Show how the systems rank over all questions; the sentence for people comes first."""
+def show_ranking(ranked: RankedSystems) -> None:
+    """Show the ranking of the systems over all questions: a sentence, a table and a summary."""
     from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
 
     say()
@@ -94,7 +94,7 @@ def show_ranked(ranked: RankedSystems) -> None:
 
 
 def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
-    """Show a line per system: how many passages moved, and the searches, calls, time and cost."""
+    """Show a table with a row per system: moved passages, searches, model calls, time and cost."""
     with_price = any(
         answer.retrieval is not None and answer.retrieval.trace.read_price is not None
         for answer in row.systems
@@ -125,7 +125,10 @@ def _has_trouble(answer: SystemAnswer) -> bool:
 
 
 def _count_movements(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
-    """Return how many passages are new, moved up, moved down or dropped; blank for the baseline."""
+    """Return four table cells: the numbers of passages new, moved up, moved down and dropped.
+
+    The cells of the baseline are blank.
+    """
     if answer.system == BASELINE or movements is None:
         return [Text("")] * 4
     changes = [movement.change for movement in movements.passages]
@@ -153,7 +156,10 @@ def _format_cost(answer: SystemAnswer, field: str) -> str:
 
 
 def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
-    """Return each passage of any system with its number, in the order in which they appear."""
+    """Number the passages of all systems in the order in which they appear.
+
+    Returns the number and the match of each passage, by its key.
+    """
     matches: dict[Key, Match] = {}
     for answer in row.systems:
         for match in answer.matches:
@@ -162,10 +168,10 @@ def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
 
 
 def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
-    """Return the key of a passage across all lists.
+    """Return a key that identifies the passage of *match* in the lists of all systems.
 
-    The key holds the id. It also holds the text if the id is missing, or if a list has several
-    chunks with the same id.
+    The key contains the id. If the id is missing, or a list has several chunks with the same id,
+    the key also contains the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     plain = (match.namespace, match.id) if match.id else with_text
@@ -175,9 +181,9 @@ def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
 def _show_places(
     row: AskedQuestion, movements: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
 ) -> None:
-    """Show each system's place for each passage, and how far it moved.
+    """Show a table with the place and the movement of each passage in each system.
 
-    At a narrow terminal the systems are split over several tables.
+    On a narrow terminal, the systems are split into several tables.
     """
     cells: dict[str, dict[Key, Text]] = {}
     for answer in row.systems:
@@ -220,7 +226,7 @@ def _show_places(
         label_width = label + (label if width is None else min(label, max(0, int(room))))
         body = [
             [
-                Text(_shorten_to(f"[{number}] {describe_match(match)}", label_width)),
+                Text(_cut_to_width(f"[{number}] {describe_match(match)}", label_width)),
                 *(cells[name].get(key, Text("")) for name in names),
             ]
             for key, (number, match) in numbered_rows
@@ -231,15 +237,15 @@ def _show_places(
 
 
 def _format_place(movement: Movement) -> Text:
-    """Return the place of a passage and its change, such as ``2 +1``."""
+    """Return the place of a passage and the change of its place, such as ``2 +1``."""
     change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
     text = "new" if change is None else f"{change:+d}" if change else ""
     return Text.assemble(f"{movement.place} ", (f"{text:<4}", _COLORS.get(kind, "")))
 
 
-def _shorten_to(text: str, columns: int) -> str:
-    """Return *text*, cut to *columns* terminal columns with ``...`` at its end."""
+def _cut_to_width(text: str, columns: int) -> str:
+    """Return *text*, cut to a width of *columns* with ``...`` at the end if it is wider."""
     while measure(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
@@ -250,7 +256,7 @@ def _shorten_to(text: str, columns: int) -> str:
 
 
 def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
-    """Yield the texts a system searched beside the question, its degradations and its error."""
+    """Yield lines on the other texts that a system searched, its degradations and its error."""
     if answer.retrieval is not None:
         yield from (f"  {text}" for text in list_texts(answer.retrieval))
     degradations = () if answer.retrieval is None else answer.retrieval.degradations
@@ -270,7 +276,7 @@ def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
 def _explain_places(
     answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield the passages that moved, each with the reason."""
+    """Yield a line per moved passage, with the reason for the movement."""
     if answer.system != BASELINE and movements is not None:
         changed = [movement for movement in movements.passages if movement.change != 0]
         for movement in (*changed, *movements.dropped):
@@ -283,7 +289,7 @@ def _explain_places(
 def _describe_answer(
     system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield the model's answer, and the passages it cites with their numbers in the tables."""
+    """Yield the model's answer, and a line per cited passage with the number in the tables."""
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
         cited = {citation.number: citation.match for citation in system_answer.answer.citations}
@@ -294,9 +300,10 @@ def _describe_answer(
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the error's message, with the class name unless the error is this package's.
+    """Return the message of *error*.
 
-    The message of another error may say little by itself (``KeyError: 'id'``).
+    If *error* is not an error of this package, the class name comes first, because the message
+    alone may say little (``KeyError: 'id'``).
     """
     is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
     return str(error) if is_clear else f"{type(error).__name__}: {error}"
@@ -305,8 +312,8 @@ def _describe_error(error: Exception) -> str:
 # --- the judge ------------------------------------------------------------------------------------
 
 
-def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
-    """Yield the judge's ranking in the judge's words, or why there is none."""
+def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
+    """Yield lines with the judge's ranking and reasons, or the reason why there is no ranking."""
     if ranking.error == "length":
         yield "\nNot counted: the judge preferred an answer merely because it was repeated."
     elif not ranking.reasons:
@@ -327,18 +334,18 @@ def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
             standing.scores,
         ),
     ):
-        yield from _list_judgement(list(group))
+        yield from _describe_judgement(list(group))
     for reason in ranking.reasons:
         yield f"  why: {reason.text} ({reason.legend})"
     if ranking.is_flip:
         yield "  With the answers in reverse order, another one was best."
 
 
-def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:
-    """Yield the judgement of one answer, which several systems may have given."""
-    standing = equals[0]
+def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
+    """Yield lines with the judgement of one answer, and the names of all systems that gave it."""
+    standing = standings[0]
     scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
-    yield f"  {standing.rank}. {' = '.join(standing.system for standing in equals)}" + (
+    yield f"  {standing.rank}. {' = '.join(standing.system for standing in standings)}" + (
         f": {scores}" if scores else ""
     )
     for sign, texts in (("+", standing.strengths), ("-", standing.weaknesses)):
@@ -347,7 +354,7 @@ def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:
 
 
 def _format_standing(standing: Standing) -> list[str]:
-    """Return the cells of a system's row in the table of all questions."""
+    """Return the cells of a system's row in the table of the ranking over all questions."""
     lead = (
         ""
         if standing.lead is None
@@ -370,12 +377,15 @@ def _format_interval(interval: tuple[float, float] | None, form: str) -> str:
 
 
 def _find_width() -> int | None:
-    """Return the width in columns, or ``None`` for a file or a pipe, unless ``COLUMNS`` is set."""
+    """Return the width of the output in columns.
+
+    Returns ``None`` for a file or a pipe, unless the variable ``COLUMNS`` is set.
+    """
     return out.width if out.is_terminal or os.environ.get("COLUMNS", "").isdecimal() else None
 
 
 def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
-    """Write a table whose columns are never cut in a file or a pipe."""
+    """Write a table to stdout. In a file or a pipe, no column is cut."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )

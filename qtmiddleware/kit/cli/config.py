@@ -1,4 +1,4 @@
-"""``qtm config``: the settings in use, where each comes from, and the settings there are."""
+"""``qtm config``: show presets, the settings in use and their origin, and the schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtmiddleware.config import json_schema
 from qtmiddleware.config.reading import PRESET_ENDING, list_presets, read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous
+from qtmiddleware.kit.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous_config
 from qtmiddleware.kit.cli.environment import load_config, note_files
 from qtmiddleware.kit.cli.reports import name_option_in_errors
 from qtmiddleware.kit.cli.terminal import escape_line, note
@@ -32,7 +32,7 @@ _File = Annotated[
     str | None,
     typer.Argument(
         help="Config file or preset. Default: the config that the other commands use.",
-        callback=refuse_ambiguous,
+        callback=refuse_ambiguous_config,
     ),
 ]
 
@@ -153,7 +153,10 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a warning if the folder of the query log is missing; it is not made automatically."""
+    """Return a warning if the folder of the query log is missing.
+
+    The folder is not created automatically.
+    """
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
         return []
@@ -162,9 +165,9 @@ def find_log_warnings(settings: Settings) -> list[str]:
 
 
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
-    """Return a warning per model of *settings* that OpenAI has shut down or will shut down.
+    """Return a warning for each model in *settings* that OpenAI has shut down or will shut down.
 
-    Models at other addresses get no warning.
+    There are no warnings if the models are served at another address.
     """
     if not is_openai(Clients(None, settings.llm.base_url).host):
         return []

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, consoles, JSON, progress bars and warnings."""
+"""Options, consoles, JSON output, progress bars and warnings that several commands share."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from qtmiddleware.kit.cli.terminal import escape_line, note, strip_control_chara
 from qtmiddleware.runtime.control_characters import escape_json
 
 ShowProgress = Callable[[str, int, int], None]
-"""A function of a description of the current step, how much of it is done, and its total."""
+"""A function that shows progress: takes the current step's name, its count and its total."""
 
 
 class PlainConsole(Console):
     """A console for texts of unknown origin.
 
-    It reads no markup in texts and writes none of their control characters.
+    Markup in texts has no effect, and control characters in texts are removed.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,14 +40,17 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the parts of the output. Only the console's own parts control the terminal."""
+        """Yield the parts of the output, without control characters in texts.
+
+        Control sequences of the console itself are kept.
+        """
         for part in super().render(renderable, options):
             yield part if part.control else Segment(strip_control_characters(part.text), part.style)
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         """Write *objects*.
 
-        At a terminal, lines break between words. A file or a pipe has no width.
+        On a terminal, lines break between words. In a file or a pipe, lines are not broken.
         """
         if soft_wrap is None:
             soft_wrap = not self.is_terminal
@@ -59,7 +62,7 @@ class PlainConsole(Console):
 
 
 class _JobClock(ProgressColumn):
-    """A column with the time since the job began, whichever step the bar shows."""
+    """A progress column that shows the time since the start of the whole job, for every step."""
 
     max_refresh = 0.5
 
@@ -74,12 +77,12 @@ class _JobClock(ProgressColumn):
 
 
 class _TimeLeft(ProgressColumn):
-    """A column with the estimated time left of the current step, once part of the step is done."""
+    """A progress column that shows the estimated remaining time of the current step."""
 
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        """Return the time as minutes and seconds, or nothing if it is not known."""
+        """Return the remaining time as minutes and seconds; empty if no estimate is possible."""
         if task.time_remaining is None or not task.completed or task.finished:
             return Text("")
         minutes, seconds = divmod(int(task.time_remaining), 60)
@@ -94,10 +97,11 @@ Queries = Annotated[
 ]
 
 
-def refuse_ambiguous(config: str | None) -> str | None:
-    """Return *config*, or raise `ConfigError` if it names both a preset and a file in this folder.
+def refuse_ambiguous_config(config: str | None) -> str | None:
+    """Return *config* unchanged.
 
-    Otherwise whoever made the folder could replace a preset.
+    Raises `ConfigError` if *config* names both a preset and a file in the current folder, because
+    the owner of the folder must not be able to replace a preset.
     """
     if (
         config is not None
@@ -122,7 +126,7 @@ ConfigFile = Annotated[
             f"Config file or preset. Default: QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this"
             " folder."
         ),
-        callback=refuse_ambiguous,
+        callback=refuse_ambiguous_config,
     ),
 ]
 Sets = Annotated[
@@ -153,10 +157,10 @@ def as_json(value: Any) -> None:
     sys.stdout.write(escape_json(document) + "\n")
 
 
-def lines(texts: list[str] | None) -> Iterator[str]:
-    """Yield the questions: the *texts* given as arguments, else the lines of standard input.
+def read_questions(texts: list[str] | None) -> Iterator[str]:
+    """Yield the *texts* given as arguments or, without arguments, the lines of standard input.
 
-    Blank lines are skipped.
+    Blank lines of standard input are skipped.
     """
     if texts:
         yield from texts
@@ -168,12 +172,12 @@ def lines(texts: list[str] | None) -> Iterator[str]:
 
 
 def format_question_heading(text: str) -> str:
-    """Return the heading of a question's result, used if several questions are asked."""
+    """Return a heading with the question *text*, for output on several questions."""
     return f"Question: {' '.join(text.split())}"
 
 
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:
-    """Return the texts of ``--history`` as messages of user and assistant in turn."""
+    """Return the texts of ``--history`` as messages, alternately of the user and the assistant."""
     return [
         {"role": ("user", "assistant")[index % 2], "content": text}
         for index, text in enumerate(history or [])
@@ -184,10 +188,10 @@ def to_messages(history: list[str] | None) -> list[dict[str, str]]:
 def show_progress(
     console: Console = notes, clock: Callable[[], float] = monotonic
 ) -> Iterator[ShowProgress]:
-    """Yield a function that shows progress in a bar on stderr, if that is a terminal.
+    """Yield a function that shows progress in a bar on stderr.
 
-    One bar serves the whole job, with one clock. The count and the estimate are those of the
-    current step.
+    If stderr is not a terminal, nothing is shown. One bar shows all steps of a job. The clock of
+    the bar shows the time of the whole job; the count and the estimate are for the current step.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),
@@ -219,10 +223,10 @@ def show_progress(
 
 @contextmanager
 def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
-    """Show the package's warnings as notes, each text once.
+    """Show the package's warnings on stderr during the ``with`` block, each text once.
 
-    *without* names the degradations (`LogSampler.log`) to leave out, because the command itself
-    shows or counts them.
+    *without* names degradations (see `LogSampler.log`) whose warnings are not shown, because the
+    command itself shows or counts these degradations.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
     hidden = frozenset(without)
@@ -235,7 +239,7 @@ def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _NoteHandler(logging.Handler):
-    """A log handler that shows each text once, as a note."""
+    """A log handler that writes records to stderr, each text only once."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

@@ -19,7 +19,7 @@ from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progr
 from qtmiddleware.kit.cli.environment import note_files
 from qtmiddleware.kit.cli.playground import SEEDED, NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
-from qtmiddleware.kit.demo import EXAMPLES, UnhurriedModel, dataset, has_recording, recorded_model
+from qtmiddleware.kit.demo import EXAMPLES, DelayedModel, dataset, has_recording, recorded_model
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
@@ -36,7 +36,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _EXAMPLE = "combined"
 _QUESTION = "q30"
-"""The example. It needs two passages and plain search finds one, so every step shows a change."""
+"""The id of the example question. It needs two passages, and plain search finds only one."""
 _INDEX = Path(".tmp/demo/index.sqlite")
 _COLLECTIONS = {
     "data": "Handbook of an e-bike rental",
@@ -47,7 +47,7 @@ _SMALL_COLLECTIONS = (
     " docs/choose-a-tier.md."
 )
 _REPLY_SECONDS = 0.4
-"""How long a recorded reply takes on the page, so that the work beside it can be seen."""
+"""The delay of a recorded reply on the page, in seconds, to imitate a model's response time."""
 
 
 def demo_command(
@@ -125,7 +125,7 @@ def demo_command(
 def _open_playground(
     model: str, index: Path, *, recorded: bool, record: Path | None, port: int | None, opens: bool
 ) -> None:
-    """Serve the playground over the demo's index until Ctrl-C. Its questions are the examples."""
+    """Serve the playground over the demo's collections until Ctrl-C."""
     require_web()
     with open_socket(port) as listener, ExitStack() as stack:
         language_model, origin = _open_model(model, recorded=recorded, record=record)
@@ -152,7 +152,7 @@ def _open_playground(
             client = (
                 language_model
                 if recording is None
-                else UnhurriedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
+                else DelayedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
             )
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
@@ -171,13 +171,13 @@ def _make_page(
     names: Mapping[str, str],
     notes: Sequence[str],
 ) -> Page:
-    """Return the page over the collection *folder*.
+    """Create the playground's page for one collection.
 
     Args:
         folder: The collection's folder.
-        data: Its passages and questions.
-        middleware: The middleware over its index.
-        recording: Its recorded replies, or ``None`` if a model is called.
+        data: The collection's passages and questions.
+        middleware: The middleware over the collection's index.
+        recording: The collection's recorded replies, or ``None`` if a model is called.
         names: The names of all collections, by folder.
         notes: Sentences to show on the page.
     """
@@ -207,7 +207,11 @@ def _make_page(
 
 
 def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
-    """Return the model to ask, and a sentence that says where its replies come from."""
+    """Return the model to ask, and a sentence on the source of the model's replies.
+
+    If *recorded* is true or no model is configured, the model replays recorded replies. Raises
+    `ConfigError` if *record* is set and there is no model to record.
+    """
     settings = Settings(transformation_model=name)
     if recorded or not has_language_model(settings):
         reason = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
@@ -239,7 +243,7 @@ def _find_question(data: Dataset, id_: str) -> Question:
 
 
 def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Show how the example was retrieved, step by step."""
+    """Show how the passages for *question* were retrieved, step by step."""
     relevant = data.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
@@ -271,10 +275,13 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     )
 
 
-def _mark_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
-    """Return the first *count* ids; ``*`` marks passages that answer, ``+`` those that help."""
+def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
+    """Return the first *count* of *ids* as text.
+
+    ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
+    """
     mark = {2: "*", 1: "+"}
-    return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
+    return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in ids[:count])
 
 
 def _example_to_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``--engine`` and ``--workers``: where batches of work run."""
+"""``--engine`` and ``--workers``: run batches of work here, in several processes or on Ray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_WORKERS: Final = 10_000
 
 
 class EngineName(StrEnum):
-    """Where batches of work run."""
+    """The engine that runs batches of work."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -40,7 +40,7 @@ Workers = Annotated[
 
 
 def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
-    """Raise `ConfigError` if an engine or workers were set and the command does not use them."""
+    """Raise `ConfigError` if *is_used* is false but an engine or workers are set."""
     if not is_used and (name, workers) != (EngineName.LOCAL, 1):
         message = "--engine and --workers need --file, without --batch"
         raise ConfigError(message, path="--engine")
@@ -48,7 +48,10 @@ def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
 
 @contextmanager
 def open_engine(name: EngineName, workers: int) -> Iterator[Engine | None]:
-    """Yield the engine called *name* and close it at the end; ``None`` for this process alone."""
+    """Yield the engine *name*, and close it at the end of the ``with`` block.
+
+    Yields ``None`` if all work runs in this process.
+    """
     if name is EngineName.LOCAL and workers == 1:
         yield None
         return

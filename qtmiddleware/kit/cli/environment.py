@@ -1,4 +1,4 @@
-"""Files that the command line did not name: a config, the keys of a ``.env`` file, and others."""
+"""Files used without being named on the command line: the config, the ``.env`` file and others."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CREDENTIALS: Final = (
 )
 """The variables that a ``.env`` file may set.
 
-A folder may come from somebody else, who must not decide where keys are sent or what is run. So
-never add an address, path, proxy, certificate or setting here.
+A folder may come from somebody else, who must not decide where keys are sent or which code is run.
+Therefore never add an address, path, proxy, certificate or setting here.
 """
 
 CONFIG_FILES: Final = ("config/query-transform.config.json", "query-transform.config.json")
-"""The configs of the current folder; the first that exists is used.
+"""The names of config files in the current folder. The first file that exists is used.
 
-They are read if neither ``--config`` nor ``QTM_CONFIG`` names a config.
+These files are read only if neither ``--config`` nor ``QTM_CONFIG`` names a config.
 """
 
 NO_MODEL: Final = (
@@ -48,10 +48,10 @@ _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
 
 def load_dotenv_file() -> None:
-    """Set the `CREDENTIALS` of the current folder's ``.env`` file that are not set yet.
+    """Read the `CREDENTIALS` that are not set yet from the ``.env`` file in the current folder.
 
-    A note on stderr names the variables, never their values. No parent folder is searched, and
-    ``${NAME}`` in a value stays as it is. A file is not read, and a note says so, if it is a link,
+    A note on stderr names the variables, but not their values. Parent folders are not searched, and
+    ``${NAME}`` in a value is not replaced. The file is skipped, with a note, if it is a link,
     belongs to another account, can be written by others, or cannot be read.
     """
     path = Path(".env").absolute()
@@ -75,39 +75,39 @@ def load_config(
     kind: str | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Config:
-    """Return the config of a command, and say on stderr which file was found.
+    """Return the config of a command. A note on stderr names a file that was found by default.
 
-    The file is *file*, else the one that ``QTM_CONFIG`` names, else the first of `CONFIG_FILES`. A
-    file that nobody named must belong to the user, as a ``.env`` file must. It must not decide
-    where texts and keys go or what is run.
+    The config file is *file*, else the file named by ``QTM_CONFIG``, else the first of
+    `CONFIG_FILES` in the current folder. A file found in the current folder must belong to the
+    user, and must not set where texts and keys are sent or which code is run.
 
     Args:
         file: The file or preset of ``--config``.
         assignments: The values of ``--set``, which override the file.
-        kind: The transformation of ``--type``.
-        tell: Gets the path of the file, if there is one, instead of stderr.
+        kind: The transformation type of ``--type``.
+        tell: Called with the path of the file, if there is a file. Replaces the note on stderr.
 
     Raises:
-        ConfigError: A setting is not valid, or not allowed in a file that nobody named.
+        ConfigError: A setting is not valid, or is not allowed in a file found by default.
     """
     path = file or os.environ.get("QTM_CONFIG") or None
-    default_file = _find_config() if path is None else None
+    default_file = _find_default_config() if path is None else None
     if tell is not None and (file_used := path or default_file):
         tell(file_used)
     elif default_file:
         _write_note(f"Loading config {default_file} (found in this folder; --config names another)")
     loaded = Config.load(file if default_file is None else default_file).assigned(assignments or ())
     if default_file:
-        _check_found(loaded, default_file)
+        _check_default_config(loaded, default_file)
     return (
         loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
     )
 
 
-def _find_config() -> str | None:
-    """Return the first of `CONFIG_FILES` that may be read, or ``None``.
+def _find_default_config() -> str | None:
+    """Return the first of `CONFIG_FILES` in the current folder that may be read, or ``None``.
 
-    Notes name the files that exist and are not used.
+    Notes on stderr name the files that exist but are not used.
     """
     names = [name for name in CONFIG_FILES if os.path.lexists(name)]
     for name in names:
@@ -125,8 +125,8 @@ def _find_config() -> str | None:
     return None
 
 
-def _check_found(config: Config, name: str) -> None:
-    """Raise `ConfigError` if the file *name*, which nobody named, sets a forbidden key."""
+def _check_default_config(config: Config, name: str) -> None:
+    """Raise `ConfigError` if the file *name*, which was found by default, sets a forbidden key."""
     origin = f"file {name}"
     if keys := list(
         _find_forbidden(
@@ -143,7 +143,7 @@ def _check_found(config: Config, name: str) -> None:
 
 
 def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
-    """Yield each of the *keys* that a file nobody named must not set."""
+    """Yield each of *keys* that is forbidden in a config file found by default."""
     settings = config.settings
     yield from (key.name for key in find_marked_keys("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
@@ -162,10 +162,10 @@ def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
 
 
 def _is_in_this_folder(path: str) -> bool:
-    """Return whether *path* is in the current folder, by its name and after links are followed.
+    """Return whether *path* is in the current folder, both as written and after following links.
 
-    The wildcards of a pattern match no links to folders. So checking the pattern as a name is
-    enough for everything that it matches.
+    *path* may be a pattern. Wildcards do not match links to folders, so a check of the pattern
+    covers all matching files.
     """
     expanded = Path(path).expanduser()
     return all(
@@ -175,7 +175,7 @@ def _is_in_this_folder(path: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """Return whether *path* is in the current folder and has a hidden part."""
+    """Return whether *path* is in the current folder and goes through a hidden file or folder."""
     whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
     return whole.is_relative_to(Path.cwd()) and any(
         part.startswith(".") for part in whole.relative_to(Path.cwd()).parts
@@ -188,13 +188,13 @@ def note_files(
     config: object = None,
     tell: Callable[[str], None] | None = None,
 ) -> None:
-    """Say on stderr which existing files are used that the command line did not name.
+    """Name on stderr the existing files that are used by default.
 
     Args:
-        files: Paths by a description, such as ``index``.
-        config: The config that the command line named. Without one, the file of ``QTM_CONFIG`` is
-            listed too.
-        tell: Gets the sentence instead of stderr.
+        files: The paths of the files, by a description such as ``index``.
+        config: The config named on the command line. Without a config, the file named by
+            ``QTM_CONFIG`` is listed too.
+        tell: Called with the sentence, instead of writing the sentence to stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
     candidates = {"settings (QTM_CONFIG)": settings, **files}
@@ -212,8 +212,11 @@ def note_files(
         (tell or _write_note)(f"used by default: {'; '.join(existing)}")
 
 
-def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
-    """Return the files that *config* names and the command line does not, for `note_files`."""
+def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
+    """Return the files set by *config* and not by the command line, for `note_files`.
+
+    If *ingests* is true, these are the files of an ingest.
+    """
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
     index = (
@@ -225,7 +228,11 @@ def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path |
 
 
 def _set_credentials(path: Path) -> None:
-    """Set the `CREDENTIALS` of the ``.env`` file at *path*, and note the names read and ignored."""
+    """Set environment variables from the ``.env`` file at *path*.
+
+    Only variables in `CREDENTIALS` that are not set yet are read. A note on stderr lists the names
+    that were read and the names that were ignored.
+    """
     try:
         import dotenv
     except ImportError as error:
@@ -239,19 +246,19 @@ def _set_credentials(path: Path) -> None:
         if (value := values.get(name)) and name not in os.environ
     }
     os.environ.update(credentials)
-    sentences = [f"{_list_names(list(credentials))} read from {path}"] if credentials else []
+    sentences = [f"{_join_names(list(credentials))} read from {path}"] if credentials else []
     if ignored := [name for name in values if name not in CREDENTIALS]:
         place = "there" if credentials else f"in {path}"
         sentences.append(
-            f"ignored {place}: {_list_names(ignored)} (a .env file can set only keys:"
+            f"ignored {place}: {_join_names(ignored)} (a .env file can set only keys:"
             f" {', '.join(CREDENTIALS)})"
         )
     if sentences:
         _write_note("; ".join(sentences))
 
 
-def _list_names(names: Sequence[str]) -> str:
-    """Return at most `_MOST_NAMES` of *names*, and the number of the others."""
+def _join_names(names: Sequence[str]) -> str:
+    """Join at most `_MOST_NAMES` of *names*, and add the number of names left out."""
     # A text that does not look like a variable's name may be a piece of a key with broken lines, so
     # it is not shown.
     plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]

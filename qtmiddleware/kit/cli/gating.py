@@ -1,4 +1,4 @@
-"""``--baseline`` and its companions: whether retrieval got worse than in an earlier run."""
+"""``--baseline`` and related options: check whether retrieval got worse since an earlier run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.reports import check_places, name_option_in_errors
+from qtmiddleware.kit.cli.reports import check_writable, name_option_in_errors
 from qtmiddleware.kit.cli.terminal import note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.gate import Baseline, Gate, Rule, apply_gate
@@ -36,12 +36,12 @@ Comment = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """The comparison that the options ask for.
+    """The comparison with an earlier run, as set by the options.
 
     Attributes:
-        baseline: The earlier run; without it nothing is compared.
-        rule: The rule of ``--fail-if``.
-        comment: The Markdown file to write.
+        baseline: The earlier run. If ``None``, nothing is compared.
+        rule: The rule of ``--fail-if``, or ``None``.
+        comment: The Markdown file to write, or ``None``.
     """
 
     baseline: Baseline | None = None
@@ -50,7 +50,10 @@ class Gating:
 
     @classmethod
     def read(cls, baseline: Path | None, fail_if: str | None, comment: Path | None) -> Gating:
-        """Read the baseline's file and the options; raises `ConfigError` if they are not valid."""
+        """Create the comparison from the options, and read the file *baseline*.
+
+        Raises `ConfigError` if an option or the file is not valid.
+        """
         if baseline is None:
             dependent = {"--fail-if": fail_if, "--comment": comment}
             if needless := [option for option, value in dependent.items() if value is not None]:
@@ -58,21 +61,24 @@ class Gating:
             return cls()
         rule = None if fail_if is None else Rule.parse(fail_if)
         if comment is not None:
-            check_places(comment.parent, (comment.name,), "--comment")
+            check_writable(comment.parent, (comment.name,), "--comment")
         return cls(Baseline.read(baseline), rule, comment)
 
     def check_data(self, data: Dataset) -> None:
-        """Raise `ConfigError` if the baseline was measured on other data."""
+        """Raise `ConfigError` if the baseline was measured on data other than *data*."""
         if self.baseline is not None:
             self.baseline.check_data(data)
 
     def check_systems(self, systems: Collection[str], *, deep: bool) -> None:
-        """Raise `ConfigError` if the baseline lacks all *systems*, or the measure of the rule."""
+        """Raise `ConfigError` if the baseline has none of *systems*, or lacks the rule's metric."""
         if self.baseline is not None:
             self.baseline.check_systems(systems, self.rule or Rule(), deep=deep)
 
     def apply(self, comparison: Comparison, model: str | None) -> Gate | None:
-        """Compare with the baseline, and write the comment. Returns ``None`` without a baseline."""
+        """Compare *comparison* with the baseline, write the comment, and return the result.
+
+        Returns ``None`` without a baseline.
+        """
         from qtmiddleware.kit.evaluation.reporting import write_comment
 
         if self.baseline is None:

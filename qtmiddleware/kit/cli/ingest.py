@@ -26,7 +26,7 @@ from qtmiddleware.kit.cli.console import (
     show_warnings,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
-from qtmiddleware.kit.cli.environment import files_of, load_config, note_files
+from qtmiddleware.kit.cli.environment import list_default_files, load_config, note_files
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 from qtmiddleware.kit.documents import describe_left_out
 from qtmiddleware.kit.documents.finding import EXTENSIONS
@@ -78,7 +78,9 @@ def ingest_command(
         # With JSON log lines, the note about files is a log line too.
         tell = None if has_bars else _logger.info
         note_files(
-            {**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell
+            {**list_default_files(loaded, ingests=True), "documents": documents},
+            config=config,
+            tell=tell,
         )
         with open_engine(engine, workers) as opened:
             report = ingest(data_path, config=loaded, progress=listener, engine=opened)
@@ -103,7 +105,7 @@ def ingest_command(
     if json_output:
         as_json(report.to_dict())
     else:
-        out.print(_summarize(report))
+        out.print(_summarize_ingest(report))
     if report.all_skipped:
         raise typer.Exit(FAILED)
 
@@ -115,7 +117,7 @@ def _log_config(path: str) -> None:
 
 
 def _check_storage(settings: Settings) -> None:
-    """Raise `ConfigError` for an index in memory, which would be lost when the command ends."""
+    """Raise `ConfigError` if the index is in memory and would be lost at the command's end."""
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
     ):
@@ -128,14 +130,14 @@ def _check_storage(settings: Settings) -> None:
 
 @contextmanager
 def _show_bars() -> Iterator[Callable[[Progress], None]]:
-    """Show a progress bar at the terminal, with warnings above it."""
+    """Yield a function that shows progress in a bar on the terminal; warnings go above the bar."""
     with show_progress() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
 
 @contextmanager
 def _write_log_lines() -> Iterator[None]:
-    """Write warnings and the log of the ingest to stderr, one JSON object per line."""
+    """Write warnings and log records of the ingest to stderr, one JSON object per line."""
     package, old_level = logging.getLogger("qtmiddleware"), _logger.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine())
@@ -149,7 +151,7 @@ def _write_log_lines() -> Iterator[None]:
 
 
 class _JsonLine(logging.Formatter):
-    """A log record as one line of JSON."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
@@ -158,8 +160,8 @@ class _JsonLine(logging.Formatter):
         return escape_json(json.dumps(line))
 
 
-def _summarize(report: IngestReport) -> str:
-    """Return the lines that sum up an ingest."""
+def _summarize_ingest(report: IngestReport) -> str:
+    """Return lines that summarize an ingest."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )

@@ -1,4 +1,4 @@
-"""``qtm mcp``: a function of the user's own, or the index, as a tool of agents."""
+"""``qtm mcp``: offer a user's function, or the search of the index, as a tool to agents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Closing = Callable[[], Awaitable[None]]
 
 
 class _ServeByDefault(TyperGroup):
-    """Takes ``qtm mcp app:search`` for ``qtm mcp serve app:search``."""
+    """A command group that runs ``qtm mcp app:search`` as ``qtm mcp serve app:search``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in {*self.commands, "-h", "--help"}:
@@ -159,7 +159,7 @@ def config_command(
 
 @contextmanager
 def _open_search(function: str | None, config: str | None, sets: list[str] | None) -> Iterator[Any]:
-    """Yield the wrapped function, or the search of the index without one."""
+    """Yield the wrapped *function*. If *function* is ``None``, yield the search of the index."""
     if function is None:
         loaded = load_config(config, sets)
         with open_middleware(loaded, config) as middleware:

@@ -1,4 +1,4 @@
-"""``--function`` of the commands that measure, and the permission to call the function often."""
+"""``--function`` of `qtm bench` and `qtm tune`, and the confirmation before many searches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
 
 COUNTED: Final = ("retrieval degraded",)
-"""The degradation that a table of figures counts, so that no note repeats it."""
+"""The degradations that a result table counts. They are not shown as notes too."""
 MOST_UNASKED: Final = 1_000
-"""How many searches of a function are made without asking for permission."""
+"""The maximum number of searches of a user's function without confirmation."""
 _PRICE: Final = "To see the cost, set store.readPrice to the US dollars per million reads"
 
 Measured = Annotated[
@@ -50,10 +50,10 @@ Yes = Annotated[
 def read_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
-    """Return the function that the options name, or ``None`` if they name none.
+    """Return the function named by ``--function``, or ``None`` without this option.
 
-    Raises `ConfigError` for options that need ``--function``, and everything that `find_function`
-    raises.
+    Raises `ConfigError` if another option needs ``--function`` or excludes a wrapped function.
+    Exceptions of `find_function` pass through.
     """
     if function is None:
         options = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
@@ -79,33 +79,36 @@ def read_source(
 
 
 def _load_function(target: str) -> Any:
-    """Return the object at *target*, with the output of the user's code sent to stderr."""
+    """Import the object at *target*. Output of the user's module goes to stderr."""
     with redirect_stdout(sys.stderr):
         return find_function(target)
 
 
-def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) -> None:
-    """Show the *forecast*, and ask for permission beyond `MOST_UNASKED` searches.
+def confirm_searches(
+    forecast: Forecast, name: str, *, is_confirmed: bool, reducing_options: str
+) -> None:
+    """Show the *forecast*, and ask the user to confirm more than `MOST_UNASKED` searches.
 
     Args:
-        forecast: How many searches there will be, and their cost.
+        forecast: The expected number of searches and their cost.
         name: The function's name.
-        yes: Whether permission was given on the command line.
-        fewer: The options that reduce the number of searches.
+        is_confirmed: Whether the user has confirmed on the command line.
+        reducing_options: The options that reduce the number of searches.
 
     Raises:
-        ConfigError: Nobody is at the terminal to be asked.
-        typer.Exit: The answer is no.
+        ConfigError: There is no terminal to ask the user.
+        typer.Exit: The user answered no.
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
     note(f"{name} is called at most {forecast.searches:,} times.{cost}")
-    if yes or forecast.searches <= MOST_UNASKED:
+    if is_confirmed or forecast.searches <= MOST_UNASKED:
         return
     if not sys.stdin.isatty():
         priced = "" if forecast.usd is not None else f". {_PRICE}"
         raise ConfigError(
             f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to "
-            f"{forecast.searches:,}. Add --yes, or reduce the number with {fewer}{priced}",
+            f"{forecast.searches:,}. Add --yes, or reduce the number with {reducing_options}"
+            f"{priced}",
             path="--yes",
         )
     if forecast.usd is None:
@@ -116,10 +119,11 @@ def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) ->
 
 
 @contextmanager
-def measuring(source: FunctionSource | None) -> Iterator[ShowProgress]:
-    """Yield a function that shows progress, and report the errors of *source* with its name.
+def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
+    """Yield a function that shows progress, for the ``with`` block of a measurement.
 
-    Output of the user's function goes to stderr.
+    In the block, output of the user's function goes to stderr. An exception of the function becomes
+    a `WrapError` that names the function.
     """
     with (
         redirect_stdout(sys.stderr),
@@ -134,7 +138,7 @@ def measuring(source: FunctionSource | None) -> Iterator[ShowProgress]:
 def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     """Turn an exception of the user's function into a `WrapError` that names the function.
 
-    Errors and faults of this package pass through.
+    All other exceptions pass through.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""``qtm playground``: ask every tier a question on a page of this machine, side by side."""
+"""``qtm playground``: compare the results of all tiers on a local web page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qtmiddleware.kit.cli.check import (
     read_argument,
     wrap_function,
 )
-from qtmiddleware.kit.cli.compare import sets_something
+from qtmiddleware.kit.cli.compare import has_search_settings
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
@@ -33,9 +33,9 @@ from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 SEEDED = 24
-"""How many questions the function learns from before the page opens.
+"""The number of questions from which the function learns before the page opens.
 
-With them the first result has a confidence.
+After these questions, the first result on the page has a confidence.
 """
 
 Port = Annotated[
@@ -79,7 +79,7 @@ def playground_command(
                 name = f"{loaded.settings.store.kind} index"
                 tiers = Tiers(
                     middleware.retriever,
-                    has_own=sets_something(loaded),
+                    has_own=has_search_settings(loaded),
                     given=arguments_by_name,
                 )
                 is_free = STORES[loaded.settings.store.kind].keeps_files
@@ -95,7 +95,7 @@ def playground_command(
         fn = find_function(function)
         is_wrapped = isinstance(fn, Wrapped | Bound)
         with show_warnings(without=SHOWN_ANYWAY), wrap_function(fn, config, sets, {}) as wrapped:
-            has_own = is_wrapped or sets_something(wrapped.middleware.config)
+            has_own = is_wrapped or has_search_settings(wrapped.middleware.config)
             tiers = Tiers(wrapped, has_own=has_own, given=arguments_by_name)
             serve_tiers(tiers, listener, name=function, examples=examples, opens=not no_open)
 
@@ -115,10 +115,10 @@ def serve_tiers(
         tiers: The tiers to compare.
         listening: The socket to serve on.
         name: The name of the function or index.
-        examples: Questions to offer on the page.
+        examples: The example questions on the page.
         opens: Whether a browser is opened.
-        searches: Whether examples are searched before the page opens; only if a search costs
-            nothing.
+        searches: Whether the examples are searched before the page opens. Use this only if a search
+            costs nothing.
     """
     folded = "" if tiers.has_model else NO_MODEL
     page = Page(tiers, name=name, examples=examples, folded=folded)
@@ -135,7 +135,15 @@ def serve_pages(
     notes: Sequence[str] = (),
     opens: bool = True,
 ) -> None:
-    """Serve *page* and the *others* (pages by name) until Ctrl-C; print *notes* and the address."""
+    """Serve web pages until Ctrl-C, and print their address.
+
+    Args:
+        page: The page at the address.
+        listening: The socket to serve on.
+        others: Further pages, by name.
+        notes: Sentences to print before the address.
+        opens: Whether a browser is opened.
+    """
     token = make_token()
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
     for text in notes:

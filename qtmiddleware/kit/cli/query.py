@@ -1,4 +1,4 @@
-"""``qtm ask`` and ``qtm query``: questions to the index, as arguments or one after another."""
+"""``qtm ask`` and ``qtm query``: ask the index questions, as arguments or in a session."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from qtmiddleware.kit.cli.console import (
     Sets,
     as_json,
     format_question_heading,
-    lines,
+    read_questions,
     show_warnings,
     to_messages,
 )
-from qtmiddleware.kit.cli.environment import NO_MODEL, files_of, load_config, note_files
+from qtmiddleware.kit.cli.environment import NO_MODEL, list_default_files, load_config, note_files
 from qtmiddleware.kit.cli.session import Keyboard, Session, choose_kind, find_kind, open_keyboard
-from qtmiddleware.kit.cli.show import explain, present, show_pieces
+from qtmiddleware.kit.cli.show import explain_outcome, show_outcome, show_pieces
 from qtmiddleware.kit.cli.terminal import FAILED, USAGE, note, say
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -81,7 +81,7 @@ def ask_command(
         if not has_model:
             note(f"{NO_MODEL} Only passages are shown, ranked by the rules.")
         streams = sys.stdout.isatty() and not json_output
-        for text in lines(question):
+        for text in read_questions(question):
             if not json_output and results:
                 say()
             if not json_output and (question is None or len(question) > 1):
@@ -100,8 +100,8 @@ def ask_command(
             results.append(outcome)
             if json_output:
                 continue
-            present(outcome)
-            for row in explain(outcome, settings) if explained else ():
+            show_outcome(outcome)
+            for row in explain_outcome(outcome, settings) if explained else ():
                 say(row)
     if json_output:
         as_json([outcome.to_dict() for outcome in results])
@@ -149,9 +149,9 @@ def query_command(
     with open_middleware(loaded, config) as middleware:
         if not has_model:
             note(f"{NO_MODEL} Passages, ranked by the rules, are shown instead of answers.")
-        keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
+        keyboard = open_keyboard(saves_questions=not no_history) if sys.stdin.isatty() else None
         own_kinds = tuple(loaded.settings.transforms)
-        choose = None if keyboard is None else partial(choose_kind, keyboard, own=own_kinds)
+        choose = None if keyboard is None else partial(choose_kind, keyboard, own_kinds=own_kinds)
         session = Session(
             partial(ask, middleware, answers=has_model and not no_answer, top_k=top_k),
             loaded,
@@ -177,7 +177,7 @@ def query_command(
             ):
                 session.await_kind()
             asks_kind = asks_kind and not line.strip()
-            if not session.take(line):
+            if not session.process_line(line):
                 break
     if session.asked and session.failed == session.asked:
         raise typer.Exit(FAILED)
@@ -185,11 +185,11 @@ def query_command(
 
 @contextmanager
 def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
-    """Yield the middleware over the index, and show its warnings as notes.
+    """Yield the middleware over the index, and show its warnings on stderr.
 
     Raises `StoreError` if there is no index.
     """
-    note_files(files_of(loaded), config=config)
+    note_files(list_default_files(loaded), config=config)
     with show_warnings(without=SHOWN_ANYWAY), QueryMiddleware(loaded) as middleware:
         # A missing index raises its error here, before any question is asked.
         middleware.retriever  # noqa: B018
@@ -197,9 +197,10 @@ def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddlew
 
 
 def parse_filter(text: str | None) -> Mapping[str, Any] | None:
-    """Return the metadata filter in the JSON of ``--filter``, or ``None`` without the option.
+    """Return the metadata filter in *text*, the JSON of ``--filter``.
 
-    Raises `typer.BadParameter` if *text* is not a JSON object.
+    Returns ``None`` if *text* is ``None``. Raises `typer.BadParameter` if *text* is not a JSON
+    object.
     """
     if text is None:
         return None
@@ -216,7 +217,7 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
 
 
 def _run_session(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
-    """Read lines and let *session* take them until the user leaves.
+    """Read lines from *keyboard* and pass them to *session*, until the user leaves.
 
     Ctrl-C clears the line, or stops the answer.
     """
@@ -229,7 +230,7 @@ def _run_session(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> No
         note("Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n")
         while True:
             try:
-                if not session.take(line):
+                if not session.process_line(line):
                     return
             except KeyboardInterrupt:
                 note("Stopped.")

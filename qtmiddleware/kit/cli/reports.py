@@ -1,4 +1,4 @@
-"""The files of reports: check early that they can be written, and write them."""
+"""Write report files, and check in advance that the files can be written."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from qtmiddleware.runtime.files import refuse_link, replace_file
 
 
 def require_jinja() -> None:
-    """Raise `MissingExtra` if jinja2 is not installed, because no page can be made without it."""
+    """Raise `MissingExtra` if jinja2, which creates HTML pages, is not installed."""
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
         raise MissingExtra("jinja2", "eval") from error
 
 
-def check_places(folder: Path, names: Sequence[str], option: str) -> None:
-    """Make *folder*, and raise `ConfigError` if the files *names* cannot be written in it.
+def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
+    """Create *folder*, and check that the files *names* can be written to *folder*.
 
-    *option* is the command-line option that named the folder.
+    Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line
+    option that set the folder.
     """
     with name_option_in_errors(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,10 +43,10 @@ def check_places(folder: Path, names: Sequence[str], option: str) -> None:
 
 
 def write_report(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write *texts* (text by file name) into *folder*, each file whole, and say where they are.
+    """Write *texts* (text by file name) to *folder*, and name the folder on stderr.
 
-    Reports are made to be shared, so the files get the usual permissions. They quote questions of
-    the data set.
+    An interrupt leaves no incomplete file. The files get the usual permissions, because reports
+    are meant to be shared. Reports quote questions of the data set.
     """
     for name, text in texts.items():
         with name_option_in_errors(folder / name, "--report"):

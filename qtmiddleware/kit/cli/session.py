@@ -1,4 +1,4 @@
-"""A conversation with the index, at a terminal or through a pipe: questions and commands."""
+"""A session with the index, on a terminal or through a pipe: questions and commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import format_question_heading
-from qtmiddleware.kit.cli.show import explain, present, show_pieces
+from qtmiddleware.kit.cli.show import explain_outcome, show_outcome, show_pieces
 from qtmiddleware.kit.cli.terminal import note, say
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import open_itself
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KINDS: Final[Mapping[TransformationType, str]] = {
     name: row.label for name, row in TRANSFORMS.items()
 }
-"""The label of every transformation type, in the order in which they are numbered."""
+"""The label of each built-in transformation type, in the order of the types' numbers."""
 LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
 HELP: Final = """\
 tt            choose the transformation type
@@ -44,20 +44,19 @@ _PROMPT: Final = "> "
 
 
 class Session:
-    """Takes lines, each a question or a command.
+    """Processes lines of input. Each line is a question or a command.
 
     Args:
         ask: Asks a question; see `asking.ask`.
-        config: The config; its transforms are listed after the built-in types.
-        kind: The transformation type to begin with.
-        chat: Whether a question is asked with the conversation so far.
-        choose: Asks the user for a transformation type, given the current one; see `choose_kind`.
-            ``None`` if nobody is at the terminal.
-        fixed: Why the type cannot be changed; empty if it can.
-        streams: Whether answers are written while they come.
+        config: The config. Its own transforms are listed after the built-in types.
+        kind: The first transformation type.
+        chat: Whether a question is asked together with the conversation so far.
+        choose: Asks the user for a transformation type, given the current type; see `choose_kind`.
+            ``None`` without a terminal.
+        fixed: The reason why the type cannot be changed; empty if the type can be changed.
+        streams: Whether an answer is written while the model generates it.
         names: Whether the question is written above its answer.
-        as_json: Whether one JSON object is written per question. Everything else goes to stderr
-            then.
+        as_json: Whether one JSON object is written per question, with everything else on stderr.
     """
 
     def __init__(
@@ -89,8 +88,11 @@ class Session:
         self._messages: deque[dict[str, str]] = deque(maxlen=message_count)
         self._last: tuple[Outcome, TransformationType] | None = None
 
-    def take(self, line: str) -> bool:
-        """Ask *line*, or run its command. Returns whether the session goes on."""
+    def process_line(self, line: str) -> bool:
+        """Process one line: a question, a command or the name of a type.
+
+        Returns ``False`` if the line ends the session.
+        """
         text = line.strip()
         if self._awaits_kind and self._read_kind(text):
             return True
@@ -124,13 +126,13 @@ class Session:
         if self._as_json:
             say(escape_json(json.dumps(outcome.to_dict())), wraps=False)
         else:
-            present(outcome)
+            show_outcome(outcome)
             say()
 
     def _choose_kind(self) -> bool:
-        """Let the user choose a type, and take the line typed instead of a type, if any.
+        """Let the user choose a type. If the user types another line, process that line.
 
-        Returns whether the session goes on.
+        Returns ``False`` if that line ends the session.
         """
         if self._fixed:
             note(self._fixed)
@@ -141,17 +143,17 @@ class Session:
         elif not self._fixed:
             kind, line = self._choose(self.kind)
             self._set_kind(kind)
-            return self.take(line)
+            return self.process_line(line)
         return True
 
     def await_kind(self) -> None:
-        """Take the next line as a transformation type, if nobody is at the terminal to be asked."""
+        """Treat the next line as a transformation type; used in sessions without a terminal."""
         self._awaits_kind = True
 
     def _read_kind(self, text: str) -> bool:
-        """Set the type named by *text*, and return whether *text* names a type.
+        """Set the transformation type named by *text*, and return whether *text* names a type.
 
-        A blank line keeps the current type. Any other line is a question or command.
+        A blank *text* keeps the current type and counts as a type.
         """
         self._awaits_kind = False
         kind = find_kind(text, self.own_kinds) if text else self.kind
@@ -166,7 +168,7 @@ class Session:
         note(f"Transformation type set to: {kind}")
 
     def _run_command(self, name: str = "", argument: str = "") -> None:
-        """Run the command *name*, which was typed after a colon."""
+        """Run the command *name* with *argument*, as in ``:name argument``."""
         match name:
             case "help" | "h" | "?":
                 self._write_line(HELP)
@@ -192,7 +194,7 @@ class Session:
                 note(f"There is no command :{name}; :help lists them.")
 
     def _show_config(self, *, everything: bool) -> None:
-        """Show the settings that differ from the defaults, or with *everything* all settings."""
+        """Show the settings that differ from the defaults; with *everything* show all settings."""
         config = self._config.overridden(
             {"transformationType": self.kind}, origin="this conversation"
         )
@@ -206,74 +208,79 @@ class Session:
             note("No question has been asked yet.")
             return
         outcome, kind = self._last
-        for row in explain(outcome, self._config.overridden({"transformationType": kind}).settings):
+        for row in explain_outcome(
+            outcome, self._config.overridden({"transformationType": kind}).settings
+        ):
             self._write_line(row)
 
 
-def find_kind(text: str, own: Sequence[str] = ()) -> TransformationType | None:
+def find_kind(text: str, own_kinds: Sequence[str] = ()) -> TransformationType | None:
     """Return the transformation type with the number or name *text*, or ``None``.
 
-    The numbers of the user's *own* types follow those of the built-in types.
+    The user's *own_kinds* are numbered after the built-in types.
     """
     folded = fold(text.strip())
-    for number, kind in enumerate((*KINDS, *own), start=1):
+    for number, kind in enumerate((*KINDS, *own_kinds), start=1):
         if folded in (str(number), fold(kind)):
             return kind
     return None
 
 
 def choose_kind(
-    keyboard: Keyboard, default: TransformationType, own: Sequence[str] = ()
+    keyboard: Keyboard, default: TransformationType, own_kinds: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
-    """Ask for a transformation type, and return the type and an empty line.
+    """Ask the user for a transformation type, and return the type and an empty text.
 
-    If the user types a question or a command instead, return *default* and that line. A number or
-    word that looks like a mistyped type asks again.
+    If the user types a question or a command instead, *default* and the typed line are returned. If
+    the line looks like a mistyped type, the user is asked again.
     """
-    show_kinds(own)
+    show_kinds(own_kinds)
     note("\nPress Enter to keep the type in brackets, or type your question.")
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
         line = text.strip()
-        kind = find_kind(line, own) if line else default
+        kind = find_kind(line, own_kinds) if line else default
         if kind is not None:
             return kind, ""
         if line == "tt":
-            show_kinds(own)
+            show_kinds(own_kinds)
         elif line.isdecimal():
-            note(f"This is not a type: enter a number from 1 to {len(KINDS) + len(own)} or a name.")
+            note(
+                f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_kinds)}"
+                " or a name."
+            )
         elif (
             line.isidentifier()
             and line not in LEAVING
-            and (near := find_nearest(line, [*KINDS, *own]))
+            and (near := find_nearest(line, [*KINDS, *own_kinds]))
         ):
             note(f"There is no type {line}: did you mean {near}?")
         else:
-            keyboard.keep(text)
+            keyboard.save_question(text)
             return default, text
 
 
-def show_kinds(own: Sequence[str] = ()) -> None:
-    """List the transformation types with their numbers on stderr, the user's *own* types last."""
+def show_kinds(own_kinds: Sequence[str] = ()) -> None:
+    """Write a numbered list of transformation types to stderr; the user's *own_kinds* come last."""
     note("\nAvailable transformation types:")
-    labels = {**KINDS, **dict.fromkeys(own, "your own (transforms)")}
+    labels = {**KINDS, **dict.fromkeys(own_kinds, "your own (transforms)")}
     for number, (kind, label) in enumerate(labels.items(), start=1):
         note(f"  {number}. {kind} - {label}")
 
 
 class Keyboard:
-    """Reads lines with the terminal's own line editing.
+    """Reads lines with the basic line editing of the terminal.
 
-    The methods that read raise `EOFError` at the end of the input and `KeyboardInterrupt` at
+    The ``read_*`` methods raise `EOFError` at the end of the input and `KeyboardInterrupt` on
     Ctrl-C.
     """
 
     def read_question(self) -> str:
-        """Return a question or a command."""
+        """Show the prompt, and return the line that the user types: a question or a command."""
         return self.read_choice(_PROMPT)
 
     def read_choice(self, prompt: str) -> str:
-        """Return the reply to *prompt*. A reply is not kept for the up arrow."""
+        """Show *prompt*, and return the line that the user types. The line is not saved."""
         # `input` would write its prompt to stdout, among the results if stdout is a file.
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
@@ -281,14 +288,14 @@ class Keyboard:
             raise EOFError
         return line
 
-    def keep(self, question: str) -> None:
-        """Keep a *question* that was typed as a choice, if questions are kept."""
+    def save_question(self, question: str) -> None:
+        """Save *question* for the up arrow. This class saves nothing."""
 
 
 class EditingKeyboard(Keyboard):
-    """Reads lines with line editing and the up arrow.
+    """Reads lines with full line editing; the up arrow shows earlier questions.
 
-    Questions are kept in the file *history*, or without a file until the process ends.
+    Questions are saved in the file *history*. Without a file, they are kept until the process ends.
     """
 
     def __init__(self, history: Path | None) -> None:
@@ -308,30 +315,33 @@ class EditingKeyboard(Keyboard):
         self._choices: PromptSession[str] = PromptSession(output=output)
 
     def read_question(self) -> str:
-        """Return a question or a command."""
+        """Show the prompt, and return the line that the user types: a question or a command."""
         return _replace_undecodable(self._questions.prompt(_PROMPT))
 
     def read_choice(self, prompt: str) -> str:
-        """Return the reply to *prompt*."""
+        """Show *prompt*, and return the line that the user types. The line is not saved."""
         return _replace_undecodable(self._choices.prompt(prompt))
 
-    def keep(self, question: str) -> None:
-        """Keep a *question* for the up arrow."""
+    def save_question(self, question: str) -> None:
+        """Save *question* for the up arrow."""
         self._questions.history.append_string(question)
 
 
-def open_keyboard(*, keep: bool) -> Keyboard:
-    """Return the reader of this terminal; with *keep* questions are kept for the next session."""
+def open_keyboard(*, saves_questions: bool) -> Keyboard:
+    """Return the `Keyboard` for this terminal.
+
+    If *saves_questions* is true, questions are saved for the next session.
+    """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
-    return EditingKeyboard(make_history_file() if keep else None)
+    return EditingKeyboard(make_history_file() if saves_questions else None)
 
 
 def make_history_file() -> Path | None:
-    """Make the file that keeps the questions, and return its path.
+    """Create the file for saved questions if it does not exist, and return its path.
 
     The path is ``qtmiddleware/history`` in the user's state folder (XDG). Only the owner can read
-    the file. If it cannot be made, a note says so and ``None`` is returned.
+    the file. If the file cannot be created, a note says so and ``None`` is returned.
     """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
@@ -353,7 +363,7 @@ def make_history_file() -> Path | None:
 
 
 def _make_history(path: Path) -> History:
-    """Return prompt_toolkit's history in the file at *path*, which stays valid UTF-8."""
+    """Return a prompt_toolkit history that saves lines to the file at *path* as valid UTF-8."""
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):
@@ -364,5 +374,5 @@ def _make_history(path: Path) -> History:
 
 
 def _replace_undecodable(text: str) -> str:
-    """Return *text* with bytes that are not UTF-8 replaced."""
+    """Return *text* with a replacement character for each byte that is not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

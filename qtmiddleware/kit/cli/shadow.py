@@ -1,4 +1,4 @@
-"""``qtm shadow``: the results of shadow mode, read from its log."""
+"""``qtm shadow``: report the results of shadow mode from its query log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, note_files
-from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation.shadow import (
     ShadowQuestion,
@@ -70,7 +70,7 @@ def report_command(
     """
     if report is not None:
         require_jinja()
-        check_places(report, _REPORTS, "--report")
+        check_writable(report, _REPORTS, "--report")
     summary = read_shadow_log(log)
     if not summary.questions:
         raise ConfigError(
@@ -178,13 +178,13 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
 
 
 def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
-    """Return the name of the passage at *place* on one line, cut to the column's width."""
+    """Return the name of the passage at *place* as one line, shortened to fit a table column."""
     name = " ".join(passages[place].name.split()) if place < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
 def _show_verdict(shadow_report: ShadowReport) -> None:
-    """Write how often the judge preferred each list."""
+    """Write to stdout how often the judge preferred each list."""
     votes = shadow_report.count_better()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"

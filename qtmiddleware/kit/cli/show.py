@@ -1,4 +1,4 @@
-"""The outcome of a question for people to read: the answer, its sources, and how it was found."""
+"""Shows the outcome of a question as text: the answer, its sources and how they were found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
 EXPLAINED: Final = 5
-"""How many passages of a list an explanation shows."""
+"""The maximum number of passages per list in an explanation."""
 LABELS: Final = {
     "original": "original",
     **{field.variant: field.label for field in TEXT_FIELDS.values() if field.variant},
@@ -30,9 +30,9 @@ LABELS: Final = {
 
 @contextmanager
 def show_pieces() -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes pieces of an answer, and show a spinner until the first piece.
+    """Yield a function that writes a piece of an answer.
 
-    The spinner is shown only at a terminal.
+    On a terminal, a spinner is shown until the first piece.
     """
     has_written = False
     wrapper = LineWrapper(sys.stdout)
@@ -54,11 +54,10 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
                 say(wrapper.end(), wraps=False)
 
 
-def present(outcome: Outcome) -> None:
-    """Show the outcome of a question. Errors go to stderr.
+def show_outcome(outcome: Outcome) -> None:
+    """Show the outcome of a question: the answer and its sources, or the passages.
 
-    The text of a streamed answer was shown before and is not repeated. Without an answer the
-    passages are shown.
+    Errors go to stderr. An answer that was already streamed is not repeated.
     """
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
@@ -79,11 +78,11 @@ def present(outcome: Outcome) -> None:
             for number, match in enumerate(outcome.passages, start=1)
         ]
         say(f"Scores: {', '.join(scores)}")
-    say(_sum_up(outcome, retrieval.trace))
+    say(_summarize_outcome(outcome, retrieval.trace))
 
 
-def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield the lines that explain how the passages of *outcome* were found under *settings*."""
+def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
+    """Yield lines that explain the retrieval in *outcome*, which ran with *settings*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
@@ -130,7 +129,7 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield the passages that the answer cites, or all its passages if it cites none."""
+    """Yield a line per cited passage. If none is cited, all passages of the answer are listed."""
     answer = outcome.answer
     cited = (
         {}
@@ -157,7 +156,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """Yield the texts and keywords that were made of the question."""
+    """Yield lines with the texts and keywords derived from the question."""
     lines = list(list_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
@@ -168,9 +167,9 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
 
 
 def list_texts(retrieval: Retrieval) -> Iterator[str]:
-    """Yield the texts beside the question, searched ones first.
+    """Yield the searched texts other than the question, then the texts that were not searched.
 
-    Texts that were not searched, for example for lack of budget, follow with the reason.
+    The line of a text that was not searched gives the reason, such as a spent budget.
     """
     searched = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
@@ -193,8 +192,8 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
                 yield f"{row.label} ({unsearched[row.variant]}): {shorten(text)}"
 
 
-def _sum_up(outcome: Outcome, trace: Trace) -> str:
-    """Return one line with time, searches, calls, tokens, cost and degradations."""
+def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
+    """Return one line with the time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")
@@ -209,7 +208,10 @@ def _sum_up(outcome: Outcome, trace: Trace) -> str:
 
 
 def _format_searches(trace: Trace) -> str:
-    """Return the number of searches, with read units if they differ and the cost if it is known."""
+    """Return the number of searches in words, with read units and cost.
+
+    Read units are left out if every search takes one unit. The cost is left out if unknown.
+    """
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:
         text += f" of {trace.read_units:g} read units"
@@ -260,7 +262,10 @@ def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
 
 
 def _explain_result(retrieval: Retrieval) -> Iterator[str]:
-    """Yield each passage with its scores and the reason for its place, then dropped passages."""
+    """Yield lines with the scores of each passage and the reason for its place.
+
+    Passages that dropped out come last.
+    """
     # Imported here, because a question without an explanation does not need the measuring code.
     from qtmiddleware.kit.evaluation.movement import explain_movement
 
@@ -282,14 +287,14 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
-    """Return the ids of the first `EXPLAINED` keys, and the number of the others."""
+    """Join the ids of the first `EXPLAINED` of *keys*, and add the number of keys left out."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
     return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
 
 
 def _format_id(key: Key) -> str:
-    """Return the passage's id in *key*."""
+    """Return the passage's id in *key*, or ``(no id)``."""
     # In a key, the passage's text may follow the id after a NUL.
     return key[1].partition("\0")[0] or "(no id)"
 
@@ -303,9 +308,9 @@ def _format_place(match: Match) -> str:
 
 
 def describe_match(match: Match) -> str:
-    """Return one line that says where a passage comes from.
+    """Return one line with the origin of a passage.
 
-    It holds the document's title and source, and the page, slide or rows.
+    The line holds the document's title and source, and the page, slide or rows.
     """
     metadata = match.metadata
     source = str(
@@ -323,7 +328,7 @@ def describe_match(match: Match) -> str:
 
 
 def _find_score(match: Match) -> float | None:
-    """Return the fused score, by which passages are ordered, or the store's score without one."""
+    """Return the fused score of *match*, or without a fused score the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 
 

@@ -32,17 +32,17 @@ _MAX_WORD_COLUMNS: Final = 20
 
 
 def strip_control_characters(text: str) -> str:
-    """Return *text* without control characters and without marks that turn or hide text.
+    """Return *text* without control characters, except line feeds and tabs.
 
-    Line feeds and tabs stay.
+    Characters that hide text or change its direction are removed too.
     """
     return _CONTROLS.sub("", text)
 
 
 def escape_line(text: str) -> str:
-    """Return *text* on one line, with line breaks written as Python escapes.
+    """Return *text* as one line, with line breaks written as Python escapes.
 
-    So a file name cannot forge a line of output. Control characters are removed.
+    This keeps a file name from forging a line of output. Control characters are removed.
     """
     return strip_control_characters(
         "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
@@ -52,10 +52,10 @@ def escape_line(text: str) -> str:
 class LineWrapper:
     """Breaks text between words at the width of the terminal behind *stream*.
 
-    If *stream* is no terminal, the text stays as it is. Text comes in pieces and is written at
-    once: only near the end of a line a word is held back until its length is known. A continued
-    line is indented to its first word, or to the word after a list marker. The terminal itself
-    breaks a word that is longer than a line.
+    If *stream* is not a terminal, the text is not changed. Text may come in pieces. A piece is
+    returned at once, except that near the end of a line a word is held back until it is complete. A
+    continued line is indented like its first word, or like the word after a list marker. The
+    terminal itself breaks a word that is longer than a line.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,17 +68,17 @@ class LineWrapper:
         self._space = self._word = ""
 
     def feed(self, text: str) -> str:
-        """Return the part of the held-back text and of *text* that can be written now."""
+        """Add *text*, and return the wrapped text that can be written now."""
         return "".join(map(self._feed_token, _TOKENS.findall(text))) if self._width else text
 
     def end(self) -> str:
-        """Return the text that was held back."""
+        """Return the rest of the text, which was held back."""
         output = self._write_word()
         self._is_within_word = False
         return output
 
     def _feed_token(self, token: str) -> str:
-        """Return the text that can be written after *token* (a line feed, spaces or letters)."""
+        """Add *token* (a line feed, spaces or letters), and return the text to write now."""
         if token == "\n":
             output = self.end() + token
             self._start_line()
@@ -94,14 +94,14 @@ class LineWrapper:
         return self._write_word() if is_far else ""
 
     def _write_word(self) -> str:
-        """Return the held-back word, after a line break if it needs one."""
+        """Return the held-back word, after a line break if the word does not fit on the line."""
         word, self._word = self._word, ""
         output = self._place_word(word) if word else ""
         self._is_within_word = self._is_within_word or bool(word)
         return output
 
     def _place_word(self, word: str) -> str:
-        """Return *word* with the space or line break before it, and move the column behind it."""
+        """Return *word* after a space or a line break, and update the column."""
         space, self._space = self._space, ""
         if not self._has_begun:
             self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)
@@ -123,14 +123,14 @@ class LineWrapper:
 
 
 def measure(text: str) -> int:
-    """Return how many terminal columns *text* takes."""
+    """Return the width of *text* in terminal columns."""
     return sum(
         0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text
     )
 
 
 def _find_width(stream: TextIO) -> int:
-    """Return the columns of the terminal behind *stream*, or 0 if it is no terminal."""
+    """Return the width of the terminal behind *stream* in columns; 0 if there is no terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
@@ -143,18 +143,18 @@ def _wrap_lines(text: str, stream: TextIO) -> str:
 
 
 def say(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
-    """Write *text* to stdout at once, without control characters.
+    """Write *text* to stdout without control characters, and flush stdout.
 
-    With *wraps* and at a terminal, lines break between words.
+    If *wraps* is true, lines on a terminal break between words.
     """
     text = strip_control_characters(text + end)
     print(_wrap_lines(text, sys.stdout) if wraps else text, end="", flush=True)
 
 
 def note(text: str = "") -> None:
-    """Write *text* to stderr as one line, without control characters.
+    """Write *text* and a line feed to stderr, without control characters.
 
-    At a terminal the line breaks between words.
+    On a terminal, lines break between words.
     """
     print(
         _wrap_lines(strip_control_characters(text + "\n"), sys.stderr),

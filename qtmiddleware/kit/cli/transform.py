@@ -21,9 +21,9 @@ from qtmiddleware.kit.cli.console import (
     Sets,
     as_json,
     format_question_heading,
-    lines,
     notes,
     out,
+    read_questions,
     to_messages,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_engine
@@ -56,7 +56,7 @@ def preprocess_command(
     note_files({}, config=config)
     options = settings.preprocess
     rows = []
-    for text in lines(query):
+    for text in read_questions(query):
         prepared = prepare(
             validate_query(text, "query", settings),
             language=language or options.language,
@@ -148,7 +148,7 @@ def transform_command(
     rows: list[dict[str, Any]] = []
     note_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
-        for text in lines(query):
+        for text in read_questions(query):
             transformation = middleware.transform(text, history=to_messages(history))
             keywords = middleware.preprocess(text)
             rows.append({"query": text, "preprocessed": keywords, **asdict(transformation)})
@@ -179,9 +179,9 @@ def transform_command(
 
 
 def _is_answered(row: Mapping[str, Any]) -> bool:
-    """Return whether the model gave a text, or said that the question needs none.
+    """Return whether the model wrote a text, or replied that the question needs no other text.
 
-    The notes say so if there is nothing to split or nothing to improve.
+    In the second case, a note says that there is nothing to split or to improve.
     """
     return any(row[name] for name in TEXT_FIELDS) or any(
         remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]

@@ -23,7 +23,7 @@ from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
-"""The least cost shown as a number, in US dollars; less would be rounded to zero."""
+"""The minimum cost shown as a number, in US dollars. A lower cost would be rounded to zero."""
 _SECONDS_BETWEEN_LINES: Final = 10.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 
@@ -35,7 +35,11 @@ def check_file_options(
     query: Sequence[str] | None,
     history: Sequence[str] | None,
 ) -> None:
-    """Raise `ConfigError` if ``--file`` or ``--out`` is missing, or for options of one question."""
+    """Check the options of `qtm transform` for a file of questions.
+
+    Raises `ConfigError` if ``--file`` or ``--out`` is missing, or if a question or ``--history`` is
+    given.
+    """
     if file is None or output is None:
         missing, present = ("--out", "--file") if output is None else ("--file", "--out")
         raise ConfigError(
@@ -74,7 +78,7 @@ def transform_many(
         show(current)
 
     try:
-        with show_bulk() as show, show_warnings(), open_engine(engine, workers) as opened:
+        with show_bulk_progress() as show, show_warnings(), open_engine(engine, workers) as opened:
             options: dict[str, Any] = {
                 "concurrency": concurrency,
                 "overwrite": overwrite,
@@ -96,13 +100,13 @@ def transform_many(
     if as_json:
         console.as_json(report.to_dict())
     else:
-        out.print(sum_up(report))
+        out.print(summarize_report(report))
     if not report.is_whole:
         raise typer.Exit(FAILED)
 
 
-def sum_up(report: BulkReport) -> str:
-    """Return the sentences that sum up a run."""
+def summarize_report(report: BulkReport) -> str:
+    """Return lines that summarize a run: the questions, tokens, cost and time."""
     phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
     phrases += [f"{report.failed.total():,} failed"] if report.failed else []
     phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
@@ -118,10 +122,10 @@ def sum_up(report: BulkReport) -> str:
 
 
 @contextmanager
-def show_bulk() -> Iterator[ShowBulk]:
-    """Yield a function that shows progress: a bar at a terminal, else a line every 10 seconds.
+def show_bulk_progress() -> Iterator[ShowBulk]:
+    """Yield a function that shows the progress, rate, cost and remaining time.
 
-    Both show the rate, the cost and the time left.
+    On a terminal, the function updates a bar. Otherwise it writes a line every 10 seconds.
     """
     if not notes.is_terminal:
         yield _limit_calls(
@@ -144,7 +148,7 @@ def show_bulk() -> Iterator[ShowBulk]:
 
 
 def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """Return *show* as a function that drops calls less than *seconds* after the last one."""
+    """Return a function that calls *show* at most once in *seconds*, and ignores other calls."""
     last = monotonic()
 
     def show_sometimes(report: BulkReport) -> None:
@@ -157,7 +161,7 @@ def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]
 
 
 def _describe_progress(report: BulkReport) -> str:
-    """Return a line with the number of questions done, the rate, the cost and the time left."""
+    """Return a line with the number of finished questions, the rate, the cost and the time left."""
     total_text = "" if report.total is None else f" of {report.total:,}"
     phrases = [
         f"{report.done:,}{total_text} questions",
@@ -174,7 +178,7 @@ def _describe_progress(report: BulkReport) -> str:
 
 
 def _compute_rate(report: BulkReport) -> float:
-    """Return how many questions this run transforms per second."""
+    """Return the number of questions that this run transforms per second."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
@@ -198,7 +202,7 @@ def _describe_time(seconds: float) -> str:
 
 
 def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
-    """Yield the lines about questions that failed and lines that could not be read."""
+    """Yield messages about failed questions and about lines that could not be read."""
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
         suffix = "; ..." if report.broken_lines > len(report.broken) else ""
@@ -216,7 +220,7 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
 
 
 def _note_next_step(file: str, output: str) -> None:
-    """Note how many results *output* holds, and how to continue the run."""
+    """Write a note with the number of results in *output* and the way to continue the run."""
     condition = "the same questions and the same command" if file == STDIN else "the same command"
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
@@ -225,7 +229,7 @@ def _note_next_step(file: str, output: str) -> None:
 
 
 def _explain_stop(error: ModelError) -> str:
-    """Return why the run stopped, and the remedy if the budget is spent."""
+    """Return the reason why the run stopped; if the budget is spent, with advice to continue."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"

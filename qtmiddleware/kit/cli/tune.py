@@ -1,4 +1,4 @@
-"""``qtm tune``: find the best settings on half of the questions, and judge them on the others."""
+"""``qtm tune``: find the best settings on half of the questions, and test them on the others."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
-    measuring,
+    open_measurement,
     read_source,
 )
 from qtmiddleware.kit.cli.reports import (
-    check_places,
+    check_writable,
     name_option_in_errors,
     require_jinja,
     write_report,
@@ -169,7 +169,7 @@ def tune_command(
         engine=LocalEngine(workers=workers) if workers > 1 else None,
     )  # fmt: skip
     with (
-        measuring(source) as update,
+        open_measurement(source) as update,
         open_bench(judged, replace(options, progress=update)) as opened,
     ):
         for text in opened.notes:
@@ -202,7 +202,7 @@ def _read_source(
 ) -> FunctionSource | None:
     """Return the function to tune, or ``None`` without ``--function``.
 
-    Raises `ConfigError` if the function is wrapped already.
+    Raises `ConfigError` if the function is already wrapped, or ``--workers`` is set with it.
     """
     source = read_source(function, arguments, embed, top_k)
     if source is not None and source.is_wrapped:
@@ -216,16 +216,19 @@ def _read_source(
 
 
 def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
-    """Ask for permission for as many searches as tuning may make."""
+    """Show the number of searches that tuning may make, and ask to confirm a large number."""
     bench = cast(OwnFunction, opened.bench)
     forecast = forecast_tuning(
         bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
     )
-    confirm_searches(forecast, source.name, yes=yes, fewer="--questions")
+    confirm_searches(forecast, source.name, is_confirmed=yes, reducing_options="--questions")
 
 
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
-    """Raise `ConfigError` if the results cannot be written, before any model is called."""
+    """Check that the results can be written, before any model is called.
+
+    Raises `ConfigError` if they cannot be written, or if *out_file* exists and *force* is false.
+    """
     if out_file.is_dir():
         raise ConfigError(
             f"{out_file} is a folder; name a file in it with --out",
@@ -239,16 +242,17 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
         raise ConfigError(message, path="--out", value=str(out_file))
     if out_file.suffix.lower() == ".toml":
         raise ConfigError(f"--out must end in .json, not {out_file}", path="--out")
-    check_places(out_file.parent, (out_file.name,), "--out")
+    check_writable(out_file.parent, (out_file.name,), "--out")
     if report is not None:
         require_jinja()
-        check_places(report, _REPORTS, "--report")
+        check_writable(report, _REPORTS, "--report")
 
 
 def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
-    """Tune *opened*, and return the result with its notes.
+    """Tune the settings on the data in *opened*, and return the result with its notes.
 
-    The model is first asked several questions at once for the texts that all candidates share.
+    First, the model writes the texts that all candidate settings share, for several questions at
+    once.
     """
     tiers = _choose_tiers(opened)
     if opened.has_model and opened.recorded is None and opened.bench.model is not None:
@@ -264,17 +268,21 @@ def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProg
 
 
 def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
-    """Return the tiers to try: the rules without a model, the recorded tiers with a recording."""
+    """Return the tiers to try.
+
+    Without a model, only tiers that call no model are tried. With a recording, only tiers with
+    recorded replies are tried.
+    """
     if not opened.has_model:
         return FREE_TIERS
     return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
 
 
 def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
-    """Return the config file's values: the chosen settings, and the models of *config*.
+    """Return the values for the config file: the tuned settings, and the models in *config*.
 
-    The transformation type is always there, so that the file says what it does. The model's name is
-    there if the type calls a model. Other settings with their default are left out.
+    The transformation type is always included, and the model's name if the type calls a model.
+    Other settings with default values are left out.
     """
     kind = tuned.config.get("transformationType", "none")
     has_model_calls = kind != "none"
@@ -295,9 +303,10 @@ def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write *config* to *path* in one step, so that an interrupt keeps the old file whole.
+    """Write *config* to *path* as JSON, in one step.
 
-    The config holds no secret and is meant to be shared, so a new file gets the usual permissions.
+    An interrupt leaves the old file intact. A new file gets the usual permissions, because the
+    config holds no secrets and is meant to be shared.
     """
     if (path.parent / _SCHEMA_FILE).is_file():
         config = {"$schema": f"./{_SCHEMA_FILE}", **config}
@@ -312,7 +321,7 @@ def _write_headline(tuned: Tuned, config_values: dict[str, Any] | None) -> str:
 
 
 def _describe_decision(tuned: Tuned, config_values: dict[str, Any] | None) -> Decision:
-    """Return the decision for a report."""
+    """Return the decision on the tuned settings, for a report."""
     from qtmiddleware.kit.evaluation.reporting import Decision
 
     return Decision(

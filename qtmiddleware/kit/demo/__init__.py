@@ -1,4 +1,4 @@
-"""The shipped collections: their own texts, questions, judgements and recorded replies."""
+"""The collections shipped with the package: texts, questions, judgements and recorded replies."""
 
 from __future__ import annotations
 
@@ -36,50 +36,53 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "typo": "s6",
     },
 }
-"""Per collection, one question id of each kind; the playground shows them as examples."""
+"""One question id per kind of example, for each collection. The playground shows the questions."""
 
 
 def dataset(folder: str = "data") -> Dataset:
-    """Return a shipped collection's passages, questions and judgements.
+    """Return the passages, questions and judgements of a shipped collection.
 
-    *folder* is ``data``, or ``small`` for the small collection.
+    *folder* is ``data`` for the large collection or ``small`` for the small one.
     """
     data = Dataset.load(_find_folder(folder))
     return replace(data, name="demo") if folder == "data" else data
 
 
-class UnhurriedModel:
-    """Passes on another model's replies after a delay, as if the model had to think."""
+class DelayedModel:
+    """Returns another model's replies after a delay, to imitate the response time of a service."""
 
     def __init__(self, inner: LanguageModel, seconds: float) -> None:
-        """Delay the replies of *inner* by *seconds*, but not beyond the deadline."""
+        """Delay the replies of the model *inner* by *seconds*, at most until the deadline."""
         self._inner = inner
         self._seconds = seconds
 
     @property
     def name(self) -> str:
-        """The name of the model that replies."""
+        """The name of the inner model."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        """Return the inner model's reply to *prompt* after the delay.
+
+        Exceptions of the inner model pass through.
+        """
         sleep(min(self._seconds, deadline.remaining()))
         return self._inner.complete(prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        """Do the same as `complete` without blocking the event loop."""
         await asyncio.sleep(min(self._seconds, deadline.remaining()))
         return await self._inner.acomplete(prompt, deadline)
 
 
 def recorded_model(folder: str = "data") -> RecordedModel:
-    """Return a shipped collection's recorded replies, as a model."""
+    """Return a model that replays the recorded replies of the collection in *folder*."""
     questions = [question.to_record() for question in dataset(folder).questions]
     return RecordedModel.from_file(_find_folder(folder) / "recordings.jsonl", questions)
 
 
 def has_recording(model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
-    """Whether *model* has a reply for *question* after the messages of *history*."""
+    """Return whether *model* has a reply for *question* that follows the messages in *history*."""
     prompt = PROMPTS["combined"].build_prompt(Settings(), question, history)
     try:
         model.complete(prompt, Deadline())

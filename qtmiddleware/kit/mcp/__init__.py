@@ -1,1 +1,1 @@
-"""The server of ``qtm mcp``: a wrapped function as a tool of the Model Context Protocol."""
+"""The server of ``qtm mcp``: offers a wrapped function as a Model Context Protocol tool."""

@@ -1,4 +1,4 @@
-"""The entry of this server in the config of each client."""
+"""The entry for this server in the config file of each client."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CLIENTS: Final = {
     "cursor": ("mcpServers", ".cursor/mcp.json of your project, or ~/.cursor/mcp.json"),
     "vscode": ("servers", ".vscode/mcp.json of your project"),
 }
-"""By client: the key of the servers in its config file, and where that file is."""
+"""The key for servers in each client's config file, and the path of the file, by client."""
 
 
 def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return what to add to the config file of *client*.
+    """Return the entry to add to the config file of *client*.
 
-    The server is called *name* there, and `qtm mcp serve` runs with *arguments*.
+    The entry names the server *name* and runs `qtm mcp serve` with *arguments*.
     """
     key, _ = CLIENTS[client]
     entry: dict[str, Any] = {"command": find_command(), "args": ["mcp", "serve", *arguments]}
@@ -32,6 +32,9 @@ def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, A
 
 
 def find_command() -> str:
-    """Return the path of ``qtm``; clients start servers outside of the active environment."""
+    """Return the path of the command ``qtm``.
+
+    The entry needs a path, because clients start servers outside the active environment.
+    """
     beside = Path(sys.executable).with_name("qtm")
     return str(beside) if beside.exists() else shutil.which("qtm") or "qtm"

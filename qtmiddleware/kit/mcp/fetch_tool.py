@@ -1,4 +1,4 @@
-"""The tool `fetch`: a whole document by its id, from a function of the user's own."""
+"""The tool `fetch`: returns a whole document by its id, by calling a function of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ TOKENS: Final = 8_000
 
 
 class FetchTool:
-    """A user's function as a tool: it takes an id and returns a text, or an object with a text."""
+    """Offers a user's function as a tool that returns a document by its id.
+
+    The function *load* takes the id. It returns a text, an object with a text, or ``None`` if there
+    is no such document.
+    """
 
     name = "fetch"
 
@@ -30,7 +34,7 @@ class FetchTool:
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The arguments as JSON schema."""
+        """The JSON schema of the tool's arguments."""
         return {
             "type": "object",
             "properties": {
@@ -50,7 +54,8 @@ class FetchTool:
     async def call(self, arguments: Mapping[str, Any]) -> str:
         """Return the document as JSON.
 
-        Raises `ToolFailure` if there is no such document, and whatever the user's function raises.
+        Raises `ToolFailure` if an argument is not valid or there is no document with this id.
+        Exceptions of the user's function pass through.
         """
         id_ = arguments.get("id")
         if not isinstance(id_, str) or not id_:

@@ -1,4 +1,4 @@
-"""The protocol over HTTP: on this machine's loopback, or anywhere with a token."""
+"""The protocol over HTTP: without a token on this machine, with a token at any other address."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
 
 PORT: Final = 8766
-"""The port by default, if it is free."""
+"""The default port of the server. If it is taken, a free port is used."""
 PATH: Final = "/mcp"
 TOKEN: Final = "QTM_MCP_TOKEN"
 """The environment variable that holds the token."""
 LEAST_CHARS: Final = 16
-"""Characters of a token below which it is refused."""
+"""The minimum number of characters of a token. A shorter token is refused."""
 
 
 def read_token(environ: Any, host: str) -> str:
-    """Return the token of *environ*, ``""`` if there is none and *host* is the loopback.
+    """Return the token in *environ*, or ``""`` if there is no token and *host* is the loopback.
 
-    Raises `ConfigError` for another host without a token, and for a token that is short or has
-    characters that no header holds.
+    Raises `ConfigError` if another host has no token, or if the token is too short or has
+    characters that are not allowed in a header.
     """
     token: str = environ.get(TOKEN, "")
     if not token and host == LOOPBACK:
@@ -43,9 +43,9 @@ def read_token(environ: Any, host: str) -> str:
 
 
 def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIApp:
-    """Return the application that serves *server* at `PATH` to whoever may ask.
+    """Return the application that serves *server* at `PATH` to allowed requests.
 
-    Every request stands for itself: no session is kept for a client that has left.
+    The application keeps no sessions, so a client that has left takes no memory.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -54,13 +54,13 @@ def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIA
     app = server.streamable_http_app(
         streamable_http_path=PATH, stateless_http=True, transport_security=unchecked
     )
-    return Guard(app, hosts=_list_hosts(host, port), find_problem=partial(_find_wrong_token, token))
+    return Guard(app, hosts=_list_hosts(host, port), find_problem=partial(_check_token, token))
 
 
 def _list_hosts(host: str, port: int) -> list[str]:
-    """Return the host names that a request may use.
+    """Return the host names, with *port*, that a request may use.
 
-    An empty list means any name: the server listens at every address of the machine.
+    If *host* means every address of the machine, the list is empty and any name is allowed.
     """
     if host == LOOPBACK:
         return list_own_hosts(port)
@@ -72,10 +72,10 @@ def _list_hosts(host: str, port: int) -> list[str]:
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
 
 
-def _find_wrong_token(token: str, scope: Scope) -> str:
-    """Return what is wrong with a request's token; empty if it is *token* or none is needed.
+def _check_token(token: str, scope: Scope) -> str:
+    """Return an error message if the request does not carry *token*, else ``""``.
 
-    The tokens are compared in constant time.
+    If *token* is empty, every request is accepted. The tokens are compared in constant time.
     """
     if not token:
         return ""

@@ -1,4 +1,4 @@
-"""The tools `search` and `fetch` in the protocol's terms. A failure is a result with a sentence."""
+"""Serves the tools `search` and `fetch`. A failed call returns a sentence on what went wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 SECONDS: Final = 30.0
-"""How long a tool is waited for: a function that hangs is bound by nothing else."""
+"""The default time limit per call, in seconds. It stops a function that hangs."""
 
 
 class AgentTool(Protocol):
@@ -24,18 +24,21 @@ class AgentTool(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that the model reads."""
+        """The tool's name, which the model reads."""
 
     @property
     def description(self) -> str:
-        """What the model reads about it."""
+        """The tool's description, which the model reads."""
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The arguments as JSON schema."""
+        """The JSON schema of the tool's arguments."""
 
     def call(self, arguments: Mapping[str, Any]) -> Coroutine[Any, Any, str]:
-        """Return the result as text; raise whatever went wrong."""
+        """Call the tool with *arguments* and return the result as text.
+
+        May raise any exception; the server reports it to the model.
+        """
 
 
 def require_mcp() -> None:
@@ -47,7 +50,14 @@ def require_mcp() -> None:
 def build_server(
     tools: Sequence[AgentTool], *, name: str, about: str = "", seconds: float = SECONDS
 ) -> Server[Any]:
-    """Return the server of *tools*; each call ends after so many *seconds* at the latest."""
+    """Return a server that offers *tools*.
+
+    Args:
+        tools: The tools.
+        name: The server's name.
+        about: One sentence on the collection, which the model reads.
+        seconds: The time limit per call.
+    """
     require_mcp()
     import mcp_types as types
     from mcp.server.lowlevel import Server
@@ -73,7 +83,7 @@ def build_server(
             known = ", ".join(by_name)
             text, is_error = build_failure(f"There is no such tool; the tools are {known}."), True
         else:
-            text, is_error = await _call(tool, params.arguments or {}, seconds)
+            text, is_error = await _call_tool(tool, params.arguments or {}, seconds)
         # The text alone: a structured result beside it would count twice against the budget.
         content = types.TextContent(type="text", text=text)
         return types.CallToolResult(content=[content], is_error=is_error)
@@ -90,10 +100,12 @@ def build_server(
 _running: Final[set[asyncio.Task[str]]] = set()
 
 
-async def _call(tool: AgentTool, arguments: Mapping[str, Any], seconds: float) -> tuple[str, bool]:
-    """Return the result of a call, and whether the call failed.
+async def _call_tool(
+    tool: AgentTool, arguments: Mapping[str, Any], seconds: float
+) -> tuple[str, bool]:
+    """Call *tool*; return the result or the error in words, and whether the call failed.
 
-    If the client leaves, the call is cancelled.
+    The call is cancelled after *seconds*, or if the client disconnects.
     """
     # A task of its own: the SDK cancels its own task again and again until it ends, so a search
     # that cleans up could never finish there.

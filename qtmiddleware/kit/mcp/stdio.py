@@ -1,4 +1,4 @@
-"""The protocol over stdin and stdout, which nothing else in the process gets hold of."""
+"""The protocol over stdin and stdout, which are reserved for the protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The streams of the process that its client reads and writes."""
+    """The original stdin and stdout, through which the client and the server talk."""
 
     reading: BinaryIO
     writing: BinaryIO
@@ -26,10 +26,11 @@ class Wire:
 
 @contextmanager
 def claim_wire() -> Iterator[Wire]:
-    """Yield the streams of the protocol. From now on stdout is stderr, and stdin is empty.
+    """Yield the original stdin and stdout, and reserve both for the protocol.
 
-    That holds for file descriptors too, so that a library written in C and a process that is
-    started here cannot write between two messages, and none can read one.
+    From now on, output to stdout goes to stderr, and stdin is empty. The file descriptors are
+    redirected too, so libraries in C and child processes cannot write between two messages or read
+    a message.
     """
     sys.stdout.flush()
     reading = os.fdopen(os.dup(0), "rb")
@@ -42,7 +43,7 @@ def claim_wire() -> Iterator[Wire]:
 
 
 async def serve_wire(server: Server[Any], wire: Wire) -> None:
-    """Answer the client at the other end of *wire* until it leaves."""
+    """Answer the client's messages on *wire* until the client disconnects."""
     import anyio
     from mcp.server.stdio import stdio_server
 
@@ -60,11 +61,14 @@ async def serve_wire(server: Server[Any], wire: Wire) -> None:
 
 
 async def _read_lines(stream: BinaryIO) -> AsyncIterator[str]:
-    """Yield the lines of *stream*, read by a daemon thread: a read cannot be cancelled."""
+    """Yield the lines of *stream*.
+
+    A daemon thread reads the lines, because a blocking read cannot be cancelled.
+    """
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[bytes] = asyncio.Queue(1)
 
-    def read() -> None:
+    def queue_lines() -> None:
         # The loop may be gone before the client is.
         with suppress(RuntimeError, OSError, ValueError):
             while True:
@@ -73,6 +77,6 @@ async def _read_lines(stream: BinaryIO) -> AsyncIterator[str]:
                 if not line:
                     return
 
-    threading.Thread(target=read, name="qtmiddleware-stdin", daemon=True).start()
+    threading.Thread(target=queue_lines, name="qtmiddleware-stdin", daemon=True).start()
     while line := await lines.get():
         yield line.decode("utf-8", "replace")

@@ -1,1 +1,1 @@
-"""The playground: a page on this machine that asks every tier the same question, side by side."""
+"""The playground: a local web page that asks every tier one question and compares the results."""

@@ -1,4 +1,4 @@
-"""The content of the page's address: the question, the messages before it, tiers and settings."""
+"""The content of the page's address: the question, the earlier messages, tiers and settings."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from qtmiddleware.config.keys import camel
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
-"""How many earlier messages are used; no prompt shows a model more of them."""
+"""The maximum number of earlier messages to use. No prompt shows a model more messages."""
 _ROLES: Final = ("user", "assistant")
 _FOLLOW_UP: Final = "then"
-"""The parameter of the button that makes the question an earlier message."""
+"""The parameter of the button for a follow-up question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """One setting that the page offers.
+    """One setting that the user can change on the page.
 
     Attributes:
-        key: Its config key.
-        label: The name that the page shows.
-        meaning: What it does.
-        usual: Its value if the user does not change it.
-        low: The lowest number allowed.
-        high: The highest number allowed.
-        step: The step between numbers.
-        choices: The allowed values, if it is not a number.
+        key: The setting's config key.
+        label: The setting's name on the page.
+        meaning: The setting's effect, in words.
+        usual: The default value, as text.
+        low: The lowest allowed number.
+        high: The highest allowed number.
+        step: The step between allowed numbers.
+        choices: The allowed values of a setting that is not a number.
     """
 
     key: str
@@ -90,18 +90,18 @@ KNOBS: Final[Mapping[str, Knob]] = {
         ),
     )
 }
-"""Every setting that the page offers, by its key."""
+"""All settings that the user can change on the page, by config key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageState:
-    """The content of the page's address: a question, the messages before it, and how to retrieve.
+    """The content of the page's address: the question, the earlier messages, tiers and settings.
 
     Attributes:
         question: The question.
-        history: The messages before it.
+        history: The messages before the question.
         tiers: The names of the tiers to ask.
-        settings: Values by flat config key.
+        settings: The values of changed settings, by flat config key.
         problems: Sentences that say which parts of the address could not be used.
     """
 
@@ -115,12 +115,12 @@ class PageState:
     def read(
         cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]
     ) -> PageState:
-        """Read the name and value pairs of an address.
+        """Create the state from the parameters of an address.
 
         Args:
-            pairs: The names and values.
-            known: The tiers that can be asked.
-            shown: The tiers that are asked if the address names none.
+            pairs: The names and values of the parameters.
+            known: The names of the tiers that can be asked.
+            shown: The names of the tiers that are asked by default.
         """
         question, history, requested, settings, problems = (
             "",
@@ -160,9 +160,9 @@ class PageState:
         )
 
     def list_pairs(self, shown: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """Return the names and values of the address, without those at their default.
+        """Return the names and values of the address's parameters, without default values.
 
-        *shown* are the default tiers.
+        *shown* holds the names of the default tiers.
         """
         pairs = [("q", self.question)] if self.question.strip() else []
         pairs += [(turn.role, turn.content) for turn in self.history]
@@ -177,22 +177,28 @@ class PageState:
         ]
 
     def write(self, shown: Sequence[str] = ()) -> str:
-        """Return the query part of the address, with the ``?`` before it."""
+        """Return the query string of the address, beginning with ``?``.
+
+        *shown* holds the names of the default tiers.
+        """
         return "?" + urlencode(self.list_pairs(shown), errors="replace")
 
     def follow_up(self) -> PageState:
-        """Return the same with the question among the earlier messages, for the next question."""
+        """Return the state for the next question: this question becomes an earlier message."""
         message = [Message("user", self.question)] if self.question.strip() else []
         return replace(self, question="", history=(*self.history, *message)[-MOST_TURNS:])
 
 
 def wants_follow_up(pairs: Iterable[tuple[str, str]]) -> bool:
-    """Whether the user pressed the button that makes the question an earlier message."""
+    """Return whether the user pressed the button for a follow-up question."""
     return any(name == _FOLLOW_UP for name, _ in pairs)
 
 
 def _read_value(knob: Knob, text: str) -> float | int | str:
-    """Return the value of *knob* in *text*; raises `ValueError` if it is not allowed."""
+    """Return the value that *text* holds for *knob*.
+
+    Raises `ValueError` if the value is not allowed.
+    """
     if knob.choices:
         if text not in knob.choices:
             raise ValueError
@@ -205,7 +211,7 @@ def _read_value(knob: Knob, text: str) -> float | int | str:
 
 
 def _describe_limits(knob: Knob) -> str:
-    """Return in words which values of *knob* are allowed."""
+    """Return the allowed values of *knob* in words."""
     if knob.choices:
         return f"one of {', '.join(knob.choices)}"
     return f"a {'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

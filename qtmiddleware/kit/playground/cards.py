@@ -1,4 +1,4 @@
-"""A tier's result, ready to be shown: passages and why they moved, searches, times, costs."""
+"""A tier's result in the form that the page shows: passages, movements, searches, times, costs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from qtmiddleware.preprocessing.text import clean, shorten
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
-"""The most characters shown of a passage or of a searched text."""
+"""The maximum number of characters shown of a passage or a searched text."""
 SAME: Final = "The same list"
 """The headline of a tier that moves nothing."""
 _TITLE: Final = 90
@@ -41,21 +41,21 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One passage of a list.
+    """One passage in a tier's result.
 
     Attributes:
         key: Identifies the passage on the page.
-        place: Its rank in the result; ``None`` if it dropped out.
-        title: Its title.
-        source: Where it is from.
-        way: How it moved.
-        badge: The movement as a short sign.
+        place: The passage's rank in the result; ``None`` if the passage dropped out.
+        title: The passage's title.
+        source: The document, address or page that the passage comes from.
+        way: The direction in which the passage moved.
+        badge: The movement as a short sign, such as ``▲ 2``.
         spoken: The movement in words, for screen readers.
-        why: Why it moved.
-        words: The words that moved it.
-        snippet: A short part of its text, with the keywords marked.
-        text: Its text, with the keywords marked.
-        is_answer: Whether it is judged to answer the question.
+        why: The reason for the movement, in one sentence.
+        words: The words that raised the passage.
+        snippet: A short part of the passage's text, with the keywords marked.
+        text: The passage's text, with the keywords marked.
+        is_answer: Whether the passage is judged to answer the question.
     """
 
     key: str
@@ -77,11 +77,11 @@ class Search:
     """One search of a tier.
 
     Attributes:
-        label: Its name.
+        label: The search's name on the page.
         text: The searched text.
-        weight: Its weight in the fusion.
-        found: How many passages it returned.
-        moves: The drawing of its ranks and the result's.
+        weight: The weight of the search's list in the fusion.
+        found: The number of passages that the search returned.
+        moves: The drawing that connects the ranks in the search's list with the result's ranks.
         spoken: The drawing in words, for screen readers.
     """
 
@@ -95,20 +95,21 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A tier's result, ready to be shown.
+    """A tier's result in the form that the page shows.
 
     Attributes:
         tier: The tier.
         headline: The result in a few words.
         is_unsure: Whether the search probably found no answer.
-        answers: How many passages are judged to answer the question; ``None`` if nobody judged.
-        answer: The best rank of these passages in *rows*.
-        lost: The best rank, below *rows*, of these passages that dropped out.
-        took: The time, for the verdict.
-        calls: The model calls, for the verdict.
-        cost: The cost, for the verdict.
-        problem: Why there is no result.
-        rows: The passages.
+        answers: The number of answering passages (passages judged to answer the question); ``None``
+            if nobody judged.
+        answer: The best rank of the answering passages in *rows*.
+        lost: The best rank of the answering passages that dropped out.
+        took: The time in words, for the verdict.
+        calls: The number of model calls in words, for the verdict.
+        cost: The cost in words, for the verdict.
+        problem: The error in words, if there is no result.
+        rows: The passages of the result.
         dropped: The passages of the plain list that dropped out.
         moves: The drawing of all movements.
         searches: The searches, if there were several.
@@ -116,11 +117,11 @@ class Card:
         figures: Times and costs, each with its name.
         degradations: The degradations in words.
         bars: The stages on the timeline.
-        overlap: Milliseconds for which search and model ran at the same time.
-        total_ms: Milliseconds of the whole call.
-        decision: Why the model was called or not.
+        overlap: The milliseconds for which the search and the model ran at the same time.
+        total_ms: The milliseconds of the whole call.
+        decision: The reason why the model was called or not.
         notes: The trace's notes.
-        config: The config that makes a function retrieve like this.
+        config: The tier's config as JSON, for use outside the playground.
     """
 
     tier: Tier
@@ -149,7 +150,7 @@ class Card:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is the plain list, in which nothing moves."""
+        """``True`` for the card of the plain list, with which all other cards are compared."""
         return self.tier.name == BASELINE
 
 
@@ -164,10 +165,10 @@ def build_card(
 
     Args:
         answer: The tier's result.
-        state: What the user asks.
+        state: The question and its settings.
         baseline: The retrieval of the plain list, to compare with.
         answers: The ids of the passages that answer the question; ``None`` if nobody judged.
-        config: The tier's config.
+        config: The tier's config as JSON.
     """
     retrieval = answer.retrieval
     if retrieval is None:
@@ -181,10 +182,10 @@ def build_card(
     return Card(
         tier=answer.tier,
         answers=None if answers is None else len(answers),
-        answer=_find_first(
+        answer=_find_best_place(
             movement.place for movement in moves.passages if movement.match.id in judged
         ),
-        lost=_find_first(
+        lost=_find_best_place(
             drawing.find_place(movement)
             for movement in moves.dropped
             if movement.match.id in judged
@@ -218,9 +219,9 @@ def build_card(
 
 
 class _RowWriter:
-    """Describes the passages of one answer.
+    """Makes the rows for the passages of one retrieval.
 
-    A tier shows the text only of passages that the plain list does not have.
+    A snippet is shown only for passages of the plain list and for passages new in a tier.
     """
 
     def __init__(
@@ -232,18 +233,25 @@ class _RowWriter:
         *,
         is_baseline: bool,
     ) -> None:
-        """Prepare to describe the passages of *retrieval*; *answers* are the ids that answer."""
+        """Prepare the rows for *retrieval*.
+
+        *answers* holds the ids of the passages that answer the question.
+        """
         self._moves = moves
         self._retrieval = retrieval
         self._answers = answers
         self._is_baseline = is_baseline
         self._language = "" if retrieval.evidence is None else retrieval.evidence.language
-        self._own, self._models = _find_keywords(state, retrieval)
+        self._question_words, self._model_words = _find_keywords(state, retrieval)
 
     def __call__(self, movement: Movement) -> Row:
-        """Return the row of one passage."""
-        match, way, is_baseline = movement.match, drawing.find_way(movement), self._is_baseline
-        title, source = _name_passage(match)
+        """Return the row for the passage of *movement*."""
+        match, way, is_baseline = (
+            movement.match,
+            drawing.find_direction(movement),
+            self._is_baseline,
+        )
+        title, source = _find_title_and_source(match)
         # An index may have stored the title at the start of the text.
         text = (match.text or "").removeprefix(f"{title}\n")
         shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
@@ -258,7 +266,7 @@ class _RowWriter:
             "gone": ("out", "dropped out"),
         }[way]
         return Row(
-            key=drawing.name_key(match),
+            key=drawing.make_passage_key(match),
             place=movement.place,
             title=title,
             source=source,
@@ -272,7 +280,7 @@ class _RowWriter:
             ),
             words=words,
             snippet=self._mark_words(snippet),
-            text=self._mark_words(hide_unseen(shown)),
+            text=self._mark_words(replace_control_characters(shown)),
             is_answer=match.id in self._answers,
         )
 
@@ -281,18 +289,24 @@ class _RowWriter:
         if not reasons.is_raised_by_words(movement, self._retrieval):
             return ()
         return tuple(
-            reasons.list_words(movement, self._moves, self._own, self._models, self._language)
+            reasons.list_words(
+                movement, self._moves, self._question_words, self._model_words, self._language
+            )
         )
 
     def _mark_words(self, text: str) -> tuple[Segment, ...]:
-        return tuple(drawing.mark_words(text, self._own, self._models, self._language))
+        return tuple(
+            drawing.mark_words(text, self._question_words, self._model_words, self._language)
+        )
 
     def _cut_snippet(self, text: str) -> str:
-        return drawing.cut_snippet(text, self._own, self._models, language=self._language)
+        return drawing.cut_snippet(
+            text, self._question_words, self._model_words, language=self._language
+        )
 
 
-def _name_passage(match: Match) -> tuple[str, str]:
-    """Return the passage's title, and where it is from."""
+def _find_title_and_source(match: Match) -> tuple[str, str]:
+    """Return the title and the source of the passage in *match*."""
     metadata = match.metadata
     values = [metadata.get("title"), metadata.get("source"), metadata.get("url"), match.id]
     names = [
@@ -308,7 +322,10 @@ def _name_passage(match: Match) -> tuple[str, str]:
 
 
 def _find_keywords(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
-    """Return the keywords of the question, and the model's keywords, without function words."""
+    """Return the question's keywords and the model's keywords, without function words.
+
+    Both are texts of words with spaces between them.
+    """
     texts = [*retrieval.transformation.keywords]
     texts += [
         text
@@ -326,7 +343,7 @@ def _find_keywords(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
 
 
 def _join_content_words(keywords: Iterable[str], language: str) -> str:
-    """Return the content words among *keywords*, with spaces between them."""
+    """Return the words in *keywords* without function words, joined with spaces."""
     parts = [
         part for words in keywords for word in words.split() for part in drawing.split_word(word)
     ]
@@ -334,8 +351,8 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
 
 
 def _summarise_moves(moves: Movements) -> str:
-    """Return how many passages are new, went up, went down and dropped out."""
-    ways = [drawing.find_way(movement) for movement in (*moves.passages, *moves.dropped)]
+    """Return a summary such as ``2 new, 1 up, 3 down, 2 out``."""
+    ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
     summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
     if not moves.passages:
@@ -344,7 +361,7 @@ def _summarise_moves(moves: Movements) -> str:
 
 
 def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Search]:
-    """Yield the searches of a retrieval."""
+    """Yield the description of each search in *retrieval*."""
     labels = label_searches(ranking.variant for ranking in retrieval.rankings)
     for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
@@ -368,9 +385,9 @@ def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Searc
 
 
 def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
-    """Yield the model's texts with their labels.
+    """Yield the label and the text of each text that the model wrote.
 
-    The label says if a text was not searched, or if its list was not merged.
+    If a text had no search of its own, or its list had weight 0, the label says so.
     """
     merged = {ranking.variant.text for ranking in retrieval.rankings}
     searched = {variant.text for variant in retrieval.variants}
@@ -383,7 +400,7 @@ def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
 
 
 def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of confidence, times and costs."""
+    """Yield the name and the value of each figure: confidence, times, searches, calls and costs."""
     trace = retrieval.trace
     if retrieval.confidence is not None:
         yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
@@ -407,7 +424,7 @@ def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, s
 
 
 def _format_cost(retrieval: Retrieval) -> str:
-    """Return the model's cost, with the reads' cost if their price is known."""
+    """Return the cost of the model calls, plus the cost of the reads if known."""
     trace = retrieval.trace
     if trace.cost_usd is None:
         return "unknown"
@@ -415,7 +432,7 @@ def _format_cost(retrieval: Retrieval) -> str:
 
 
 def _describe_degradation(degradation: Degradation) -> str:
-    """Return a degradation in words."""
+    """Return *degradation* in words: stage, reason and explanation."""
     explanation = _REASONS.get(degradation.reason, degradation.detail)
     return f"{degradation.stage}: {degradation.reason}" + (
         f" ({explanation})" if explanation else ""
@@ -423,7 +440,10 @@ def _describe_degradation(degradation: Degradation) -> str:
 
 
 def _describe_decision(retrieval: Retrieval) -> str:
-    """Return why the model was called or not; empty if there was nothing to decide."""
+    """Return the reason why the model was called or not.
+
+    Empty if there was no decision about the model.
+    """
     decision = retrieval.trace.decision
     if decision is None:
         return ""
@@ -434,13 +454,13 @@ def _describe_decision(retrieval: Retrieval) -> str:
     )
 
 
-def _find_first(places: Iterable[int | None]) -> int | None:
+def _find_best_place(places: Iterable[int | None]) -> int | None:
     return min((place for place in places if place is not None), default=None)
 
 
-def count_things(number: int, what: str) -> str:
-    """Return *number* and the noun *what*, with an "s" if there are several."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def count_things(number: int, noun: str) -> str:
+    """Return *number* and *noun*, with an "s" in the plural."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 _UNSEEN: Final = {
@@ -451,6 +471,9 @@ _UNSEEN: Final = {
 }
 
 
-def hide_unseen(text: str) -> str:
-    """Return *text* without invisible characters, and with a sign for control characters."""
+def replace_control_characters(text: str) -> str:
+    """Return *text* with control characters replaced by a sign.
+
+    Invisible characters that change the direction of text are removed.
+    """
     return text.translate(_UNSEEN)

@@ -1,4 +1,4 @@
-"""Drawings as numbers: passages moving between lists, the trace over time, keywords in texts."""
+"""Computes the page's drawings: movements between lists, the trace over time, marked keywords."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
-"""How a passage moved against the plain list; a ``hit`` is ranked high by one search."""
+"""The direction in which a passage moved. A ``hit`` is a passage that one search ranks high."""
 
 ROW: Final = 26.0
 """The height of a row in pixels at the usual font size; the page's script adjusts it."""
@@ -29,10 +29,10 @@ class Node:
     Attributes:
         x: The horizontal position.
         y: The vertical position.
-        text: The rank; a dash if it is not in the list.
-        way: How the passage moved.
+        text: The rank; a dash if the passage is not in the list.
+        way: The direction in which the passage moved.
         key: Identifies the passage on the page.
-        is_shown: Whether the rank is among the rows shown.
+        is_shown: Whether the passage has a row of its own, not a place below the rows.
     """
 
     x: float
@@ -45,11 +45,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The line of one passage between the lists.
+    """The line that connects one passage's ranks in all lists.
 
     Attributes:
-        path: The path, as in SVG.
-        way: How the passage moved.
+        path: The SVG path.
+        way: The direction in which the passage moved.
         key: Identifies the passage on the page.
     """
 
@@ -60,17 +60,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Lists side by side, and the lines of the passages between them.
+    """A drawing of lists side by side, with a line per passage between the lists.
 
-    Ranks beyond the rows shown are drawn below them.
+    Passages whose rank is too low for a row are drawn below the rows.
 
     Attributes:
-        headings: The position and text of each list's heading.
+        headings: The horizontal position and the text of each list's heading.
         nodes: The passages in each list.
         lines: The lines of the passages.
         width: The width of the drawing.
         height: The height of the drawing.
-        rows: How many rows are shown.
+        rows: The number of rows.
     """
 
     headings: tuple[tuple[float, str], ...]
@@ -81,8 +81,8 @@ class Moves:
     rows: int
 
 
-def find_way(movement: Movement) -> Way:
-    """Return how a passage moved against the plain list."""
+def find_direction(movement: Movement) -> Way:
+    """Return the direction in which a passage moved, compared with the plain list."""
     if movement.place is None:
         return "gone"
     if movement.change is None:
@@ -90,31 +90,31 @@ def find_way(movement: Movement) -> Way:
     return "up" if movement.change > 0 else "down" if movement.change < 0 else "same"
 
 
-def name_key(match: Match) -> str:
-    """Return a short key that identifies the passage everywhere on the page."""
+def make_passage_key(match: Match) -> str:
+    """Return a short key that identifies the passage of *match* on the whole page."""
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
 def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
-    """Return the drawing of all passages' ways from the plain list to the result.
+    """Draw how all passages moved from the plain list to the result.
 
-    *step* is the distance of the two lists.
+    *step* is the distance between the two lists.
     """
     tracked = (*moves.passages, *moves.dropped)
     columns = [
-        ("raw", [_find_start(movement) for movement in tracked]),
+        ("raw", [_find_starting_place(movement) for movement in tracked]),
         ("result", [find_place(movement) for movement in tracked]),
     ]
-    ways = [(name_key(movement.match), find_way(movement)) for movement in tracked]
+    ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
     return _draw_columns(
         columns, ways, _count_rows(moves), step=step, row_height=ROW, slot_height=_SLOT
     )
 
 
 def draw_search(moves: Movements, search: int) -> Moves:
-    """Return the drawing of the result's passages between one search's list and the result.
+    """Draw how the result's passages moved from the list of one search to the result.
 
-    *search* is the search's index.
+    *search* is the index of the search.
     """
     shown = moves.passages
     places = [
@@ -127,28 +127,38 @@ def draw_search(moves: Movements, search: int) -> Moves:
     ]
     # For a single search, only passages that it ranked high matter.
     ways: list[tuple[str, Way]] = [
-        (name_key(movement.match), "hit" if place is not None and place <= len(shown) else "same")
+        (
+            make_passage_key(movement.match),
+            "hit" if place is not None and place <= len(shown) else "same",
+        )
         for movement, place in zip(shown, places, strict=True)
     ]
     return _draw_columns(columns, ways, len(shown), step=58.0, row_height=26.0, slot_height=24.0)
 
 
-def _find_start(movement: Movement) -> int | None:
-    """Return the passage's rank in the plain list or, below that, in the question's own search."""
+def _find_starting_place(movement: Movement) -> int | None:
+    """Return the passage's rank in the plain list.
+
+    If the plain list is too short for the passage, the rank in the question's own search is
+    returned.
+    """
     if movement.before is not None:
         return movement.before
     return next((hit.place for hit in movement.hits if hit.kind == "original"), None)
 
 
 def find_place(movement: Movement) -> int | None:
-    """Return the passage's rank in the result or, if it dropped out, in the last list it was in."""
+    """Return the passage's rank in the result.
+
+    If the passage dropped out, the rank in the last list that held the passage is returned.
+    """
     return (
         movement.place or movement.reranked_place or movement.weighed_place or movement.fused_place
     )
 
 
 def _count_rows(moves: Movements) -> int:
-    """Return how many rows are shown: as many as the longer list has."""
+    """Return the number of rows: the length of the longer list."""
     return max(len(moves.passages), moves.depth)
 
 
@@ -161,12 +171,12 @@ def _draw_columns(
     row_height: float,
     slot_height: float,
 ) -> Moves:
-    """Return the drawing of lists side by side.
+    """Draw lists side by side.
 
     Args:
-        columns: Each list's heading and the ranks of the passages in it.
-        ways: Each passage's key and how it moved.
-        row_count: How many rows are shown.
+        columns: The heading of each list, and the ranks of all passages in the list.
+        ways: The key of each passage, and the direction in which the passage moved.
+        row_count: The number of rows.
         step: The distance between two lists.
         row_height: The height of a row.
         slot_height: The height of a passage below the rows.
@@ -204,9 +214,9 @@ def _draw_columns(
 def _find_heights(
     places: Sequence[int | None], row_count: int, row_height: float, slot_height: float
 ) -> list[float]:
-    """Return the vertical position of each rank, in its row or below the rows.
+    """Return the vertical position of the passage at each of *places* (ranks).
 
-    Below the rows, passages are in the order of their ranks.
+    A rank up to *row_count* gets a row. All other passages go below the rows, ordered by rank.
     """
     heights: dict[int, float] = {}
     used_places: set[int] = set()
@@ -224,7 +234,7 @@ def _find_heights(
 
 
 def _draw_curve(points: Sequence[tuple[float, float]]) -> Iterator[str]:
-    """Yield the parts of an SVG path through *points*."""
+    """Yield the commands of an SVG path through *points*."""
     (x, y), *rest = points
     yield f"M{x:g} {y:g}"
     for to_x, to_y in rest:
@@ -243,7 +253,7 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "keyword_evidence": ("weigh words", "own"),
     "rerank": ("rerank", "model"),
 }
-"""Per stage: its name on the page and who does the work."""
+"""The name on the page and the kind of work of each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +262,11 @@ class Bar:
 
     Attributes:
         name: The stage's name.
-        kind: Who does the work: ``own``, ``search`` or ``model``.
-        start: Where it begins, in percent of the total time.
-        width: How long it takes, in percent of the total time.
-        ms: How long it takes, in milliseconds.
-        status: Its status, if it is not ``ok``.
+        kind: The kind of work: ``own``, ``search`` or ``model``.
+        start: The start of the stage, in percent of the total time.
+        width: The duration of the stage, in percent of the total time.
+        ms: The duration of the stage, in milliseconds.
+        status: The status of the stage; empty for ``ok``.
     """
 
     name: str
@@ -268,12 +278,12 @@ class Bar:
 
     @property
     def is_work(self) -> bool:
-        """Whether the stage searches, embeds or asks a model."""
+        """``True`` if the stage searches, embeds or calls a model."""
         return self.kind != "own" or self.name.startswith("embed")
 
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
-    """Return every stage of *trace*, in the order they began."""
+    """Return a bar per stage of *trace*, ordered by start time."""
     whole = (
         max([trace.total_ms, *(stage.started_ms + stage.ms for stage in trace.stages)], default=0.0)
         or 1.0
@@ -308,7 +318,7 @@ def _draw_stage(stage: Stage, whole: float) -> Bar:
 
 
 def measure_overlap(trace: Trace) -> float:
-    """Return for how many milliseconds the question's own search ran while the model worked."""
+    """Return the milliseconds for which the question's own search ran while the model worked."""
     searches = [stage for stage in trace.stages if stage.name == "search.original"]
     models = [stage for stage in trace.stages if stage.name.startswith("transform.")]
     return max(
@@ -325,25 +335,28 @@ def measure_overlap(trace: Trace) -> float:
 # --- words in texts -------------------------------------------------------------------------------
 
 _SNIPPET: Final = 150
-"""The most characters of a snippet."""
+"""The maximum number of characters of a snippet."""
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
 """A word of letters and digits with a sign between them, such as L-15."""
 _LETTER: Final = re.compile("[A-Za-z]")
 _SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
-"""A piece of a text, and whose keyword it is: ``question``, ``model`` or an empty string."""
+"""A piece of a text, and the owner of the keyword in the piece.
+
+The owner is ``question``, ``model``, or empty if the piece holds no keyword.
+"""
 
 
 def split_word(word: str) -> list[str]:
-    """Return the parts that *word* is searched by; a code such as L-15 stays whole."""
+    """Split *word* at hyphens, slashes and underscores; a code such as L-15 stays whole."""
     return [word] if _CODE.fullmatch(word) else [part for part in _SIGNS.split(word) if part]
 
 
 def mark_words(
     text: str, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Return *text* in pieces, so that keywords can be marked.
+    """Split *text* into pieces, each with the owner of the keyword that it holds, if any.
 
     Args:
         text: The text.
@@ -362,13 +375,13 @@ def mark_words(
 def cut_snippet(
     text: str, question_words: str, model_words: str, length: int = _SNIPPET, language: str = ""
 ) -> str:
-    """Return the part of *text*, on one line, with the most keywords.
+    """Return the part of *text* with the most keywords, on one line.
 
     Args:
         text: The text.
-        question_words: The question's keywords, which count double.
-        model_words: The model's keywords.
-        length: The most characters of the snippet.
+        question_words: The question's keywords, with spaces between them; each counts double.
+        model_words: The model's keywords, with spaces between them.
+        length: The maximum number of characters of the snippet.
         language: The language whose word forms are recognised; none by default.
     """
     whole = clean(text)
@@ -378,17 +391,17 @@ def cut_snippet(
         (start, 2 if owner == "question" else 1)
         for start, _, owner in _find_owners(whole, question_words, model_words, language)
     ]
-    start = _find_densest(hits, max(1, length - 30))
+    start = _find_densest_part(hits, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = whole[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(whole) else "")
 
 
-def _find_densest(hits: Sequence[tuple[int, int]], length: int) -> int:
-    """Return the start of the *length* characters that hold the most *hits*.
+def _find_densest_part(hits: Sequence[tuple[int, int]], length: int) -> int:
+    """Return the start of the part of *length* characters whose hits are worth the most.
 
-    Each hit is a position and its worth; hits are in ascending order.
+    Each hit is a position and the worth of the keyword there. Hits are sorted by position.
     """
     best = highest = worth_in_window = end = 0
     for start, worth in hits:
@@ -404,9 +417,9 @@ def _find_densest(hits: Sequence[tuple[int, int]], length: int) -> int:
 def _find_owners(
     text: str, question_words: str, model_words: str, language: str
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield the start and end of each keyword in *text*, and whose it is.
+    """Yield the start, the end and the owner of each keyword in *text*.
 
-    A keyword of both is the question's.
+    The owner is ``question`` or ``model``. A keyword of both belongs to the question.
     """
     of_question = [
         (start, end, "question") for start, end in _locate_words(question_words, text, language)
@@ -424,9 +437,9 @@ def _find_owners(
 
 
 def _locate_words(words: str, text: str, language: str) -> list[tuple[int, int]]:
-    """Return the start and end of each of *words* in *text*.
+    """Return the start and the end of each place in *text* where one of *words* occurs.
 
-    A code such as L-15 must match as a whole, because 15 alone is another number.
+    A code such as L-15 must match as a whole, because 15 alone means something else.
     """
     codes = dict.fromkeys(word for word in words.split() if _CODE.fullmatch(word))
     plain_words = " ".join(word for word in words.split() if word not in codes)

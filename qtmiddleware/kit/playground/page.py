@@ -1,4 +1,4 @@
-"""The playground's page, as parts of HTML that are sent as soon as there is something to show."""
+"""The playground's page, as parts of HTML. Each part is sent as soon as it is ready."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.template import build_environment, read_file
 from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
-from qtmiddleware.kit.playground.cards import Card, build_card, hide_unseen
+from qtmiddleware.kit.playground.cards import Card, build_card, replace_control_characters
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
-from qtmiddleware.kit.playground.verdict import find_headline, judge_cards
+from qtmiddleware.kit.playground.verdict import judge_cards, write_headline
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
     import jinja2
 
 FEW: Final = 6
-"""How many examples are shown at once; the others are folded."""
+"""The number of examples shown at once. The other examples are folded."""
 UNANSWERABLE: Final = "unanswerable"
-"""The ``type`` in a question's metadata that says that no passage answers it."""
+"""The ``type`` in the metadata of a question that no passage answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question to begin with.
+    """An example question on the page.
 
     Attributes:
         question: The question.
-        kind: What it is an example of, if known.
-        link: The address that asks it.
+        kind: The kind of example, such as ``typo``; empty if unknown.
+        link: The address that asks the question.
     """
 
     question: Question
@@ -43,14 +43,14 @@ class Example:
 
 
 class Page:
-    """The page over some tiers.
+    """The page that compares the results of some tiers.
 
     Attributes:
         tiers: The tiers.
-        name: The page's name.
-        examples: Questions to begin with.
-        notes: Sentences that a reader should know.
-        collections: The other pages, each a name and a link; an empty link is this page.
+        name: The name of the function, index or collection on the page.
+        examples: The example questions.
+        notes: Sentences shown on the page.
+        collections: The name and the link of each page; the link of this page is empty.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Page:
 
         Args:
             tiers: The tiers.
-            name: The page's name.
-            examples: Questions to begin with.
-            notes: Sentences that a reader should know.
+            name: The name of the function, index or collection on the page.
+            examples: The example questions.
+            notes: Sentences shown on the page.
             qrels: Grades by question id and passage id, as in a `Dataset`.
-            judged: The questions that *qrels* are for. Default: the *examples*.
-            kinds: What each example is an example of, by question id.
-            collections: What else can be asked, each a name and a link; an empty link is this page.
-            folded: Why no model answers, if tiers are folded because of that.
+            judged: The questions with grades in *qrels*. Default: the *examples*.
+            kinds: The kind of each example, by question id.
+            collections: The name and the link of each page; the link of this page is empty.
+            folded: The reason shown for tiers that are folded because no model replies.
         """
         self.tiers = tiers
         self._answers = {
@@ -94,7 +94,7 @@ class Page:
         self._environment = _load_environment()
 
     def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
-        """Return the beginning of the page: the form, and a place for each answer to come."""
+        """Return the first part of the page: the form, and an empty place per tier's result."""
         shown = self.tiers.shown
         folded = self.tiers.list_folded(state) if is_running else ()
         chosen = [
@@ -112,7 +112,7 @@ class Page:
             chosen=chosen,
             is_running=is_running,
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
-            describe_usual=self._describe_usual,
+            describe_usual=self._describe_default,
             follow_up=state.follow_up().write(shown),
             examples=examples[:FEW],
             more=examples[FEW:],
@@ -126,16 +126,16 @@ class Page:
         return Example(question, self._kinds.get(question.id, ""), link)
 
     def write_card(self, card: Card) -> str:
-        """Return the part for one tier's result."""
+        """Return the part of the page that shows one tier's result."""
         return self._render_part("card", card=card)
 
     def write_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
-        """Return the end of the page: the verdict, all tiers side by side, and remarks.
+        """Return the part of the page after the results: the verdict, a table of tiers, remarks.
 
         Args:
-            state: What the user asks.
+            state: The question and its settings.
             cards: The tiers' results.
-            problem: Why there is no verdict, if something failed.
+            problem: The error, if there is no verdict.
         """
         card_by_tier = {card.tier.name: card for card in cards}
         ordered = [card_by_tier[tier.name] for tier in self.tiers.all if tier.name in card_by_tier]
@@ -147,30 +147,30 @@ class Page:
             cards=ordered,
             problem=problem,
             table=list(_compare_tiers(ordered)),
-            sums=list(_list_sums(ordered)),
+            sums=list(_list_figures_by_tier(ordered)),
             folded=folded if ordered else (),
             why_folded=self._folded,
             verdict=None if problem or len(ordered) < 2 else judge_cards(ordered),
-            headline="" if problem else find_headline(ordered),
+            headline="" if problem else write_headline(ordered),
             unanswered=[
                 name for name in state.tiers if name not in card_by_tier and name not in folded
             ],
         )
 
     def write_foot(self, *, is_running: bool) -> str:
-        """Return the closing part of the page."""
+        """Return the last part of the page."""
         return self._render_part("foot", is_running=is_running)
 
     def describe(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
-        """Return the card for *answer* beside the plain list in *baseline*."""
+        """Return the card for *answer*, compared with the plain list in *baseline*."""
         config = json.dumps(
             self.tiers.build_config(answer.tier, state), indent=2, ensure_ascii=False
         )
         answers = self._answers.get((state.question.strip(), state.history))
         return build_card(answer, state, baseline, answers, config)
 
-    def _describe_usual(self, knob: Knob) -> str:
-        """Return the value that the field of *knob* shows if nothing was entered."""
+    def _describe_default(self, knob: Knob) -> str:
+        """Return the default value that the empty field of *knob* shows."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
             return str(settings.top_k)
@@ -179,15 +179,17 @@ class Page:
         return knob.usual
 
     def _render_part(self, part: str, **values: Any) -> str:
-        """Return the template called *part*, filled with *values*."""
+        """Render the template *part* with *values*."""
         template = self._environment.get_template(f"{part}.html.jinja")
-        return template.render(figures=figures, rem=_to_rem, clean=hide_unseen, **values)
+        return template.render(
+            figures=figures, rem=_to_rem, clean=replace_control_characters, **values
+        )
 
 
 def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
-    """Return the passages of the highest grade: those that answer the question, not only help.
+    """Return the ids of the passages with the highest grade, which answer the question.
 
-    The result is empty if no passage answers it, and ``None`` if nobody judged.
+    The result is empty if no passage answers the question, and ``None`` if nobody judged.
     """
     best = max(grades.values(), default=0)
     if question.metadata.get("type") == UNANSWERABLE:
@@ -197,13 +199,13 @@ def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[st
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One passage beside all tiers.
+    """The row of one passage in the table of all tiers.
 
     Attributes:
         key: Identifies the passage on the page.
-        title: Its title.
-        cells: Per tier: its rank, and how it moved.
-        is_answer: Whether it is judged to answer the question.
+        title: The passage's title.
+        cells: The passage's rank and movement in each tier.
+        is_answer: Whether the passage is judged to answer the question.
     """
 
     key: str
@@ -213,7 +215,7 @@ class ComparedRow:
 
 
 def _compare_tiers(cards: Sequence[Card]) -> Iterator[ComparedRow]:
-    """Yield a row for each passage of any tier, in the order they first appear."""
+    """Yield a table row per passage of any tier, in the order in which the passages appear."""
     shown = [{row.key: row for row in card.rows} for card in cards]
     answers = {key for rows in shown for key, row in rows.items() if row.is_answer}
     titles = {key: row.title for rows in shown for key, row in reversed(rows.items())}
@@ -225,15 +227,15 @@ def _compare_tiers(cards: Sequence[Card]) -> Iterator[ComparedRow]:
         yield ComparedRow(key, titles[key], tuple(cells), key in answers)
 
 
-def _list_sums(cards: Sequence[Card]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each figure's name with its value per tier."""
+def _list_figures_by_tier(cards: Sequence[Card]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each figure, with the figure's value in each tier."""
     figures_by_tier = [dict(card.figures) for card in cards]
     for name in dict.fromkeys(name for tier_figures in figures_by_tier for name in tier_figures):
         yield name, [tier_figures.get(name, figures.UNKNOWN) for tier_figures in figures_by_tier]
 
 
 def _to_rem(pixels: float) -> str:
-    """Return *pixels* as a CSS length in rem; 1 rem is 16 pixels."""
+    """Convert *pixels* to a CSS length in rem; 1 rem is 16 pixels."""
     return f"{pixels / 16:g}rem"
 
 

@@ -1,4 +1,4 @@
-"""Why a passage moved: one short sentence, and the words that moved it."""
+"""Explains why a passage moved: one short sentence, and the words that raised the passage."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
 
 MOST_WORDS: Final = 4
-"""How many words are shown beside a reason."""
+"""The maximum number of words shown after a reason."""
 
 
 def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:
-    """Return in one sentence why a passage moved; empty if it keeps its rank.
+    """Return one sentence on why a passage moved; empty if the passage keeps its rank.
 
-    *has_words* says whether there are words to name; if words raised it but there are none to name,
-    they are function words.
+    *has_words* says whether the page can show keywords that raised the passage. Without shown
+    keywords, the sentence says that the words carry little meaning.
     """
     if movement.place is None:
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -31,30 +31,31 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -
         return ""
     if movement.before is not None and movement.place > movement.before:
         return _explain_fall(movement, retrieval)
-    if movement.rerank_score is not None and _is_up(
+    if movement.rerank_score is not None and _has_moved_up(
         movement.weighed_place or movement.fused_place, movement.reranked_place
     ):
         return f"The reranker puts it {format_place(movement.reranked_place or 0)}."
     variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
     if variant_hits and (
-        _find_start(movement) is None or _is_up(_find_start(movement), movement.fused_place)
+        _find_original_place(movement) is None
+        or _has_moved_up(_find_original_place(movement), movement.fused_place)
     ):
         best = min(variant_hits, key=lambda hit: hit.place)
         remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
         return (
             f"{format_place(best.place)} in the search with"
-            f" {_name_search(best.search, retrieval)}{remark}."
+            f" {_describe_search_text(best.search, retrieval)}{remark}."
         )
     if is_raised_by_words(movement, retrieval):
         return (
             "It holds more of"
-            f" {_name_words(retrieval)}{'' if has_words else ', none of which says much'}."
+            f" {_describe_keywords(retrieval)}{'' if has_words else ', none of which says much'}."
         )
     return "Passages above it fell."
 
 
 def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
-    """Whether a passage is higher than in the plain list, and keyword evidence raised it."""
+    """Return whether keyword evidence raised a passage above its rank in the plain list."""
     if (
         retrieval.evidence is None
         or not retrieval.evidence.weight
@@ -65,16 +66,16 @@ def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
     is_higher = movement.place is not None and (
         movement.before is None or movement.place < movement.before
     )
-    return is_higher and _is_up(movement.fused_place, movement.weighed_place)
+    return is_higher and _has_moved_up(movement.fused_place, movement.weighed_place)
 
 
 def list_words(
     movement: Movement, moves: Movements, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Return the rarest keywords in a passage, each in one form and with its owner.
+    """Return the rarest keywords in a passage, each with its owner.
 
-    A keyword that every passage has tells none of them apart, so it is left out if there are
-    others.
+    If a keyword occurs in several forms, only one form is returned. Keywords that every passage
+    holds are left out, unless there are no others.
 
     Args:
         movement: The passage.
@@ -100,7 +101,7 @@ def list_words(
 
 
 def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
-    """Return in one sentence why a passage fell."""
+    """Return one sentence on why a passage fell."""
     passing = "Other passages pass it"
     if movement.passed_by:
         count = len(movement.passed_by)
@@ -111,27 +112,27 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
             else f"the {'passages' if count == 2 else 'passage'} now {places}"
         )
         passing = f"Passed by {passers}"
-    return f"{passing}{''.join(_find_causes(movement, retrieval))}."
+    return f"{passing}{''.join(_explain_overtaking(movement, retrieval))}."
 
 
-def _find_causes(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
-    """Yield the stage that let other passages overtake this one."""
+def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
+    """Yield a clause that names the stage in which other passages overtook this passage, if any."""
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
-    start = _find_start(movement)
-    if _is_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
+    original_place = _find_original_place(movement)
+    if _has_moved_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
         yield ", by the reranker"
     elif (
         retrieval.evidence is not None
         and retrieval.evidence.weight
-        and _is_up(movement.weighed_place, movement.fused_place)
+        and _has_moved_up(movement.weighed_place, movement.fused_place)
     ):
-        yield f", which {verb} more of {_name_words(retrieval)}"
-    elif _is_up(movement.fused_place, start):
+        yield f", which {verb} more of {_describe_keywords(retrieval)}"
+    elif _has_moved_up(movement.fused_place, original_place):
         yield ", which the model’s search raises"
 
 
-def _name_search(number: int, retrieval: Retrieval) -> str:
-    """Return the name of the search with the index *number*."""
+def _describe_search_text(number: int, retrieval: Retrieval) -> str:
+    """Return a name for the text of the search with the index *number*."""
     variant = retrieval.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
@@ -141,17 +142,17 @@ def _name_search(number: int, retrieval: Retrieval) -> str:
     return f"the model’s {labels[number].removeprefix('the ')}"
 
 
-def _name_words(retrieval: Retrieval) -> str:
-    """Return whose words the keyword evidence consists of."""
+def _describe_keywords(retrieval: Retrieval) -> str:
+    """Return a phrase for the keywords in the evidence: the question's, or also the model's."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
-def _find_start(movement: Movement) -> int | None:
-    """Return the passage's rank in the question's own search."""
+def _find_original_place(movement: Movement) -> int | None:
+    """Return the passage's rank in the question's own search, else in the plain list."""
     return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
-def _is_up(before: int | None, after: int | None) -> bool:
-    """Whether a passage went up between two lists."""
+def _has_moved_up(before: int | None, after: int | None) -> bool:
+    """Return whether the rank *after* is better than the rank *before*."""
     return before is not None and after is not None and after < before

@@ -1,4 +1,7 @@
-"""The page's server: it answers only this machine, at a secret address, and only its own pages."""
+"""The page's server. It answers only requests from this machine to a secret address.
+
+Requests that other sites make in the browser are refused.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,18 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware.playground")
 
 LOOPBACK: Final = "127.0.0.1"
-"""The address of this machine, as seen by itself."""
+"""The address by which this machine reaches itself."""
 PORT: Final = 8765
-"""The default port, if it is free."""
+"""The default port of the playground. If it is taken, a free port is used."""
 MOST_CONNECTIONS: Final = 64
-"""How many connections may be open; beyond that, the oldest idle one is closed."""
+"""The maximum number of open connections. Beyond, the oldest idle connection is closed."""
 RUNS: Final = 4
-"""How many questions run at a time, over all tabs; others wait."""
+"""The maximum number of questions that run at the same time, over all browser tabs."""
 MOST_ADDRESS_BYTES: Final = 1 << 20
-"""The longest head of a request: a question of 8,000 characters, and as much conversation."""
+"""The maximum size of a request's head.
+
+This is enough for a question of 8,000 characters and a conversation of the same length.
+"""
 _POLICY: Final = (
     "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:;"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -60,7 +66,7 @@ _HEADERS: Final = (
 
 
 def require_web() -> None:
-    """Raise `MissingExtra` if a package for making or serving the page is missing."""
+    """Raise `MissingExtra` if a package that creates or serves the page is missing."""
     for name in ("starlette", "uvicorn", "jinja2"):
         if find_spec(name) is None:
             raise MissingExtra(name, "web")
@@ -69,8 +75,8 @@ def require_web() -> None:
 def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) -> socket.socket:
     """Return a socket that listens at *host* and *port*.
 
-    The default is *usual* or, if that is taken, a free port. Raises `ConfigError` if *port* cannot
-    be used.
+    If *port* is ``None``, the port is *usual* or, if *usual* is taken, any free port. Raises
+    `ConfigError` if *port* cannot be used.
     """
     for candidate in (usual, 0) if port is None else (port,):
         try:
@@ -86,34 +92,40 @@ def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) ->
 
 
 def make_token() -> str:
-    """Return a random secret: the address of one run of the playground."""
+    """Return a random secret for the address of one run of the playground."""
     return secrets.token_urlsafe(24)
 
 
 def list_own_hosts(port: int) -> list[str]:
-    """Return the names by which this machine reaches a server at *port* of its loopback."""
+    """Return the host names with *port* by which this machine reaches its own server."""
     return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
 
 
 class Guard:
-    """Lets only requests of the served hosts through to an application.
+    """Passes only allowed requests on to an application, and refuses all others.
 
-    The host must be a served one, so that a foreign name that points here is refused. The page
-    that sends the request must be ours, or none. Without hosts, every host is accepted and no page
-    may ask.
+    A request must name one of the served hosts, so that a foreign host name that points to this
+    machine is refused. A page that sends a request must come from a served host. Without hosts,
+    every host name is accepted, and requests of pages are refused.
     """
 
     def __init__(
         self, app: ASGIApp, *, hosts: Iterable[str], find_problem: Callable[[Scope], str]
     ) -> None:
-        """Guard *app*, served at *hosts*; *find_problem* says what else is wrong with a request."""
+        """Guard the application *app*.
+
+        Args:
+            app: The application.
+            hosts: The served hosts, each with its port; empty for any host.
+            find_problem: Returns another reason to refuse a request, or an empty string.
+        """
         self._app = app
         self._hosts = {host.encode() for host in hosts}
         self._origins = {b"http://" + host for host in self._hosts}
         self._find_problem = find_problem
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, with the headers that every answer has."""
+        """Answer a request, and add the security headers to the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -129,7 +141,7 @@ class Guard:
             await self._app(scope, receive, send_guarded)
 
     def _find_refusal(self, scope: Scope) -> str:
-        """Return why a request is refused; empty if it is allowed."""
+        """Return the reason to refuse a request; empty if the request is allowed."""
         headers = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or (self._hosts and hosts[0] not in self._hosts):
@@ -149,8 +161,8 @@ class Guard:
         return self._find_problem(scope)
 
 
-def _find_wrong_address(token: str, scope: Scope) -> str:
-    """Return what is wrong with an address that does not begin with *token*; empty if it does.
+def _check_address(token: str, scope: Scope) -> str:
+    """Return an error message if the request's address does not begin with *token*, else ``""``.
 
     The token is compared in constant time.
     """
@@ -165,9 +177,10 @@ def _find_wrong_address(token: str, scope: Scope) -> str:
 
 
 def _is_opening_only(scope: Scope) -> bool:
-    """Whether a request only opens the page and asks nothing yet.
+    """Return whether a request only opens the page, without a question.
 
-    The file that `qtm playground` opens leads the browser here like this.
+    The local file that `qtm playground` opens sends the browser to the page by this kind of
+    request.
     """
     headers = dict(scope["headers"])
     leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
@@ -178,7 +191,7 @@ def _is_opening_only(scope: Scope) -> bool:
 
 
 async def _send_refusal(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
-    """Send the answer that refuses a request."""
+    """Send a response with status 403 and the text *why*."""
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-security-policy", b"default-src 'none'"),
@@ -208,9 +221,9 @@ class Server:
         Args:
             page: The page, served at ``/<token>/``.
             token: The secret part of the address.
-            port: The port that the page is served at.
-            closing: Awaited when the server ends.
-            others: Further pages, each served below that address under its name.
+            port: The port of the server.
+            closing: Called and awaited when the server ends.
+            others: Further pages by name, served at ``/<token>/<name>/``.
 
         Raises:
             MissingExtra: starlette is not installed.
@@ -220,7 +233,7 @@ class Server:
         from starlette.routing import Route
 
         @asynccontextmanager
-        async def live(_: Any) -> AsyncIterator[None]:
+        async def close_at_end(_: Any) -> AsyncIterator[None]:
             yield
             if closing is not None:
                 await closing()
@@ -234,13 +247,13 @@ class Server:
             for path, shown in pages.items()
         ]
         self.app = Guard(
-            Starlette(routes=routes, lifespan=live),
+            Starlette(routes=routes, lifespan=close_at_end),
             hosts=list_own_hosts(port),
-            find_problem=partial(_find_wrong_address, token),
+            find_problem=partial(_check_address, token),
         )
 
     async def _answer_request(self, page: Page, request: Request) -> Response:
-        """Return the page for *request*, or a redirection to the address that means the same."""
+        """Return the page for *request*, or a redirect to the shortest equivalent address."""
         from starlette.responses import RedirectResponse
 
         tiers = page.tiers
@@ -258,7 +271,7 @@ class Server:
     async def _write_page(
         self, page: Page, state: PageState, nonce: str
     ) -> AsyncGenerator[str, None]:
-        """Yield the page in parts: its head, each tier's result as it comes, then the end."""
+        """Yield the page in parts: the head, each tier's result as soon as it is ready, the end."""
         is_running = bool(state.question.strip())
         yield page.write_head(state, nonce, is_running=is_running)
         if is_running:
@@ -285,9 +298,9 @@ class Server:
 
 
 def _make_stream(pieces: AsyncGenerator[str, None], headers: Mapping[str, str]) -> Response:
-    """Return the response that sends *pieces* as they come.
+    """Return a response that sends each of *pieces* as soon as it is ready.
 
-    If the browser goes away, it stops making them.
+    If the browser disconnects, no further pieces are produced.
     """
     from starlette.responses import StreamingResponse
 
@@ -314,9 +327,10 @@ async def _encode(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
 
 
 def _make_protocol() -> Any:
-    """Return the class of a connection, which closes the oldest idle one if there are too many.
+    """Return a connection class that limits the number of open connections.
 
-    Anybody on this machine can open connections and leave them idle.
+    Beyond the limit, a new connection closes the oldest idle connection. Without the limit, any
+    account on this machine could use up the server's connections.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -354,10 +368,10 @@ async def serve(
 
     Args:
         page: The page.
-        listening: The socket to serve it at.
+        listening: The socket that the server listens on.
         token: The secret part of the address.
-        closing: Awaited when the server ends.
-        others: Further pages, by their names.
+        closing: Called and awaited when the server ends.
+        others: Further pages, by name.
 
     Raises:
         MissingExtra: uvicorn or starlette is not installed.
@@ -368,7 +382,7 @@ async def serve(
 
 
 async def serve_app(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve *app* at the socket until the process is interrupted, and log nothing."""
+    """Serve *app* on the socket *listening* until the process is interrupted; log no request."""
     import uvicorn
 
     config = uvicorn.Config(

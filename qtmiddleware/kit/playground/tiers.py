@@ -1,4 +1,4 @@
-"""The tiers that a question is put to, and each tier's result: the plain list first."""
+"""The tiers that answer a question, and the result of each tier; the plain list comes first."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound
 
 SECONDS: Final = 30.0
-"""How many seconds a tier may take; nothing else stops a function that hangs."""
+"""The default time limit per tier, in seconds. It stops a function that hangs."""
 AT_ONCE: Final = 2
-"""How many tiers ask a model at a time; more would measure how busy the machine is."""
+"""The maximum number of tiers that call a model at the same time.
+
+With more tiers, the measured times would depend on the load of the machine.
+"""
 _SHOWN: Final = (BASELINE, "rules", "combined", OWN)
 _PRESETS: Final[Mapping[str, str]] = {
     "words": "One model call, no extra search: the model’s words only rerank.",
@@ -49,15 +52,16 @@ _MOST_MESSAGE_CHARS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """One way to retrieve.
+    """A system to compare: the user's function with certain settings.
 
     Attributes:
-        name: Its name.
-        label: What it does.
-        asks_model: Whether it asks a model.
-        is_open: Whether it can be asked; ``False`` if it needs a model and there is none.
-        settings: Its settings, which override the user's own.
-        function: The function with these settings.
+        name: The tier's name.
+        label: A short description.
+        asks_model: Whether the tier calls a language model.
+        is_open: Whether the tier can be asked; ``False`` if the tier needs a model and there is
+            none.
+        settings: The tier's settings, which override the user's settings.
+        function: The wrapped function with *settings*.
     """
 
     name: str
@@ -74,9 +78,9 @@ class TierAnswer:
 
     Attributes:
         tier: The tier.
-        retrieval: The retrieval; ``None`` if there is a problem.
-        problem: What kept the tier from finding anything.
-        seconds: The time of the call, in seconds.
+        retrieval: The retrieval; ``None`` if the call failed.
+        problem: The error in words, if the call failed.
+        seconds: The duration of the call, in seconds.
     """
 
     tier: Tier
@@ -86,7 +90,7 @@ class TierAnswer:
 
     @property
     def is_readable(self) -> bool:
-        """Whether there is a result whose passages could be read."""
+        """``True`` if the call returned passages that qtmiddleware can read."""
         return self.retrieval is not None and all(
             degradation.stage != "response" for degradation in self.retrieval.degradations
         )
@@ -95,13 +99,13 @@ class TierAnswer:
 class Tiers:
     """All tiers over one wrapped function.
 
-    Every question starts from what the function has learned by the end of `warm_up`, so its answer
-    does not depend on the questions before it.
+    The function learns only during `warm_up`. Later questions leave no trace, so the result of a
+    question does not depend on the questions before.
 
     Attributes:
-        all: All tiers, also those that cannot be asked.
-        has_model: Whether there is a model.
-        seconds: How many seconds a tier may take.
+        all: All tiers, including tiers that cannot be asked.
+        has_model: Whether a language model is configured.
+        seconds: The time limit per tier, in seconds.
     """
 
     def __init__(
@@ -114,17 +118,17 @@ class Tiers:
         seconds: float = SECONDS,
         is_covered: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
-        """Make the tiers over *base*.
+        """Create the tiers over *base*.
 
         Args:
             base: The wrapped function.
-            has_own: Whether the user's own config gets a tier.
+            has_own: Whether there is a tier for the user's own config.
             remembers: Whether transformations are cached, so that changing a weight needs no new
                 model call.
-            given: The function's arguments beside the question.
-            seconds: How many seconds a tier may take.
-            is_covered: Whether a model's reply is available for a question and the messages before
-                it. Default: always.
+            given: The function's arguments other than the question.
+            seconds: The time limit per tier, in seconds.
+            is_covered: Says whether the model has a reply for a question and its earlier messages.
+                Default: always.
 
         Raises:
             ConfigError: The function's settings cannot be overridden.
@@ -138,20 +142,20 @@ class Tiers:
         overrides = _EXPERIMENT if remembers else {**_EXPERIMENT, "cache": {"enabled": False}}
         function = configure(base, overrides)
         self.all = tuple(
-            self._open_tier(name, function) for name in self._list_names(has_own=has_own)
+            self._build_tier(name, function) for name in self._list_names(has_own=has_own)
         )
 
     @staticmethod
     def _list_names(*, has_own: bool) -> Sequence[str]:
-        """Return the names of all tiers, in the order of the page."""
+        """Return the names of all tiers, in the order in which the page shows them."""
         own_tier = (OWN,) if has_own else ()
         transforms = (name for name in TRANSFORMS if name != "none")
         return tuple(
             dict.fromkeys((BASELINE, "rules", "combined", *own_tier, *_PRESETS, *transforms))
         )
 
-    def _open_tier(self, name: str, base: Any) -> Tier:
-        """Return the tier called *name* over the function *base*."""
+    def _build_tier(self, name: str, base: Any) -> Tier:
+        """Build the tier *name* over the wrapped function *base*."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_tier(name) if name in _PRESETS else SYSTEMS[name]
         )
@@ -164,7 +168,7 @@ class Tiers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the tiers that can be asked, the plain one first."""
+        """The names of the tiers that can be asked; the plain tier comes first."""
         return tuple(tier.name for tier in self.all if tier.is_open)
 
     @property
@@ -184,22 +188,25 @@ class Tiers:
 
     @property
     def takes_top_k(self) -> bool:
-        """Whether the function can be asked for a number of passages."""
+        """``True`` if the function has an argument for the number of passages."""
         return self._base.top_k_argument is not None
 
     def list_folded(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers that ask a model, if it has no reply for this question."""
+        """Return the names of the tiers to fold, because there is no reply for this question.
+
+        These are all tiers that call a model. If the model can reply, the result is empty.
+        """
         has_reply = self.has_model and (
             self._is_covered is None or self._is_covered(state.question, state.history)
         )
         return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
 
     def warm_up(self, examples: Sequence[Question] = (), *, searches: bool) -> None:
-        """Load what the first question needs.
+        """Load the data that the first question needs, and let the function learn.
 
         Args:
-            examples: Questions to search, so that the function learns from them.
-            searches: Whether to search them, which must cost nothing.
+            examples: Questions to search, so that the function learns from the results.
+            searches: Whether to search *examples*. Use this only if a search costs nothing.
         """
         self.middleware.warm_up()
         if not searches:
@@ -211,17 +218,19 @@ class Tiers:
         self._learned = deepcopy(function._context.learned)
 
     def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
-        """Return the config that makes the function retrieve as *tier* does for this *state*."""
+        """Return the config of *tier* with the settings in *state*, for use outside the page."""
         rows = self.middleware.config.rows()
         own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
         return merge(merge(own_settings, tier.settings), nested(state.settings))
 
     async def ask(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
-        """Yield the result of each tier: the plain one first and alone, then the free ones.
+        """Yield the result of each tier.
 
-        The tiers that ask a model follow, in the order they finish. If the plain function fails or
-        its result cannot be read, no other tier is asked, because each of them begins with the same
-        search. Raises `ConfigError` for impossible settings.
+        The plain tier comes first, then the tiers without a model, one after the other. The tiers
+        that call a model then run at the same time, and their results come in the order in which
+        they finish. If the plain tier fails or its result cannot be read, no other tier is asked,
+        because every tier makes the plain search too. Raises `ConfigError` for settings that are
+        not valid.
         """
         flat = {key: value for key, value in state.settings.items() if key != TOP_K}
         overrides = nested(flat)
@@ -244,11 +253,11 @@ class Tiers:
                 return
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def ask(tier: Tier) -> TierAnswer:
+        async def ask_in_turn(tier: Tier) -> TierAnswer:
             async with room:
                 return await self._ask_tier(tier, state.question, arguments)
 
-        tasks = [asyncio.create_task(ask(tier)) for tier in chosen if tier not in free]
+        tasks = [asyncio.create_task(ask_in_turn(tier)) for tier in chosen if tier not in free]
         try:
             for done in asyncio.as_completed(tasks):
                 yield await done
@@ -260,7 +269,7 @@ class Tiers:
     async def _ask_tier(
         self, tier: Tier, question: str, arguments: Mapping[str, Any]
     ) -> TierAnswer:
-        """Return the result of one tier, or the problem if it fails or takes too long."""
+        """Return the result of *tier*, or its error if it fails or takes too long."""
         start = perf_counter()
         retrieval, problem = None, ""
         try:
@@ -273,7 +282,7 @@ class Tiers:
         return TierAnswer(tier, retrieval, problem, perf_counter() - start)
 
     def _describe_error(self, error: Exception, *, is_late: bool) -> str:
-        """Return what went wrong, in a few words and without secrets."""
+        """Return *error* in a few words and without secrets."""
         if is_late:
             return f"did not answer within {self.seconds:g} seconds and was stopped"
         message = " ".join(hide_secrets(str(error)).split())
@@ -283,7 +292,10 @@ class Tiers:
 
 
 def _copy_with_learned(function: Any, learned: Learned) -> Any:
-    """Return *function* as it is after learning *learned*; what it learns later is lost."""
+    """Return a copy of *function* that starts from the state *learned*.
+
+    Later learning changes only the copy.
+    """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
     source._learned, source._latest = deepcopy(learned), (None, None)

@@ -1,4 +1,4 @@
-"""The verdict on a question: the rank of its answer in each tier, and what that took and cost."""
+"""The verdict on a question: per tier, the rank of the answer, the time and the cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtmiddleware.kit.playground.cards import SAME, Card, count_things
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000
-"""The rank of a passage that is not shown."""
+"""A rank below all shown passages, used for an answer that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,13 @@ class TierVerdict:
 
     Attributes:
         name: The tier's name.
-        outcome: The answer's rank, or how many passages moved.
+        outcome: The answer's rank, or the number of passages that moved, in words.
         way: ``better``, ``worse``, ``same``, or ``none`` if there is nothing to compare.
-        sign: The sign of *way*.
+        sign: The symbol for *way*, such as ``▲``.
         change: The meaning of *way* in words.
-        took: The time.
-        calls: The model calls.
-        cost: The cost.
+        took: The time in words.
+        calls: The number of model calls in words.
+        cost: The cost in words.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Verdict:
     """The verdicts on all tiers.
 
     Attributes:
-        is_judged: Whether it is known which passage answers the question.
+        is_judged: Whether somebody judged which passage answers the question.
         tiers: One verdict per tier.
     """
 
@@ -53,14 +53,14 @@ class Verdict:
 
 
 def judge_cards(cards: Sequence[Card]) -> Verdict:
-    """Return the verdict on *cards*, of which the first is the plain list."""
+    """Return the verdict on *cards*; the first card must be the plain list."""
     is_judged = bool(cards[0].answers)
-    judge_tier = _judge_place if is_judged else _count_moves
+    judge_tier = _judge_place if is_judged else _judge_moves
     return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
 
 
-def find_headline(cards: Sequence[Card]) -> str:
-    """Return what happened to the list, in two or three short sentences."""
+def write_headline(cards: Sequence[Card]) -> str:
+    """Return one to three short sentences on the differences between the lists."""
     tier_cards = [card for card in cards if not card.is_baseline and not card.problem]
     if not tier_cards:
         return (
@@ -86,7 +86,7 @@ def find_headline(cards: Sequence[Card]) -> str:
 
 
 def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
-    """Return the answer's rank in the plain list, and which lists are better or worse."""
+    """Return a sentence with the answer's rank in the plain list and in better or worse lists."""
     subject = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
     ways: dict[str, list[str]] = {}
     for card in cards:
@@ -99,17 +99,17 @@ def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
             f" {where}."
         )
     # Losses come before gains, because a reader must not miss them.
-    changes = [f"{way} with {_join(ways[way])}" for way in ("worse", "better") if way in ways]
+    changes = [f"{way} with {_join_names(ways[way])}" for way in ("worse", "better") if way in ways]
     place = (
         "not in the plain list"
         if plain.answer is None
-        else f"{_name_place(plain)} in the plain list"
+        else f"{_format_answer_place(plain)} in the plain list"
     )
     return f"{subject} is {': '.join(filter(None, (place, ', '.join(changes))))}."
 
 
 def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield sentences on how the lists differ from the plain one, if nobody judged the passages."""
+    """Yield sentences on the differences to the plain list, for passages that nobody judged."""
     changes: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         change = (
@@ -119,7 +119,7 @@ def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
             change = ("replace", f"{new} of the {count_things(len(card.rows), 'passage')}")
         changes.setdefault(change, []).append(card.tier.name)
     clauses = (
-        f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {complement}"
+        f"{_join_names(names)} {verb}{'s' if len(names) == 1 else ''} {complement}"
         for (verb, complement), names in changes.items()
     )
     yield f"{'; '.join(clauses)}."
@@ -132,7 +132,7 @@ def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def _judge_place(card: Card, plain: Card) -> TierVerdict:
-    """Return the verdict on *card* by the rank of the answer, beside the *plain* list."""
+    """Return the verdict on *card*, by the answer's rank compared with the *plain* list."""
     way = "none"
     if not card.is_baseline and not card.problem:
         place, before = card.answer or _BEYOND, plain.answer or _BEYOND
@@ -143,20 +143,23 @@ def _judge_place(card: Card, plain: Card) -> TierVerdict:
         "same": "as in the plain list",
     }
     return _build_verdict(
-        card, "no answer" if card.problem else _name_place(card), way, meanings.get(way, "")
+        card,
+        "no answer" if card.problem else _format_answer_place(card),
+        way,
+        meanings.get(way, ""),
     )
 
 
-def _name_place(card: Card) -> str:
-    """Return the answer's rank in words."""
+def _format_answer_place(card: Card) -> str:
+    """Return the rank of the answer on *card*, in words."""
     if card.answer is not None:
         return format_place(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
     return f"not shown, {format_place(card.lost or 0)}" if is_known else "not shown"
 
 
-def _count_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
-    """Return the verdict on *card* by how many passages moved."""
+def _judge_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
+    """Return the verdict on *card*, by the number of passages that moved."""
     return _build_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 
 
@@ -166,5 +169,5 @@ def _build_verdict(card: Card, outcome: str, way: str, change: str) -> TierVerdi
     )
 
 
-def _join(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

@@ -19,7 +19,7 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
 from qtmiddleware.kit.cli.asking import ask
 from qtmiddleware.kit.cli.session import KINDS, LEAVING, Keyboard, Session, choose_kind, find_kind
-from qtmiddleware.kit.cli.show import present
+from qtmiddleware.kit.cli.show import show_outcome
 from qtmiddleware.kit.cli.terminal import LineWrapper, measure
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
 from qtmiddleware.protocols import Passage
@@ -363,7 +363,7 @@ class Typed(Keyboard):
     def read_choice(self, prompt: str) -> str:
         return self.lines.pop(0)
 
-    def keep(self, question: str) -> None:
+    def save_question(self, question: str) -> None:
         self.kept.append(question)
 
 
@@ -403,7 +403,7 @@ def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(
         embedder=embedder,
     ) as it:
         asked = ask(it, QUESTION, kind="none", answers=True)
-    present(replace(asked, streamed="Both are"))
+    show_outcome(replace(asked, streamed="Both are"))
     shown = capsys.readouterr()
     assert shown.err == "The answer was cut off; one sub-answer is shown instead:\n"
     # Nor can what a document is called look like a line of ours.
@@ -425,5 +425,5 @@ def test_whatever_is_typed_the_session_goes_on(text: str) -> None:
     config = Config.load({}, environ={})
     with QueryMiddleware(config, store=store, embedder=embedder) as middleware:
         session = Session(partial(ask, middleware, answers=False), config, "none", chat=True)
-        assert session.take(text)
+        assert session.process_line(text)
         assert session.failed == 0

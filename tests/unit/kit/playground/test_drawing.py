@@ -31,7 +31,7 @@ def test_every_passage_of_either_list_has_one_line_through_all_lists(lists: tupl
     moves = explain_movement(found, raw.matches)
     drawn = drawing.draw_moves(moves)
     assert [heading for _, heading in drawn.headings] == ["raw", "result"]
-    keys = {drawing.name_key(it.match) for it in (*moves.passages, *moves.dropped)}
+    keys = {drawing.make_passage_key(it.match) for it in (*moves.passages, *moves.dropped)}
     assert len(keys) > len(moves.passages)
     assert {line.key for line in drawn.lines} == keys
     assert len(drawn.nodes) == 2 * len(keys)
@@ -139,7 +139,7 @@ def test_a_snippet_begins_where_most_of_the_words_stand_closest(
     hits = sorted(dict(places).items())
     sums = {at: sum(worth for other, worth in hits if at <= other < at + length) for at, _ in hits}
     # Of several such places the first.
-    assert drawing._find_densest(hits, length) == max(
+    assert drawing._find_densest_part(hits, length) == max(
         sums, key=lambda at: (sums[at], -at), default=0
     )
 
