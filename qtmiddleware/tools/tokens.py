@@ -87,17 +87,26 @@ def cut_text(text: str, tokens: int) -> str:
         return text
     # The mark of the cut needs room too.
     end = _find_end(text, tokens - count_tokens(CUT))
+    while kept := _cut_before(text, end):
+        if count_tokens(kept + CUT) <= tokens:
+            return kept + CUT
+        # Half of an encoded file or a word may count more than its share of the whole.
+        end = len(kept) - 1
+    return ""
+
+
+def _cut_before(text: str, end: int) -> str:
+    """Return the beginning of *text* up to a sentence or a word that ends at *end* or before."""
     least = end * _LEAST_SHARE
     # The characters after a full stop show whether a sentence ends there.
-    ends = [it.end() for it in compile_sentence_end().finditer(text[: end + _LOOK_AHEAD])]
-    sentences = [place for place in ends if least <= place <= end]
+    matches = compile_sentence_end().finditer(text[: max(0, end) + _LOOK_AHEAD])
+    sentences = [place for match in matches if least <= (place := match.end()) <= end]
     if sentences:
         end = sentences[-1]
-    elif text[end - 1 : end + 1].isalnum():
+    elif end > 0 and text[end - 1 : end + 1].isalnum():
         space = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end))
         end = space if space >= least else end
-    kept = text[:end].rstrip()
-    return kept + CUT if kept else ""
+    return text[: max(0, end)].rstrip()
 
 
 def _find_end(text: str, tokens: float) -> int:
