@@ -29,7 +29,10 @@ R = TypeVar("R")
 
 
 class Decorator(Protocol):
-    """The type of `middleware(...)` with options: it wraps a function and keeps its signature."""
+    """The type of the decorator that `middleware` with options returns.
+
+    The decorator wraps a function and keeps its signature.
+    """
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
@@ -38,7 +41,9 @@ class Decorator(Protocol):
 
 
 class EmbeddingDecorator(Protocol):
-    """The type of `middleware(embed=...)`: it wraps a function that takes a vector.
+    """The type of the decorator that `middleware(embed=...)` returns.
+
+    The decorator wraps a function that takes a vector.
 
     The caller passes a text instead of the vector, so the function's own parameter types do not
     apply.

@@ -12,7 +12,7 @@ from qtmiddleware.wrapping.components import Components
 
 
 class RedisState(StrEnum):
-    """What is known about the shared cache without asking it."""
+    """The last known state of the shared cache."""
 
     NOT_USED = "not_used"
     NOT_ASKED_YET = "not_asked_yet"
@@ -21,7 +21,7 @@ class RedisState(StrEnum):
 
 
 class NotReady(StrEnum):
-    """Why a middleware should not get questions."""
+    """A reason why a middleware should not get questions."""
 
     CLOSED = "closed"
     LOADING = "loading"
@@ -61,7 +61,7 @@ class ModelHealth:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsHealth:
-    """The threads for everything but the original queries' own searches.
+    """The threads for all work except the searches for original queries.
 
     Attributes:
         in_use: threads in use now.
@@ -136,12 +136,12 @@ class CacheHealth:
 
 @dataclass(frozen=True, slots=True)
 class RedisHealth:
-    """The shared cache as it was when it was last asked.
+    """The shared cache, as far as it is known from the last request to it.
 
     Attributes:
-        state: whether it was reached.
-        where: the address of the cache, ``""`` if none is used.
-        rest: seconds until it is asked again; 0 if the next question asks it.
+        state: the last known state.
+        where: the address of the cache; ``""`` if no shared cache is used.
+        rest: seconds until the cache is asked again; 0 if the next question asks it.
     """
 
     state: RedisState
@@ -204,7 +204,7 @@ class Health:
         model: the model for the transformations. The same service and model share one circuit
             breaker.
         chat_model: the model that writes answers.
-        threads: the threads for everything but the original queries' own searches.
+        threads: the threads for all work except the searches for original queries.
         shadow: the retrievals in shadow mode.
         cache: the transformations that this process remembers.
         redis: the shared cache.
@@ -242,7 +242,7 @@ class Readiness:
 
 
 def read_health(components: Components, cache: TransformationCache) -> Health:
-    """Return the health of a middleware; nothing is asked, waited for or changed."""
+    """Return the health of a middleware at once, without asking any service."""
     settings, bulkhead, local, shared = (
         components.config.settings,
         components.bulkhead,
@@ -286,6 +286,6 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
 
 def _build_spending(spent: float, limit: float | None) -> Spending:
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
-    """Return the amount *spent* beside its *limit*, rounded."""
+    """Return the amount *spent*, rounded, together with its *limit*."""
     spent = round(spent, 9)
     return Spending(spent, limit, None if limit is None else max(0, round(limit - spent, 9)))

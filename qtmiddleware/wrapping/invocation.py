@@ -275,17 +275,17 @@ class Invocation:
 
     def _warn_once(self, retrieval: Retrieval) -> None:
         """Warn the user once if the function returns pages, and once if it cannot be improved."""
-        learned, warned = self.context.learned, self.context.warned
-        if learned.page and not warned.of_pages:
-            warned.of_pages = True
+        learned, warned = self.context.learned, self.context.issued_warnings
+        if learned.page and not warned.about_pages:
+            warned.about_pages = True
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
                     describe_page(learned.page), learned.page,
                     event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
-        if learned.problem and not warned.of_problem:
-            warned.of_problem = True
+        if learned.problem and not warned.about_problem:
+            warned.about_problem = True
             message = (
                 f"{self.signature.function_name}(): {learned.problem} (details: .check(question))"
             )

@@ -332,7 +332,7 @@ class QueryMiddleware:
             components.load_reranker()
             self._cache.change(loaded.settings)
             self._own_search, self._components = own_search, components
-            components.replace_former()
+            components.replace_previous()
         if self._is_closed:
             components.close()
         before = {name: value for name, value, _ in former.config.rows()}
