@@ -1,4 +1,4 @@
-"""Values inside an argument: read a value, or replace it in a copy of the argument."""
+"""Read a value inside an argument, or replace the value in a copy of the argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
 
 
 def get_inside(holder: Any, path: Sequence[str]) -> Any:
-    """Return the value at the end of *path*, or ``None`` if there is none or it cannot be read."""
+    """Return the value at the end of *path* inside *holder*.
+
+    Returns ``None`` if there is no value, or if reading it raises an exception.
+    """
     with suppress(Exception):
         return functools.reduce(read_field, path, holder)
     return None
