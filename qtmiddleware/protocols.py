@@ -185,9 +185,9 @@ Record = dict[str, Any]
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps passages with their vectors and finds the nearest ones. Raises `StoreError`.
+    """Keeps passages with their vectors and finds the nearest passages. Raises `StoreError`.
 
-    If a store embeds texts itself (*embeds*), it is given empty vectors and searched by text. An
+    A store that embeds texts itself (*embeds*) gets empty vectors and is searched by text. An
     *atomic* store makes every `write` visible as a whole or not at all.
     """
 

@@ -53,7 +53,7 @@ class ScriptedModel:
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """Yield the scripted reply in pieces, then the whole `Reply`.
 
-        The pieces are those of a list, or a few characters each.
+        A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
         """
         pieces: list[str] = []
         for piece in self._play(prompt):
@@ -67,7 +67,7 @@ class ScriptedModel:
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
         """Yield the scripted reply in pieces, then the whole `Reply`.
 
-        The pieces are those of a list, or a few characters each.
+        A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
         """
         pieces: list[str] = []
         for piece in self._play(prompt):

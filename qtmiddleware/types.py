@@ -123,10 +123,10 @@ class Stage(Noun):
 
     Attributes:
         name: the stage's name.
-        started_ms: when it began, in milliseconds since the retrieval began.
-        ms: how long it took, in milliseconds.
+        started_ms: the start of the stage, in milliseconds since the retrieval began.
+        ms: the duration of the stage, in milliseconds.
         status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
-        detail: why it ended so, without any query text.
+        detail: the reason for the status, without any query text.
     """
 
     name: str
@@ -326,7 +326,7 @@ class Message(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Query(Noun):
-    """A question in the two forms that are searched with.
+    """A question in the forms in which it is searched.
 
     Attributes:
         original: the user's text, byte for byte.
@@ -426,7 +426,7 @@ class Degradation(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Evidence(Noun):
-    """How keywords changed the order of the leading passages after the fusion.
+    """The effect of keywords on the order of the leading passages after the fusion.
 
     Attributes:
         keywords: the groups of words that were searched for, each with its weight. The question's
@@ -462,7 +462,7 @@ _STANDING_SENTENCES: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Standing(Noun):
-    """How a question's signals compare with those of earlier questions of the same function.
+    """A question's signals, compared with the signals of the same function's earlier questions.
 
     Attributes:
         confidence: the weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
@@ -616,7 +616,7 @@ class Citation(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class SubAnswer(Noun):
-    """The answer to one sub-query from its own passages.
+    """The answer to one sub-query, based on the passages that the sub-query's search found.
 
     Attributes:
         question: the sub-query.
@@ -684,9 +684,9 @@ class Operation(Noun):
             ``azure.ai.openai``, ...); ``""`` if not known.
         server: the host and port of the service; ``None`` if not known.
         weight: a searched variant's weight in the fusion.
-        top_k: how many passages a retrieval or search asks for; ``None`` if not known.
-        began: when it started, in seconds since the epoch.
-        seconds: how long it took.
+        top_k: the number of passages that a retrieval or search asks for; ``None`` if not known.
+        began: the start of the operation, in seconds since the epoch.
+        seconds: the duration of the operation, in seconds.
         outcome: ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for the operation any
             more) or ``cancelled``.
         reason: the reason for a failure in one word: the reason of a `ModelError`, else the type of

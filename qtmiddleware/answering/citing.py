@@ -163,7 +163,7 @@ class CitationReader:
         *mark* is the mark that begins with this bracket, or ``None``.
         """
         ranges = None
-        if mark is not None and self._is_mark(mark, tail[mark.end() : mark.end() + 1]):
+        if mark is not None and self._is_citation(mark, tail[mark.end() : mark.end() + 1]):
             ranges = parse_numbers(mark["items"])
         if mark is None or ranges is None:
             # It is not a mark. Take the bracket alone; the text after it is read like any other.
@@ -186,7 +186,7 @@ class CitationReader:
         self._follows_mark = True
         return mark.end()
 
-    def _is_mark(self, mark: re.Match[str], after: str) -> bool:
+    def _is_citation(self, mark: re.Match[str], after: str) -> bool:
         """Return whether *mark* cites passages.
 
         *after* is the character after the mark, or ``""`` at the end of the text.

@@ -144,7 +144,7 @@ class AnswerFlow:
         request = self._request
         if self._is_synthesis:
             self._responses = {}
-            request = replace(request, settings=_with_sub_queries(self._settings))
+            request = replace(request, settings=_enable_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
             self.retrieval = yield from retrieval_flow(request, sub_responses=self._responses)
@@ -429,7 +429,7 @@ class AnswerFlow:
         retrieval = self._end_retrieval()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
-        settings = _with_sub_queries(self._settings) if self._is_synthesis else self._settings
+        settings = _enable_sub_queries(self._settings) if self._is_synthesis else self._settings
         return Answer(
             text=text,
             citations=citations,
@@ -444,7 +444,7 @@ class AnswerFlow:
         )
 
 
-def _with_sub_queries(settings: Settings) -> Settings:
+def _enable_sub_queries(settings: Settings) -> Settings:
     """Return *settings* with a transformation that includes sub-queries."""
     kind = settings.transformation_type
     if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:

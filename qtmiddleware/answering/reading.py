@@ -50,13 +50,13 @@ class OpeningReader:
         if self._held is None:
             return text
         self._held += text
-        return self._decide(is_last=False)
+        return self._read_held_text(is_last=False)
 
     def end(self) -> str:
         """Return the text that was held back; a thought without an end is dropped."""
-        return "" if self._held is None else self._decide(is_last=True)
+        return "" if self._held is None else self._read_held_text(is_last=True)
 
-    def _decide(self, *, is_last: bool) -> str:
+    def _read_held_text(self, *, is_last: bool) -> str:
         text = (self._held or "").lstrip()
         place = 0
         while thought := next(

@@ -44,7 +44,7 @@ class _StreamedReply:
         return Outcome(self._whole or Reply("".join(self._raw)), seconds=seconds)
 
 
-class _Stream:
+class _BaseStream:
     """The base class of `AnswerStream` and `AsyncAnswerStream`."""
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
@@ -72,17 +72,17 @@ class _Stream:
         """
         return "".join(self._shown)
 
-    def _show(self, text: str) -> str:
+    def _record_shown(self, text: str) -> str:
         self._shown.append(text)
         return text
 
-    def _show_rest(self, answer: Answer) -> str:
+    def _store_answer(self, answer: Answer) -> str:
         """Store the finished *answer*; return its text if no piece was shown yet, else ``""``."""
         self._answer = answer
-        return "" if self._shown else self._show(answer.text)
+        return "" if self._shown else self._record_shown(answer.text)
 
 
-class AnswerStream(_Stream):
+class AnswerStream(_BaseStream):
     """A stream of an answer: iterate over its pieces, then read the whole answer from `answer`.
 
     The passages are available from the beginning, in `retrieval`. If you may stop early, use the
@@ -126,15 +126,15 @@ class AnswerStream(_Stream):
                     with closing(reading) as pieces:
                         for piece in pieces:
                             if text := reply.feed(piece):
-                                yield self._show(text)
+                                yield self._record_shown(text)
                     if text := reply.reader.end():
-                        yield self._show(text)
+                        yield self._record_shown(text)
                 except ModelError as error:
                     reply.error = error
                 answer = observation.keep(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
-        if text := self._show_rest(answer):
+        if text := self._store_answer(answer):
             yield text
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class AnswerStream(_Stream):
         self.close()
 
 
-class AsyncAnswerStream(_Stream):
+class AsyncAnswerStream(_BaseStream):
     """`AnswerStream` for asynchronous code: use ``async for`` and ``async with``.
 
     Neither the function nor the model is called before you enter the stream or iterate over it.
@@ -195,15 +195,15 @@ class AsyncAnswerStream(_Stream):
                     async with aclosing(reading) as pieces:
                         async for piece in pieces:
                             if text := reply.feed(piece):
-                                yield self._show(text)
+                                yield self._record_shown(text)
                     if text := reply.reader.end():
-                        yield self._show(text)
+                        yield self._record_shown(text)
                 except ModelError as error:
                     reply.error = error
                 answer = observation.keep(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
-        if text := self._show_rest(answer):
+        if text := self._store_answer(answer):
             yield text
 
     async def aclose(self) -> None:

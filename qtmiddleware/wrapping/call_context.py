@@ -146,7 +146,7 @@ class ContextSource:
         self._embedder = embedder
         self._hook = hook
         # The context is made once per configuration, and kept with the components it was made from.
-        self._latest = (current := components()), self._make(current, ())
+        self._latest = (current := components()), self._make_context(current, ())
 
     def current(self, overrides: Layers = ()) -> CallContext:
         """Return the context of a call that begins now, with settings overridden by *overrides*.
@@ -155,10 +155,10 @@ class ContextSource:
         """
         components = self._components()
         if overrides:
-            return self._make(components, overrides)
+            return self._make_context(components, overrides)
         made_by, context = self._latest
         if made_by is not components:
-            context = self._make(components, ())
+            context = self._make_context(components, ())
             self._latest = components, context
         return context
 
@@ -180,7 +180,7 @@ class ContextSource:
             options=self.options,
         )
 
-    def _make(self, components: Components, overrides: Layers) -> CallContext:
+    def _make_context(self, components: Components, overrides: Layers) -> CallContext:
         settings = components.resolve_settings((*self.layers, *overrides))
         if self.layers:
             # This source has a cache of its own, which a reload of the middleware does not change.

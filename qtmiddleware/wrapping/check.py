@@ -157,8 +157,8 @@ class Check:
         findings: the findings, in the order of the check.
         verdicts: for each part of the middleware, whether to keep it, measure it or leave it off,
             and how to fix a part that has no effect.
-        sample: how the rules change the order for several questions; ``None`` if there was one
-            question, or if the rules take no part.
+        sample: the effect of the rules on the order for several questions; ``None`` if there was
+            one question, or if the rules take no part.
     """
 
     function: str
@@ -274,7 +274,7 @@ class _Checkup:
         request, question = self.request, self.request.original
         if isinstance(question, str) and request.problem is None:
             self.keywords = prepare_query(question, self.settings).keywords
-        verdicts = yield from self._judge()
+        verdicts = yield from self._judge_parts()
         if not any(finding.subject == "model" for finding in self.findings):
             has_model = self.call.context.components.has_model
             text = (
@@ -293,7 +293,7 @@ class _Checkup:
             self.sample,
         )
 
-    def _judge(self) -> Flow[list[Finding]]:
+    def _judge_parts(self) -> Flow[list[Finding]]:
         """Return the verdict on each part of the middleware."""
         part_names = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:

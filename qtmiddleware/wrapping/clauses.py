@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.wrapping.nested import put_inside
+from qtmiddleware.wrapping.nested import replace_at_path
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
@@ -97,7 +97,7 @@ def list_fields(clauses: Sequence[Any]) -> list[str]:
 
 
 def are_vector_clauses(clauses: Any) -> bool:
-    """Return whether *clauses* search by a vector that the caller makes."""
+    """Return whether *clauses* search by a vector that the caller provides."""
     return are_clauses(clauses) and read_type(clauses[0]) in VECTORS
 
 
@@ -143,14 +143,14 @@ def read_question(clauses: Any) -> Any:
     return question
 
 
-def put_question(clauses: Any, question: Any) -> Any:
+def replace_question(clauses: Any, question: Any) -> Any:
     """Return a copy of *clauses* in which *question*, a text or a vector, replaces the old one.
 
     A value that is not a list of known clauses is returned unchanged.
     """
     if not are_clauses(clauses):
         return clauses
-    changed = [_put_question(clause, read_type(clause), question) for clause in clauses]
+    changed = [_replace_in_clause(clause, read_type(clause), question) for clause in clauses]
     return tuple(changed) if isinstance(clauses, tuple) else changed
 
 
@@ -181,14 +181,14 @@ def strip_syntax(text: str) -> str:
     return " ".join(plain.split()) or text
 
 
-def _put_question(clause: Any, kind: str, question: Any) -> Any:
+def _replace_in_clause(clause: Any, kind: str, question: Any) -> Any:
     if isinstance(question, str):
         if read_field(clause, PLACES[kind]) == question:
             return clause  # keep the caller's own text unchanged, a question mark included
         question = strip_syntax(question) if kind == QUERY_STRING else question
     elif kind == SPARSE:
         question = _to_sparse(question)
-    return put_inside(clause, (PLACES[kind],), question)
+    return replace_at_path(clause, (PLACES[kind],), question)
 
 
 def _to_sparse(vector: Any) -> Any:

@@ -73,7 +73,7 @@ class ComponentCache(Generic[T]):
         return component
 
     def values(self) -> list[T]:
-        """Return each component once, even if it serves several keys."""
+        """Return all components, each once even if it belongs to several keys."""
         with self._lock.free:
             return list(
                 {

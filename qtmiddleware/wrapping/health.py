@@ -36,7 +36,7 @@ class ModelHealth:
         is_configured: whether there is a client, a key or an address; it does not say that the
             service answers.
         breaker: the state of the circuit breaker.
-        failures: how many calls in a row failed or were late.
+        failures: the number of calls in a row that failed or were late.
         allowed_failures: the number of failures in a row that opens the breaker; 0 means never.
         retry_in: seconds until the model may be asked again; 0 if the next call may ask it.
     """
@@ -107,7 +107,7 @@ class ShadowHealth:
 
 @dataclass(frozen=True, slots=True)
 class CacheHealth:
-    """The transformations that this process remembers.
+    """The cache of transformations in this process.
 
     Attributes:
         is_enabled: whether the cache is on.
@@ -155,7 +155,7 @@ class RedisHealth:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How much of a limit has been spent.
+    """An amount that was spent, with its limit.
 
     Attributes:
         spent: the amount spent, including the most that calls under way may spend.
@@ -206,7 +206,7 @@ class Health:
         chat_model: the model that writes answers.
         threads: the threads for all work except the searches for original queries.
         shadow: the retrievals in shadow mode.
-        cache: the transformations that this process remembers.
+        cache: the cache of transformations in this process.
         redis: the shared cache.
         budget: the spending of this process.
     """
@@ -229,7 +229,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a middleware takes questions: true if there are no *reasons* against it."""
+    """The readiness of a middleware: true if there are no *reasons* against sending questions."""
 
     reasons: tuple[NotReady, ...] = ()
 

@@ -27,11 +27,11 @@ def check_options(
     for name in options:
         if name not in known:
             raise WrapError(
-                f"{caller.__name__}() has no option {name!r}; {_advise(name, caller, known)}"
+                f"{caller.__name__}() has no option {name!r}; {_build_advice(name, caller, known)}"
             )
 
 
-def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> str:
+def _build_advice(name: str, caller: Callable[..., Any], known: Collection[str]) -> str:
     if is_secret_name(name):
         return (
             "set the key in the environment (OPENAI_API_KEY, PINECONE_API_KEY), or pass your own"

@@ -105,7 +105,10 @@ class ReadOptions(TypedDict, total=False):
 
 
 class WrapOptions(ReadOptions, total=False):
-    """How to read a function's calls and responses; `QueryMiddleware.wrap` explains each option."""
+    """The options of `QueryMiddleware.wrap`, which explains them.
+
+    They say how to read a function's calls and responses.
+    """
 
     embed: Any
 

@@ -72,11 +72,11 @@ class ShadowRuns:
 
         Raises nothing. The run is dropped if too many runs are under way or no thread is free.
         """
-        if self._enter():
+        if self._reserve_slot():
             try:
                 bulkhead.start(partial(copy_context().run, self._perform, flow, performer, finish))
             except ModelError:
-                self._leave("dropped")
+                self._release_slot("dropped")
 
     def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         """Perform *flow* in a task of the running event loop, and call *finish* with its result.
@@ -84,7 +84,7 @@ class ShadowRuns:
         The clients of an asynchronous function belong to this loop. Raises nothing. The run is
         dropped if too many runs are under way.
         """
-        if self._enter():
+        if self._reserve_slot():
             task = asyncio.get_running_loop().create_task(self._aperform(flow, performer, finish))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -95,14 +95,14 @@ class ShadowRuns:
             newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped
         return newly
 
-    def _enter(self) -> bool:
+    def _reserve_slot(self) -> bool:
         with self._lock.free:
             has_room = self.running < MOST_AT_ONCE
             self.running += has_room
             self.dropped += not has_room
         return has_room
 
-    def _leave(self, outcome: str) -> None:
+    def _release_slot(self, outcome: str) -> None:
         with self._lock.free:
             self.running -= 1
             setattr(self, outcome, getattr(self, outcome) + 1)
@@ -115,7 +115,7 @@ class ShadowRuns:
         except Exception as error:
             _log_failure(error)
         finally:
-            self._leave(outcome)
+            self._release_slot(outcome)
 
     async def _aperform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         outcome = "failed"
@@ -125,7 +125,7 @@ class ShadowRuns:
         except Exception as error:
             _log_failure(error)
         finally:
-            self._leave(outcome)
+            self._release_slot(outcome)
 
 
 def _log_failure(error: Exception) -> None:

@@ -1,7 +1,7 @@
-"""Find where a call of a wrapped function holds the query and the number of passages.
+"""Find the query and the number of passages in the calls of a wrapped function.
 
-The signature is read once. After that, each call is read and rewritten through its own arguments,
-without binding them to the signature again. The caller's arguments are never changed.
+The signature is read once. After that, each call is read and rewritten without binding the
+arguments to the signature again. The caller's arguments are never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put_inside
+from qtmiddleware.wrapping.nested import BUNDLE, read_path, replace_at_path
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
@@ -74,15 +74,15 @@ def read_signature(
     page_arg: PageArgument = None,
     takes_vector: bool = False,
 ) -> CallSignature:
-    """Return where calls of *fn* hold the query and the number of passages.
+    """Return the signature of *fn*, which finds the query and the number of passages in calls.
 
     Args:
         fn: the function to read.
         query_arg: the name of the query's parameter, with dots for a value inside it
             (``query.inputs.text``). By default, the usual names are looked for; if there is none of
             them, the first positional parameter is the query.
-        top_k_arg: the name of the parameter for the number of passages, with dots likewise. By
-            default, the usual names are looked for.
+        top_k_arg: the name of the parameter for the number of passages, with dots for a value
+            inside it. By default, the usual names are looked for.
         page_arg: the name of the parameter that asks for a page, or ``False`` if none does. By
             default, `Paging` looks for one.
         takes_vector: whether *fn* takes the query's vector in place of the text.
@@ -118,7 +118,7 @@ class CallSignature:
         argument: the name of the query's parameter, with dots for a value inside it.
         top_k_argument: the name of the parameter for the number of passages; ``None`` if the
             signature shows none.
-        paging: finds the page that a call asks for.
+        paging: the object that finds the argument with which a call asks for a page.
     """
 
     __slots__ = (
@@ -185,7 +185,7 @@ class CallSignature:
         value = self.read_passed(args, kwargs)
         return (
             value[0]
-            if _is_list_of_one_text(value) and value is self._find(args, kwargs)[1]
+            if _is_list_of_one_text(value) and value is self._find_query(args, kwargs)[1]
             else value
         )
 
@@ -194,7 +194,7 @@ class CallSignature:
 
         Raises `WrapError` if the call holds no query.
         """
-        place, value = self._find(args, kwargs)
+        place, value = self._find_query(args, kwargs)
         for name in self._find_path(place, value):
             if (value := read_field(value, name)) is None:
                 raise self._build_missing_error()
@@ -205,9 +205,9 @@ class CallSignature:
 
         Returns ``None`` if this value is not an integer.
         """
-        top_k = self._read_nested_top_k(*self._find(args, kwargs))
+        top_k = self._read_nested_top_k(*self._find_query(args, kwargs))
         if self._top_k_path:
-            top_k = get_inside(
+            top_k = read_path(
                 self._parameters.read_value(self._top_k_home, args, kwargs), self._top_k_path
             )
         elif top_k is None and (name := self._find_top_k_name(kwargs)) is not None:
@@ -237,13 +237,13 @@ class CallSignature:
             top_k: the new number of passages; ``None`` to leave it as it is.
             is_one_of_list: whether the call passes a list of queries, which *query* replaces.
         """
-        place, value = self._find(args, kwargs)
+        place, value = self._find_query(args, kwargs)
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
         is_nested = not self._top_k_path and self._read_nested_top_k(place, value) is not None
         if top_k is not None and is_nested:
-            value = put_inside(value, ("top_k",), top_k)
+            value = replace_at_path(value, ("top_k",), top_k)
         self._replace_query(place, value, query, new_args, new_kwargs)
         if top_k is not None and self._top_k_path:
             self._replace_nested_top_k(top_k, new_args, new_kwargs)
@@ -281,7 +281,7 @@ class CallSignature:
         """
         if self._home and args:
             with suppress(WrapError):
-                place, value = self._find(args, kwargs)
+                place, value = self._find_query(args, kwargs)
                 if place != self._home and isinstance(value, str):
                     return self.replace(args, kwargs, query=value)
         return args, kwargs
@@ -325,14 +325,14 @@ class CallSignature:
             if _is_list_of_one_text(value) and isinstance(query, str):
                 query = [query]
             self._assign(
-                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+                place, replace_at_path(value, self._find_path(place, value), query), args, kwargs
             )
 
     @property
     def _query_location(self) -> Location:
         return self._name, self._parameters.find_position(self._name)
 
-    def _find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
+    def _find_query(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
         """Return the place at which the query was passed, and the value that was passed."""
         null_name: Place | None = None
         for name, index in self._locations:
@@ -373,7 +373,7 @@ class CallSignature:
         with suppress(Exception):
             holder = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.assign(
-                self._top_k_home, put_inside(holder, self._top_k_path, top_k), args, kwargs
+                self._top_k_home, replace_at_path(holder, self._top_k_path, top_k), args, kwargs
             )
 
     def _read_nested_top_k(self, place: Place, value: Any) -> Any:
@@ -529,7 +529,7 @@ class ClauseSignature(CallSignature):
     ) -> None:
         if (text := self._find_text(args, kwargs)) is not None:
             _remove_argument(text, args, kwargs)
-        self._assign(place, clauses.put_question(value, query), args, kwargs)
+        self._assign(place, clauses.replace_question(value, query), args, kwargs)
 
     def _find_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
         """Return the place of a text that is passed in addition to the clauses, or ``None``."""
@@ -582,7 +582,7 @@ class VectorSignature(CallSignature):
     ) -> None:
         if isinstance(query, str) or self._is_vector_place(place):
             self._assign(
-                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+                place, replace_at_path(value, self._find_path(place, value), query), args, kwargs
             )
             return
         # If the text has a parameter of its own, it stays there.
@@ -618,9 +618,10 @@ class Parameters:
         function_name: the function's qualified name.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
         any_keyword: whether the function takes ``**kwargs``.
-        first_location: the first position that a caller can pass, after ``self`` or ``cls``.
+        first_location: the location of a caller's first positional argument, after ``self`` or
+            ``cls``.
         has_positional: whether a named parameter may be passed by position.
-        takes_positions: whether anything may be passed by position.
+        takes_positions: whether any argument may be passed by position, also through ``*args``.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the query.
         is_pinecone_search: whether the signature is that of Pinecone's search.
     """

@@ -63,9 +63,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AskMethod(Protocol[P, T_co]):
-    """A method that takes the wrapped function's arguments and the reserved words.
+    """A method that takes the wrapped function's arguments and three reserved keywords.
 
-    The reserved words are *history*, *config* and *qtm_config*.
+    The reserved keywords are *history*, *config* and *qtm_config*.
     """
 
     @overload
@@ -307,7 +307,8 @@ class Wrapped(Generic[P, R]):
             collection: What the function searches, such as "the staff handbook".
             about: One sentence on what the collection holds.
             fields: Names of the metadata that each result shows.
-            arguments: Arguments of the function beside the question and the number of passages.
+            arguments: Further arguments of the function, without the question and the number of
+                passages.
         """
         from qtmiddleware.tools.search_tool import SearchTool
 
