@@ -66,7 +66,7 @@ class TextField:
     aliases: str = ""
 
 
-def _define_text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
+def _text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
     return field(default=default, repr=False, metadata={_ROW: row})
 
 
@@ -89,7 +89,7 @@ class Transformation:
         constraints: conditions that the question sets for its answer, as ``label: value``.
     """
 
-    standalone: str | None = _define_text(
+    standalone: str | None = _text(
         None,
         shape="line",
         label="standalone",
@@ -99,7 +99,7 @@ class Transformation:
         guard="each",
         aliases="standalone|contextuali[sz]|selfcontained|resolvedq|condensedq|decontextuali[sz]",
     )
-    rewrite: str | None = _define_text(
+    rewrite: str | None = _text(
         None,
         shape="line",
         label="rewrite",
@@ -113,7 +113,7 @@ class Transformation:
             "|改写|重写|改寫|重寫|書き換え|reecrit|umformul|reescrit|riscritt"
         ),
     )
-    hyde: str | None = _define_text(
+    hyde: str | None = _text(
         None,
         shape="passage",
         label="hypothetical passage",
@@ -123,7 +123,7 @@ class Transformation:
         is_evidence=True,
         aliases="hyde|hypothetical|passage|document",
     )
-    sub_queries: tuple[str, ...] = _define_text(
+    sub_queries: tuple[str, ...] = _text(
         (),
         shape="list",
         label="sub-query",
@@ -134,7 +134,7 @@ class Transformation:
         guard="together",
         aliases="subq|decompos|subtopic|subproblem",
     )
-    paraphrases: tuple[str, ...] = _define_text(
+    paraphrases: tuple[str, ...] = _text(
         (),
         shape="list",
         label="paraphrase",
@@ -147,7 +147,7 @@ class Transformation:
             "paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective"
         ),
     )
-    step_back: str | None = _define_text(
+    step_back: str | None = _text(
         None,
         shape="line",
         label="step-back",
@@ -156,7 +156,7 @@ class Transformation:
         meaning="The broader question.",
         aliases="stepback|broader|general|abstract|zoomout|higherlevel|backgroundq",
     )
-    keywords: tuple[str, ...] = _define_text(
+    keywords: tuple[str, ...] = _text(
         (),
         shape="list",
         label="keyword",
@@ -164,7 +164,7 @@ class Transformation:
         aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
     )
     notes: tuple[tuple[str, str], ...] = ()
-    constraints: tuple[str, ...] = _define_text(
+    constraints: tuple[str, ...] = _text(
         (),
         shape="list",
         label="constraint",
