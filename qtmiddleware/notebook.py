@@ -59,7 +59,7 @@ def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     plain_keys = next(
         (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None
     )
-    before = (
+    former_places = (
         {}
         if plain_keys is None
         else {key: place for place, key in reversed(list(enumerate(plain_keys, start=1)))}
@@ -69,29 +69,29 @@ def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     return [
         (
             place,
-            _describe_former_place(match.key, before),
+            _describe_former_place(match.key, former_places),
             match,
-            _explain_move(match, place, before, shares),
+            _explain_move(match, place, former_places, shares),
         )
         for place, match in enumerate(retrieval.matches, start=1)
     ]
 
 
-def _describe_former_place(key: Key, before: Mapping[Key, int]) -> str:
-    if not before:
+def _describe_former_place(key: Key, former_places: Mapping[Key, int]) -> str:
+    if not former_places:
         return ""
-    return str(before[key]) if key in before else "new"
+    return str(former_places[key]) if key in former_places else "new"
 
 
 def _explain_move(
-    match: Any, place: int, before: Mapping[Key, int], shares: Mapping[Key, float]
+    match: Any, place: int, former_places: Mapping[Key, int], shares: Mapping[Key, float]
 ) -> str:
     """Return the reason why a passage moved.
 
     Returns ``""`` if the passage did not move, or if the plain function's result is not known.
     """
-    former_place = before.get(match.key)
-    if not before or former_place == place:
+    former_place = former_places.get(match.key)
+    if not former_places or former_place == place:
         return ""
     reasons = []
     variants = [kind for kind in match.found_by if kind != "original"]
@@ -110,9 +110,14 @@ def _join_kinds(kinds: Sequence[str]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in kinds)
 
 
-def _render_row(place: int, before: str, match: Any, reason: str) -> str:
+def _render_row(place: int, former_place: str, match: Any, reason: str) -> str:
     text = match.text or ""
     excerpt = text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
     name = f"<code>{escape(match.id)}</code> " if match.id else ""
-    cells = (str(place), before, f'{name}<span dir="auto">{escape(excerpt)}</span>', escape(reason))
+    cells = (
+        str(place),
+        former_place,
+        f'{name}<span dir="auto">{escape(excerpt)}</span>',
+        escape(reason),
+    )
     return f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"

@@ -101,7 +101,7 @@ def load_part(group: str, name: str) -> Any:
 
     Raises:
         UnknownPart: No installed package has this entry point.
-        ConfigError: Several packages have it, or it cannot be imported.
+        ConfigError: Several packages have this entry point, or the object cannot be imported.
     """
     entries = [entry for entry in _read_entries(group) if entry.name == name]
     if not entries:

@@ -203,7 +203,7 @@ class Trace:
 
     @property
     def read_units(self) -> float:
-        """The read units of all searches: ``usage.read_units`` of each response, else 1 per search.
+        """The read units of all searches. A response without ``usage.read_units`` counts as 1 unit.
 
         Pinecone bills by read units, which depend on the size of the namespace. Its responses round
         each search up to a whole unit.
@@ -217,7 +217,7 @@ class Trace:
 
     @property
     def started_at(self) -> float:
-        """When the retrieval began, in seconds since the epoch."""
+        """The start of the retrieval, in seconds since the epoch."""
         return time() - (perf_counter() - self._began)
 
     def clock(self) -> float:
@@ -271,7 +271,7 @@ class Trace:
         self._more_read_units += other._more_read_units
 
     def finish(self) -> None:
-        """Record the total time."""
+        """Record the total time of the retrieval."""
         self.total_ms = self.clock() * 1e3
 
     def to_dict(self) -> dict[str, Any]:

@@ -186,15 +186,15 @@ class CitationReader:
         self._follows_mark = True
         return mark.end()
 
-    def _is_citation(self, mark: re.Match[str], after: str) -> bool:
+    def _is_citation(self, mark: re.Match[str], next_char: str) -> bool:
         """Return whether *mark* cites passages.
 
-        *after* is the character after the mark, or ``""`` at the end of the text.
+        *next_char* is the character after the mark, or ``""`` at the end of the text.
         """
         before = self._line
-        if self._fence or self._code or len(mark[0]) > MOST_CHARS or after == "(":
+        if self._fence or self._code or len(mark[0]) > MOST_CHARS or next_char == "(":
             return False
-        if after == ":" and not before.strip():
+        if next_char == ":" and not before.strip():
             return False
         if before.endswith("]") and not self._follows_mark:
             return False

@@ -1,4 +1,4 @@
-"""Read a model's answer while it comes in."""
+"""Read a model's answer while the model writes it."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ class Components:
         return self._client is not None or has_language_model(self.config.settings)
 
     def resolve_settings(self, layers: Layers) -> Settings:
-        """Return the settings with *layers* overriding them, the last layer strongest.
+        """Return the middleware's settings, overridden by each of *layers* in turn.
 
         Raises `ConfigError` for invalid layers, and for a setting that one call cannot change.
         """
@@ -334,7 +334,7 @@ class Components:
     def load_reranker(self) -> None:
         """Load the reranker that the middleware's own settings name, so that no question waits.
 
-        A failure is only logged. A reranker object that the user gave is not loaded.
+        A failure is only logged.
         """
         reranker: Any = self.get_reranker(self.config.settings)
         if reranker is not self._reranker and hasattr(reranker, "load"):

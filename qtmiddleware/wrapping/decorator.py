@@ -1,4 +1,4 @@
-"""The decorator: makes a middleware and wraps a function with it."""
+"""The decorator, which makes a middleware and wraps a function with it."""
 
 from __future__ import annotations
 

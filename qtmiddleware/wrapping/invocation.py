@@ -39,7 +39,7 @@ logger: Final = get_logger("qtmiddleware")
 def make_awaitable(value: Any) -> Awaitable[Any]:
     """Return *value* itself if it can be awaited, else an awaitable that returns it.
 
-    A wrapper may make an asynchronous function synchronous and still look asynchronous.
+    A decorated function may look asynchronous although it returns a plain value.
     """
     return value if hasattr(value, "__await__") else _return_value(value)
 
@@ -134,7 +134,7 @@ class Invocation:
         return response
 
     async def asearch(self, step: Search) -> Any:
-        """Do what `search` does, awaiting the function."""
+        """Do what `search` does, but await the function."""
         query: Any = step.text
         if self._should_embed(step):
             query = step.vector
@@ -209,7 +209,7 @@ class Invocation:
             return response
 
     def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        """Call the function with *query* and the number of passages that *attempt* asks for."""
+        """Call the function with *query*, and ask for the passages and the field of *attempt*."""
         signature, args, kwargs = self.signature, self.args, self.kwargs
         if step.fields and isinstance(signature, ClauseSignature):
             args, kwargs = signature.replace_clauses(
@@ -276,7 +276,7 @@ class Invocation:
         return retrieval
 
     def _warn_once(self, retrieval: Retrieval) -> None:
-        """Warn the user once if the function returns pages, and once if it cannot be improved."""
+        """Warn the user once about pages, and once about results that cannot be improved."""
         learned, warned = self.context.learned, self.context.issued_warnings
         if learned.page and not warned.about_pages:
             warned.about_pages = True

@@ -308,8 +308,8 @@ def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSam
     )
 
 
-def _find_answer(matches: Matches, relevant: frozenset[str]) -> int | None:
-    return next((place for place, match in enumerate(matches) if match.id in relevant), None)
+def _find_answer(matches: Matches, relevant_ids: frozenset[str]) -> int | None:
+    return next((place for place, match in enumerate(matches) if match.id in relevant_ids), None)
 
 
 def _measure_lead(matches: Matches) -> float:

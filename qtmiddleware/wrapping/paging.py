@@ -156,7 +156,7 @@ class Paging:
 
     Args:
         parameters: the function's parameters.
-        named: the page argument as the user named it (see `PageArgument`).
+        page_argument: the page argument as the user named it (see `PageArgument`).
         other_parameters: the parameters of the query and of the number of passages, which never ask
             for a page.
         holders: the names in *other_parameters* whose argument is an object that holds the value,
@@ -168,15 +168,15 @@ class Paging:
     def __init__(
         self,
         parameters: Parameters,
-        named: PageArgument,
+        page_argument: PageArgument,
         other_parameters: Collection[str],
         holders: Collection[str],
     ) -> None:
         self._parameters = parameters
-        self._named = named
-        self._homes = tuple(holders) if named is None else ()
+        self._named = page_argument
+        self._homes = tuple(holders) if page_argument is None else ()
         self._declared: tuple[tuple[str, str, bool], ...] = ()
-        if named is None:
+        if page_argument is None:
             folded = {
                 name: _fold(name) for name in parameters.named if name not in other_parameters
             }

@@ -211,12 +211,12 @@ class QueryMiddleware:
 
     @property
     def config(self) -> Config:
-        """The settings, and where each value came from."""
+        """The configuration: the settings, and the source of each value."""
         return self._components.config
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
+        """The current settings."""
         return self.config.settings
 
     @property
@@ -460,7 +460,7 @@ class QueryMiddleware:
     def retriever(self) -> Wrapped[..., list[Record]]:
         """The search of the configured store, wrapped with the middleware; opened on first use.
 
-        It takes ``(query, top_k, filter)``.
+        The search takes ``(query, top_k, filter)``.
 
         Raises:
             StoreError: if there is no index yet, or if it was made with another embedding model.

@@ -667,7 +667,7 @@ class Parameters:
     def find_query(self, query_arg: str | None, takes_vector: bool) -> str:
         """Return the name of the query's parameter, with dots for a value inside it.
 
-        Raises `WrapError` if there is none.
+        Raises `WrapError` if no parameter can be the query.
         """
         if query_arg is not None:
             self._check_has_parameter(query_arg.partition(".")[0], "query_arg")
@@ -805,7 +805,7 @@ class Parameters:
         return 0 if parameter.default is parameter.empty else 1
 
     def _check_not_set(self, argument: str) -> str:
-        """Return *argument*; raises `WrapError` if a partial already sets it."""
+        """Return *argument*, or raise `WrapError` if a partial already sets that argument."""
         name = argument.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
             raise self._build_error(
@@ -814,7 +814,10 @@ class Parameters:
         return argument
 
     def _check_has_parameter(self, name: str, option: str) -> None:
-        """Raise `WrapError` if the function has no parameter *name*, which *option* names."""
+        """Raise `WrapError` if the function has no parameter *name*.
+
+        *option* is the user's option that names the parameter, for the message.
+        """
         if name in self.named or name in self._inner or self.any_keyword:
             return
         from difflib import get_close_matches

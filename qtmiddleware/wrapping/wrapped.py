@@ -153,7 +153,7 @@ class Wrapped(Generic[P, R]):
             response = self._fn(*args, **kwargs)
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response
-        request, call = self._prepare(args, kwargs, brief=True)
+        request, call = self._prepare(args, kwargs, response_only=True)
         return call.finish(run(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -412,11 +412,11 @@ class Wrapped(Generic[P, R]):
         config: Any = None,
         qtm_config: Mapping[str, Any] | None = None,
         *,
-        brief: bool = False,
+        response_only: bool = False,
     ) -> tuple[Request, Invocation]:
         """Return the request for one call, and the invocation that performs its searches.
 
-        *brief* says that the caller needs only the function's response, not a `Retrieval`.
+        *response_only* says that the caller needs only the function's response, not a `Retrieval`.
         """
         if isinstance(history, Iterator):
             history = tuple(history)
@@ -463,7 +463,7 @@ class Wrapped(Generic[P, R]):
                 if problem is None
                 else ()
             ),
-            response_only=brief
+            response_only=response_only
             and context.log is None
             and not context.observation.is_observed
             and not hooks,
@@ -709,7 +709,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
             response = await make_awaitable(self._fn(*args, **kwargs))
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
-        request, call = self._prepare(args, kwargs, brief=True)
+        request, call = self._prepare(args, kwargs, response_only=True)
         return call.finish(await arun(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
