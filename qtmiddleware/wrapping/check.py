@@ -1158,7 +1158,7 @@ def _build_problem(subject: str, text: str, mend: str = "", /, **values: Any) ->
 
 
 def _advise_field(option: str, field: str | None) -> str:
-    """Return advice to set *option* of ``keywordEvidence`` to *field*.
+    """Return the advice to set *option* of ``keywordEvidence`` to *field*.
 
     Returns ``""`` if *field* is ``None``, which means that the passages have no fields.
     """

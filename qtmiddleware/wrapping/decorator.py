@@ -102,11 +102,11 @@ def middleware(
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, a preset's name, a mapping or a `Config`; by default only the
-    environment and the defaults count. *client*, *reranker*, *redact*, *observers* and *clock* are
-    those of `QueryMiddleware`. The other options are those of `QueryMiddleware.wrap` and say how to
-    read the function: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind* and
-    *on_retrieval*.
+    *config* is a file's path, a preset's name, a mapping or a `Config`. Without it, the settings
+    come from the environment and the defaults. *client*, *reranker*, *redact*, *observers* and
+    *clock* are the arguments of `QueryMiddleware`. The other options are the options of
+    `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind*
+    and *on_retrieval*.
 
     Raises:
         WrapError: for an unknown option, or for anything but a function.

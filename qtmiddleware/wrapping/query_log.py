@@ -19,10 +19,10 @@ from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 logger: Final = get_logger("qtmiddleware")
 
 Redact = Callable[[str], str]
-"""A function that returns the form of a query's text that may be written down."""
+"""A function that returns a query's text in the form for the log."""
 
 PASSAGE_CHARS: Final = 4_000
-"""The most characters of a passage that are written."""
+"""The most characters of a passage that are written to the log."""
 
 # The metadata that tells a reader which passage it was without showing its text.
 _LABELS: Final = ("title", "url", "source")

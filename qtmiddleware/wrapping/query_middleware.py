@@ -154,12 +154,12 @@ class QueryMiddleware:
     A `QueryMiddleware` may be used by many threads and event loops at once.
 
     Args:
-        config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`; by
-            default only the environment and the defaults count.
+        config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. Without
+            it, the settings come from the environment and the defaults.
         client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
             both; a chat model of LangChain or LlamaIndex; a function of messages, synchronous or
             not; or an object with ``name``, ``complete`` and ``acomplete``. Each of these serves
-            blocking and awaiting calls. By default, a client is made when one is first needed, with
+            blocking and awaiting calls. By default, a client is made when it is first needed, with
             the key and address from the environment.
         reranker: scores candidates if the configuration enables reranking: an object with
             ``rerank`` and ``name``, a cross-encoder of sentence-transformers, or a function of a
@@ -167,8 +167,8 @@ class QueryMiddleware:
         store: replaces the store that the configuration names.
         embedder: replaces the embedding model that the configuration names for the store: anything
             that `CallableEmbedder` takes.
-        redact: returns the form of a query's text that may be written to the query log and to
-            `logging` records at DEBUG. If it fails, a hash is written instead.
+        redact: a function that redacts a query's text before it is written to the query log and to
+            `logging` records at DEBUG. If the function fails, a hash is written instead.
         observers: receive every retrieval, answer, search and model call, as `Observer` describes.
         on_retrieval: is called with every `Retrieval` of every function wrapped by this middleware,
             as `RetrievalHook` describes.
@@ -302,9 +302,9 @@ class QueryMiddleware:
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration with *config*, given in any form that `QueryMiddleware` takes.
 
-        Calls that began before the reload end under their old settings. All later calls use the new
-        ones, also those of functions that are already wrapped. A function taken from `retriever`
-        keeps its store: take it again if *config* names another store.
+        Calls that began before the reload keep their old settings. Later calls use the new
+        settings, also through functions that are already wrapped. A function taken from `retriever`
+        keeps its store: read `retriever` again if *config* names another store.
 
         The parts that the new settings need are loaded first, which may take a while. The key is
         read from the environment again. A reload keeps:
@@ -318,7 +318,7 @@ class QueryMiddleware:
         thread that reloads.
 
         Raises:
-            ConfigError: for an invalid *config*. Nothing has changed then.
+            ConfigError: if *config* is invalid. The old configuration then stays.
             StoreError: if the new settings' store cannot be opened.
             MissingExtra: if the new settings need a package that is not installed.
         """
@@ -366,7 +366,8 @@ class QueryMiddleware:
         This method returns at once and raises nothing. The middleware is ready if it can answer
         within the deadline. It is not ready in two cases:
 
-        - While something is being loaded: at most ten seconds if the loading began by itself.
+        - While models or packages are being loaded: at most ten seconds if the loading began by
+          itself.
         - After `close`, until `warm_up` or a ``with`` block.
 
         A model, Redis or reranker that is down does not count, because the rules then provide the
@@ -478,7 +479,7 @@ class QueryMiddleware:
     def answer(self, question: str, **options: Any) -> Answer:
         """Return the answer to *question* from the configured store.
 
-        *options* are those of `retriever`'s `answer`: *top_k*, *filter*, *history* and *config*.
+        *options* may hold *top_k*, *filter*, *history* and *config*.
 
         Raises:
             ModelError: if the model gives no answer. The error's ``retrieval`` then holds the
@@ -530,12 +531,12 @@ class QueryMiddleware:
         why. No exception is raised in this case.
 
         An iterator, or any other iterable without a length, is transformed as you iterate over the
-        results: ``limits.maxConcurrency`` queries and a few more are read at a time. Nobody waits
-        for any single query then, so unless ``limits`` says otherwise, a call may take a minute,
-        and queries that a busy service rejects are sent again at one shared pace.
+        results: ``limits.maxConcurrency`` queries and a few more are read at a time. Because nobody
+        waits for a single query, a model call may take a minute unless ``limits`` says otherwise.
+        Queries that a busy service rejects are sent again at one shared pace.
 
         Raises:
-            InvalidQuery: for an invalid query; with an iterator, when it reaches that query.
+            InvalidQuery: for an invalid query; with an iterator, when the invalid query is reached.
             ModelError: only with an iterator: if the key is rejected, a budget is spent, or the
                 model does not answer at all for ten minutes.
         """
