@@ -102,7 +102,7 @@ def middleware(
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, a preset's name, a mapping or a `Config`. Without it, the settings
+    *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
     come from the environment and the defaults. *client*, *reranker*, *redact*, *observers* and
     *clock* are the arguments of `QueryMiddleware`. The other options are the options of
     `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind*

@@ -148,7 +148,7 @@ class Parameters(Protocol):
         """Return the value of parameter *name* in a call, or the parameter's default."""
 
     def read_given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return the value that a call passes as parameter *name*, or ``None`` if it passes none."""
+        """Return the value that a call passes as parameter *name*, else ``None``."""
 
 
 class Paging:

@@ -154,8 +154,8 @@ class QueryMiddleware:
     A `QueryMiddleware` may be used by many threads and event loops at once.
 
     Args:
-        config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. Without
-            it, the settings come from the environment and the defaults.
+        config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. By
+            default, the settings come from the environment and the defaults.
         client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
             both; a chat model of LangChain or LlamaIndex; a function of messages, synchronous or
             not; or an object with ``name``, ``complete`` and ``acomplete``. Each of these serves

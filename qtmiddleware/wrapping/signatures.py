@@ -494,7 +494,10 @@ class ClauseSignature(CallSignature):
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the clauses of this call, which a partial may have set; empty if not readable."""
+        """Return the clauses of this call, or no clauses if they cannot be read.
+
+        A partial may have set the clauses.
+        """
         value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
         return value if clauses.are_clauses(value) else ()
 

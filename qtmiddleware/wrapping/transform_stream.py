@@ -55,7 +55,7 @@ class Transformed(Generic[Q]):
 
     Attributes:
         question: the question.
-        transformation: its transformation, which may be empty.
+        transformation: the question's transformation, which may be empty.
         replies: the model's replies; empty if the transformation was in the cache, was shared with
             an equal question, or was not needed.
         failure: the reason of a `ModelError` if the model was asked but gave no transformation;
