@@ -1,11 +1,11 @@
-"""The choices, as data: a model's texts, transforms, fusion methods, stores and providers.
+"""Tables of the choices: a model's texts, transforms, fusion methods, stores and providers.
 
 Settings, schema, documentation, command line, weights, labels, guard and cache are derived from
-these rows.
+the rows of these tables.
 
-- A new transform is a row of `TRANSFORMS` and a prompt file of its name in `transforms/prompts/`.
-  If it needs a text of its own, add a field to `Transformation`.
-- A new fusion method is a row of `FUSION_METHODS` and a function of its name in `fusion`.
+- A new transform needs a row in `TRANSFORMS` and a prompt file of the same name in
+  `transforms/prompts/`. If it needs a text of its own, add a field to `Transformation`.
+- A new fusion method needs a row in `FUSION_METHODS` and a function of the same name in `fusion`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FieldShape = Literal["line", "passage", "list"]
 """The content of one field of a model's reply: one line, one longer passage, or a list of lines."""
 
 Guard = Literal["each", "together", "language", "terms"]
-"""What a text must keep of the question:
+"""The rule that a model's texts must follow:
 
-- ``each``: every text must keep every name, number, quote and negation.
-- ``together``: all texts together must keep them. The texts are the parts of the question; a reply
-  may have none, and each must make sense alone.
+- ``each``: every text must keep every name, number, quote and negation of the question.
+- ``together``: the texts are the parts of the question. Together they must keep every name, number,
+  quote and negation, and each text must make sense alone. A reply without any text is allowed.
 - ``language``: the text must be in the question's language.
-- ``terms``: all texts together must be in the question's script. They are key terms: at most 100
-  characters each. They may be separated by commas, and may be words of the question.
+- ``terms``: the texts are key terms of at most 100 characters each. Together they must be in the
+  question's script. They may be separated by commas, and may be words of the question.
 """
 
 _ROW: Final = "row"
@@ -43,15 +43,15 @@ class TextField:
         name: the field's name.
         shape: the form of the text.
         label: the text's name for people.
-        variant: the kind of `Variant` that it is searched as; ``""`` if it is not searched.
-        weight: its default weight in the fusion.
+        variant: the kind of the `Variant` that searches the text; ``""`` if it is not searched.
+        weight: the variant's default weight in the fusion.
         meaning: the description of the weight.
-        is_evidence: whether its words count as keyword evidence.
-        guard: what it must keep of the question.
-        is_pairs: whether a text is a label and its value, such as ``region: Germany``; an object is
-            read as such pairs.
-        aliases: a pattern for other keys and labels under which models return it, in lower case
-            without marks.
+        is_evidence: whether the text's words count as keyword evidence.
+        guard: the rule that the text must follow.
+        is_pairs: whether each text is a label and a value, such as ``region: Germany``. An object
+            in the model's reply is read as a list of these pairs.
+        aliases: a pattern for other keys and labels under which models return the field, in lower
+            case without marks.
     """
 
     name: str
@@ -74,8 +74,8 @@ def _text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
 class Transformation:
     """The texts that the model wrote for a question.
 
-    A field is empty if it was not asked for, or if nothing usable came. Variants are searched in
-    the order of the fields.
+    A field is empty if the model was not asked for the text, or wrote nothing usable. Variants are
+    searched in the order of the fields.
 
     Attributes:
         standalone: the question made independent of the conversation.
@@ -85,8 +85,8 @@ class Transformation:
         paraphrases: the question in other words.
         step_back: a broader question.
         keywords: words that the answer may hold.
-        notes: what was repaired, dropped or merged, as ``(field, detail)``, without any query text.
-        constraints: what the question limits its answer to, as ``label: value``.
+        notes: repairs, dropped texts and merges, as ``(field, detail)``, without any query text.
+        constraints: conditions that the question sets for its answer, as ``label: value``.
     """
 
     standalone: str | None = _text(
@@ -174,13 +174,13 @@ class Transformation:
     )
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts of field *name*: none if it is empty, one if it holds a single text."""
+        """Return the texts of the field *name* as a tuple, which is empty if the field is."""
         value: str | tuple[str, ...] | None = getattr(self, name)
         return (value,) if isinstance(value, str) else value or ()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no usable text."""
+        """Whether no field holds a text."""
         return not any(_read_texts(self))
 
 
@@ -196,7 +196,7 @@ TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
 _read_texts: Final = attrgetter(*TEXT_FIELDS)
 
 NOTHING: Final = Transformation()
-"""The transformation of a question that no model was asked about."""
+"""The empty transformation, for a question that no model was asked about."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
@@ -205,13 +205,13 @@ class TransformRow:
 
     Attributes:
         name: the value of ``transformationType``.
-        label: what the transform does.
-        fields: the texts that its prompt asks for.
-        parts: other transforms whose prompts are asked instead, if it has no prompt of its own.
-        max_searches: how many searches a question may cost, its own included, if the settings do
-            not say; ``None`` for one search per variant.
+        label: the name and a short description for people.
+        fields: the names of the texts that the transform's prompt asks for.
+        parts: for a transform without a prompt, the names of the transforms whose prompts it uses.
+        max_searches: the most searches per question, including the question's own, unless the
+            settings set a limit; ``None`` for one search per variant.
         prompt: the instructions of a user's own transform, which has no prompt file.
-        weights: a user's own weights by field, which replace those of the settings.
+        weights: the user's own weights by field, which override the settings.
     """
 
     name: str
@@ -272,32 +272,32 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows(
 FILLED_BY: Final[Mapping[str, str]] = MappingProxyType(
     {row.fields[0]: row.name for row in reversed([*TRANSFORMS.values()]) if len(row.fields) == 1}
 )
-"""For each field, the first transform that asks for it alone.
+"""For each field, the first transform whose prompt asks for this field only.
 
-These are the fields that a user's own transform may fill.
+A user's own transform may fill these fields and no others.
 """
 
 STANDALONE: Final = "standalone"
-"""The prompt that makes a follow-up question independent of the conversation.
+"""The name of the prompt that makes a follow-up question independent of the conversation.
 
-It is asked if a conversation needs it, and is never chosen by a setting.
+The prompt is used if a conversation needs it. No setting selects it.
 """
 
 JOINED: Final = "joined"
-"""The kind of the variant that joins the question and all texts without a search of their own."""
+"""The kind of the variant that searches the question and the texts that have no own search."""
 
 TEXT_CLAUSE: Final = "text_clause"
 """The kind of the variant that searches a document index's fields for the question's keywords."""
 
 GLOSSARY: Final = "glossary"
-"""The kind of the variant that adds the other forms of the question's glossary terms.
+"""The kind of the variant that adds other forms of the glossary terms in the question.
 
-It is searched if ``glossary.search`` is on.
+The variant is searched if ``glossary.search`` is on.
 """
 
 
 def prompt_names() -> tuple[str, ...]:
-    """Return the names of the prompts: the standalone prompt, and each transform with a prompt."""
+    """Return the names of all prompts: ``standalone``, and each transform that has a prompt."""
     return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
 
 
@@ -307,9 +307,10 @@ class FusionMethod:
 
     Attributes:
         name: the value of ``fusion.method``.
-        weighs: whether the weights of the variants count.
-        needs_scores: whether it falls back to ``weighted_rrf`` if there are no usable scores.
-        merges: false if every list stays as it is, so that nothing is scored or reranked.
+        weighs: whether the method uses the weights of the variants.
+        needs_scores: whether ``weighted_rrf`` is used instead if there are no usable scores.
+        merges: whether the method merges the lists. If not, every list stays as it is, and nothing
+            is scored or reranked.
     """
 
     name: str
@@ -333,9 +334,9 @@ class StoreRow:
     """One kind of store.
 
     Attributes:
-        name: the value of ``store.kind``, and the name of its module in `stores`, which has an
-            ``open_store``.
-        keeps_files: whether it keeps files at ``indexPath``.
+        name: the value of ``store.kind``, and the name of the module in `stores` that defines the
+            store's ``open_store``.
+        keeps_files: whether the store keeps files at ``indexPath``.
     """
 
     name: str
@@ -356,9 +357,9 @@ class ModelProvider:
     """One way to reach a language model.
 
     Attributes:
-        name: the name of its module in `llms`. The module has ``accepts(client)``, which returns
-            whether it can use a client, and ``make_model(client, settings)``.
-        clients: the clients that it accepts, for messages.
+        name: the name of the provider's module in `llms`. It defines ``accepts(client)``, which
+            returns whether the provider can use a client, and ``make_model(client, settings)``.
+        clients: a description of the accepted clients, for messages.
     """
 
     name: str
@@ -386,7 +387,7 @@ MODEL_PROVIDERS: Final = (
 )
 """The providers, in the order in which they are asked whether they accept a client.
 
-The first one is used if no client is given.
+The first provider is used if no client is given.
 """
 
 
@@ -402,7 +403,7 @@ LANGUAGES: Final = _find_languages()
 """The codes of the languages that have a word list in `preprocessing/lexicons`, sorted."""
 
 PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")
-"""The metadata that says where in a document a chunk comes from.
+"""The metadata fields that give a chunk's place in its document.
 
-A chunk has the first value of each and, if it differs, the last.
+A chunk holds the first value of each field, and the last value if that is different.
 """

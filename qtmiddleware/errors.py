@@ -37,11 +37,11 @@ class QtMiddlewareError(Exception):
 
     @property
     def __context__(self) -> BaseException | None:
-        """The exception that was being handled when this error was raised.
+        """The exception that was being handled when this error was raised, or ``None``.
 
-        It is ``None`` if the error was raised ``from None`` or from a cause, because that exception
-        may quote a text or a key. Python's own ``from None`` only hides it from printed tracebacks;
-        tools that show a traceback's local variables would still find it.
+        The context is dropped if the error was raised ``from None`` or from a cause, because the
+        context may quote a text or a key. Python's own ``from None`` only hides the context from
+        printed tracebacks: tools that show local variables would still find the text or key.
         """
         if self.__suppress_context__:
             _CONTEXT.__set__(self, None)
@@ -58,7 +58,7 @@ class ConfigError(QtMiddlewareError, ValueError):
 
     Attributes:
         path: the key as it is written in the file, such as ``fusion.rrfK``.
-        value: the value that was found.
+        value: the invalid value.
         allowed: the values that are allowed.
         source: the layer that the value came from: a file's path, ``environment``, ``call``, ...
     """
@@ -91,7 +91,7 @@ class InvalidQuery(QtMiddlewareError, ValueError):
 
 
 class WrapError(QtMiddlewareError, TypeError):
-    """This callable cannot be wrapped in this way, or a call of it cannot be read."""
+    """A callable cannot be wrapped in this way, or a call of it cannot be read."""
 
 
 class ResponseShapeError(QtMiddlewareError, TypeError):
@@ -108,9 +108,8 @@ class ResponseShapeError(QtMiddlewareError, TypeError):
 class SetupWarning(UserWarning):
     """A wrapped function is set up so that its results cannot be improved.
 
-    The warning is issued once per function. It says what was understood, what was not, and how to
-    fix it. If a filter turns warnings into errors, the message is only logged, so that no retrieval
-    fails.
+    The warning is issued once per function. The message describes the problem and how to fix it. If
+    a filter turns warnings into errors, the message is only logged, so that no retrieval fails.
     """
 
 
@@ -151,13 +150,13 @@ class ModelError(QtMiddlewareError):
     `ModelError`, only its reason is kept, and an unknown reason becomes ``unavailable``.
 
     Attributes:
-        reason: one word that a program can act on (see below).
+        reason: the reason in one word, for programs (see below).
         retry_after: seconds to wait before the next call, as the service, the circuit breaker or
             the limit of calls per minute asks; ``None`` if not known.
-        retrieval: the passages found, if an answer failed.
-        notes: why each text of an unusable reply was dropped, as ``(field, detail)``.
+        retrieval: the retrieval with the passages found, if an answer failed.
+        notes: the reason for each dropped text of an unusable reply, as ``(field, detail)``.
 
-    The reasons after the model was asked: ``timeout``, ``unauthorized``, ``rate_limited``,
+        The reasons if the model was asked: ``timeout``, ``unauthorized``, ``rate_limited``,
     ``unavailable``, ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``,
     ``too_long``, ``cancelled``, ``unrecorded`` (a recording has no reply), ``failed`` (a bug in the
     user's own model function, which is logged).
@@ -180,7 +179,7 @@ class ModelError(QtMiddlewareError):
 
     @property
     def is_free(self) -> bool:
-        """Whether a call that ended with this reason surely cost nothing."""
+        """Whether a call that failed with this error certainly cost nothing."""
         return self.reason in _FREE_REASONS
 
 
@@ -193,7 +192,7 @@ class StoreError(QtMiddlewareError):
 
 
 class EngineError(QtMiddlewareError):
-    """A batch engine cannot be started, or its workers died repeatedly over one batch."""
+    """A batch engine cannot be started, or its workers died repeatedly on the same batch."""
 
 
 class UnreadableDocument(QtMiddlewareError):
@@ -206,7 +205,7 @@ class UnreadableDocument(QtMiddlewareError):
         reason: ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``too
             large``, ``an old Office format``, ``no text in it``, ``no text in it (scanned?)``,
             ``its reader failed`` or ``cannot be opened``.
-        detail: more about the reason; ``""`` if nothing more is known.
+        detail: a further explanation; ``""`` if there is none.
     """
 
     def __init__(self, path: Path, reason: str, detail: str = "") -> None:
@@ -236,11 +235,12 @@ _PROXIES: Final = (
 
 @contextmanager
 def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
-    """Raise what *make_error* returns if this machine's settings stop an HTTP client being made.
+    """Replace the exception of an HTTP client that cannot be made with an error that helps.
 
-    The settings are environment variables for certificates and proxies. *make_error* is called with
-    a sentence that says what to do. The sentence names the variable and never its value, which may
-    hold a password. Other exceptions pass through.
+    The context is for code that makes an HTTP client. If the client fails because of an environment
+    variable for certificates or proxies, *make_error* makes the error to raise from a sentence that
+    says what to do. The sentence names the variable and never its value, which may hold a password.
+    Other exceptions pass through.
     """
     try:
         yield
@@ -264,12 +264,16 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
 
 
 def without_credentials(text: str) -> str:
-    """Return the beginning of *text* without the user names and passwords in its addresses."""
+    """Return the beginning of *text*, without the user names and passwords in its URLs."""
     return _CREDENTIALS.sub("//", text[:_MOST_QUOTED])
 
 
 def as_model_error(error: BaseException | None) -> ModelError:
-    """Return *error* as a `ModelError`; ``None`` is a call that was abandoned at its deadline."""
+    """Return *error* as a `ModelError`.
+
+    ``None`` means that the call was abandoned at its deadline, and becomes ``timeout``. Any other
+    exception becomes ``unavailable``.
+    """
     if isinstance(error, ModelError):
         return error
     if error is None:
@@ -283,13 +287,13 @@ def as_model_error(error: BaseException | None) -> ModelError:
 
 
 LONGEST_PAUSE: Final = 600.0
-"""The longest pause that a service may ask for, in seconds; a longer one is cut to this."""
+"""The longest pause that a service may ask for, in seconds; a longer pause is shortened."""
 
 
 def limit_pause(seconds: object) -> float | None:
-    """Return the pause that a service asks for, at most `LONGEST_PAUSE` *seconds*.
+    """Return *seconds*, a pause that a service asks for, but at most `LONGEST_PAUSE`.
 
-    It is ``None`` if *seconds* is not a valid number of seconds.
+    Returns ``None`` if *seconds* is not a valid number of seconds.
     """
     if isinstance(seconds, (int, float)) and seconds >= 0:
         return float(min(seconds, LONGEST_PAUSE))
@@ -297,9 +301,10 @@ def limit_pause(seconds: object) -> float | None:
 
 
 def retell(error: ModelError, name: str) -> ModelError:
-    """Return the safe form of *error*, which the user's own model *name* raised.
+    """Return *error*, which the user's model *name* raised, with a message that is safe to show.
 
-    The error's reason and message may be any text, so only a known reason is kept.
+    The reason and the message of *error* may hold any text. Only a known reason and the pause are
+    kept.
     """
     reason = error.reason if error.reason in REASONS else "unavailable"
     pause = limit_pause(error.retry_after)
@@ -307,9 +312,10 @@ def retell(error: ModelError, name: str) -> ModelError:
 
 
 def is_raised_here(error: BaseException) -> bool:
-    """Return whether this package raised *error*, so that its message quotes no user's text.
+    """Return whether this package raised *error*.
 
-    A user's own function may raise the same classes with any text.
+    Errors that this package raises never quote a user's text. A user's own function may raise the
+    same classes of errors with any text.
     """
     traceback, module = error.__traceback__, ""
     while traceback is not None:
@@ -318,7 +324,7 @@ def is_raised_here(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether *error* means that the call itself is wrong and the same call will fail again.
+    """Return whether *error* means that the call itself is wrong and would fail again.
 
     *error* comes from a client or function outside this package.
     """
@@ -329,8 +335,8 @@ def is_refusal(error: BaseException) -> bool:
 def is_outage(error: BaseException) -> bool:
     """Return whether *error* means that a backend is down or busy.
 
-    Asking it for less will not help then. *error* comes from outside this package, or is a
-    `StoreError`, which is judged by its cause.
+    A smaller request to the backend would fail too. *error* comes from outside this package, or is
+    a `StoreError`, whose cause is examined instead.
     """
     if isinstance(error, StoreError) and error.__cause__ is not None:
         error = error.__cause__

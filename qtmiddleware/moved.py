@@ -33,16 +33,19 @@ MOVED: Final = {
     "testsets": "kit.evaluation.testsets",
     "tuning": "kit.evaluation.tuning",
 }
-"""The old name and the present name of each module, both within `qtmiddleware`.
+"""The new name of each moved module by its old name, both without ``qtmiddleware.``.
 
-Modules below a module moved with it.
+The submodules of a package moved together with the package.
 """
 
 _PACKAGE: Final = "qtmiddleware."
 
 
 def find_new_name(name: str) -> str | None:
-    """Return the present name of the module that was called *name*, ``None`` if it did not move."""
+    """Return the new name of the module with the old name *name*.
+
+    Returns ``None`` if no module of this name has moved.
+    """
     if not name.startswith(_PACKAGE):
         return None
     head, submodules = name.removeprefix(_PACKAGE), ""
@@ -53,10 +56,10 @@ def find_new_name(name: str) -> str | None:
 
 
 class MovedModules:
-    """Finds modules by their old names.
+    """Import finder for modules by their old names.
 
-    It must come before Python's own finders, which would load a file below an old name a second
-    time.
+    This finder must come before Python's own finders, which would load a submodule of a moved
+    package a second time.
     """
 
     @staticmethod
@@ -65,49 +68,52 @@ class MovedModules:
         path: Sequence[str] | None = None,  # noqa: ARG004
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        """Return the spec of the module that was called *name*, ``None`` if it did not move."""
-        new = find_new_name(name)
-        if new is None:
+        """Return a spec that loads the module with the old name *name* from its new place.
+
+        Returns ``None`` if no module of this name has moved.
+        """
+        new_name = find_new_name(name)
+        if new_name is None:
             return None
         from importlib.machinery import ModuleSpec
         from importlib.util import find_spec
 
-        spec = find_spec(new)
+        spec = find_spec(new_name)
         if spec is None:
             return None
-        # `_Alias` has a loader's methods without its base class, which takes milliseconds to
+        # `_AliasLoader` has a loader's methods without its base class, which takes milliseconds to
         # import.
-        alias: Any = _Alias(new)
+        alias: Any = _AliasLoader(new_name)
         return ModuleSpec(
             name, alias, origin=spec.origin, is_package=spec.submodule_search_locations is not None
         )
 
 
-class _Alias:
-    """Loads the module called *new*, which keeps its own name and spec."""
+class _AliasLoader:
+    """Import loader that returns the module *new_name*, which keeps its own name and spec."""
 
-    def __init__(self, new: str) -> None:
-        self._new = new
+    def __init__(self, new_name: str) -> None:
+        self._new_name = new_name
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Import the module by its new name and return it."""
-        module = import_module(self._new)
+        module = import_module(self._new_name)
         self._spec = module.__spec__
         # Register the modules below it under their old names too. If Python loaded them again, it
         # would set each as an attribute of its package, where `evaluation.compare` must stay a
         # function.
         for name, loaded in list(sys.modules.items()):
-            if name.startswith(f"{self._new}."):
-                sys.modules.setdefault(f"{spec.name}{name.removeprefix(self._new)}", loaded)
+            if name.startswith(f"{self._new_name}."):
+                sys.modules.setdefault(f"{spec.name}{name.removeprefix(self._new_name)}", loaded)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back, which the import under the old name replaced."""
+        """Restore the module's own spec, which the import under the old name replaced."""
         module.__spec__ = self._spec
 
 
 def install() -> None:
-    """Let Python find the moved modules by their old names; a second call changes nothing."""
+    """Make the moved modules importable by their old names; a second call changes nothing."""
     if MovedModules not in sys.meta_path:
         sys.meta_path.insert(0, MovedModules)

@@ -20,7 +20,7 @@ _CELL: Final = 'style="text-align:left;vertical-align:top"'
 def render_html(retrieval: Any) -> str:
     """Return *retrieval* as HTML: a summary, and a table with one row per passage.
 
-    Every text is escaped.
+    All texts are escaped.
     """
     heads = "".join(
         f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
@@ -51,11 +51,15 @@ def describe(retrieval: Any) -> str:
 
 
 def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
-    """Return each passage with its place, its place in the plain list, and why it moved."""
+    """Return one row per passage of *retrieval*.
+
+    A row holds four values: the passage's place, its place in the plain function's result, its
+    match, and the reason why the passage moved.
+    """
     plain_keys = next(
         (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None
     )
-    before = (
+    former_places = (
         {}
         if plain_keys is None
         else {key: place for place, key in reversed(list(enumerate(plain_keys, start=1)))}
@@ -63,26 +67,36 @@ def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     evidence = retrieval.evidence
     shares = {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
     return [
-        (place, _describe_before(match.key, before), match, _explain(match, place, before, shares))
+        (
+            place,
+            _describe_former_place(match.key, former_places),
+            match,
+            _explain_move(match, place, former_places, shares),
+        )
         for place, match in enumerate(retrieval.matches, start=1)
     ]
 
 
-def _describe_before(key: Key, before: Mapping[Key, int]) -> str:
-    if not before:
+def _describe_former_place(key: Key, former_places: Mapping[Key, int]) -> str:
+    if not former_places:
         return ""
-    return str(before[key]) if key in before else "new"
+    return str(former_places[key]) if key in former_places else "new"
 
 
-def _explain(match: Any, place: int, before: Mapping[Key, int], shares: Mapping[Key, float]) -> str:
-    """Return why a passage moved; ``""`` if it did not move or if its former place is not known."""
-    former_place = before.get(match.key)
-    if not before or former_place == place:
+def _explain_move(
+    match: Any, place: int, former_places: Mapping[Key, int], shares: Mapping[Key, float]
+) -> str:
+    """Return the reason why a passage moved.
+
+    Returns ``""`` if the passage did not move, or if the plain function's result is not known.
+    """
+    former_place = former_places.get(match.key)
+    if not former_places or former_place == place:
         return ""
     reasons = []
     variants = [kind for kind in match.found_by if kind != "original"]
     if variants:
-        reasons.append(f"found by {_join(variants)}")
+        reasons.append(f"found by {_join_kinds(variants)}")
     if shares.get(match.key, 0.0) > 0.0:
         reasons.append("holds keywords")
     if match.rerank_score is not None:
@@ -92,13 +106,18 @@ def _explain(match: Any, place: int, before: Mapping[Key, int], shares: Mapping[
     return ", ".join(reasons)
 
 
-def _join(kinds: Sequence[str]) -> str:
+def _join_kinds(kinds: Sequence[str]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in kinds)
 
 
-def _render_row(place: int, before: str, match: Any, reason: str) -> str:
+def _render_row(place: int, former_place: str, match: Any, reason: str) -> str:
     text = match.text or ""
     excerpt = text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
     name = f"<code>{escape(match.id)}</code> " if match.id else ""
-    cells = (str(place), before, f'{name}<span dir="auto">{escape(excerpt)}</span>', escape(reason))
+    cells = (
+        str(place),
+        former_place,
+        f'{name}<span dir="auto">{escape(excerpt)}</span>',
+        escape(reason),
+    )
     return f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"

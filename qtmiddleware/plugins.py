@@ -1,7 +1,7 @@
 """Transforms, fusion methods and document readers that users add from outside this package.
 
-A part is looked up by its name among the entry points of installed packages, and only if no part of
-this package has the name. The part is checked before anybody uses it.
+A user's part is an entry point of an installed package. It is looked up by its name if no part of
+this package has the name, and it is checked before use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_ERROR_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTransform:
-    """A transformation of your own: instructions for the model, and the texts the model writes.
+    """A transform of your own: instructions for the model, and the texts that the model writes.
 
     An entry point of the group ``qtmiddleware.transforms`` names an object of this class.
 
@@ -61,10 +61,10 @@ class OwnFusion:
     An entry point of the group ``qtmiddleware.fusion`` names an object of this class.
 
     Attributes:
-        merge: A function of the rankings (`qtmiddleware.types.Ranking`, each best first), of 1 if
-            higher scores are better or -1 if lower scores are, and of ``fusion.rrfK``. It returns a
-            pair of key and score per passage; the highest score comes first. Passages that it
-            leaves out follow behind.
+        merge: A function that takes three arguments: the rankings (`qtmiddleware.types.Ranking`,
+            each best first), 1 if higher scores are better or -1 if lower scores are better, and
+            ``fusion.rrfK``. The function returns a pair of key and score per passage. The highest
+            score comes first; passages without a pair come last.
         weighs: Whether the weights of the variants count.
         needs_scores: Whether ``weighted_rrf`` is used instead if a ranking has no usable scores.
     """
@@ -75,7 +75,7 @@ class OwnFusion:
 
 
 class UnknownPart(ConfigError):
-    """Neither this package nor an installed package has a part of this name."""
+    """No part of this name exists in this package or in an installed package."""
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def load_part(group: str, name: str) -> Any:
 
     Raises:
         UnknownPart: No installed package has this entry point.
-        ConfigError: Several packages have it, or it cannot be imported.
+        ConfigError: Several packages have this entry point, or the object cannot be imported.
     """
     entries = [entry for entry in _read_entries(group) if entry.name == name]
     if not entries:
@@ -136,8 +136,11 @@ def _build_error(group: str, name: str, problem: str) -> ConfigError:
 def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
     """Return the transform called *name*: from *configured*, else from an installed package.
 
-    The same definition always gives the same row. Raises `UnknownPart` if there is none, and
-    another `ConfigError` if its definition is not valid.
+    Equal definitions give the same object.
+
+    Raises:
+        UnknownPart: No transform has this name.
+        ConfigError: The definition of the transform is not valid.
     """
     if (definition := configured.get(name)) is not None:
         fields = tuple(read_fields(definition["fields"]).items())
@@ -154,7 +157,7 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
 
 @lru_cache(64)
 def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
-    """Return the catalogue's row of a transform. Equal arguments give the same object."""
+    """Return the `TransformRow` of a user's transform; equal arguments give the same object."""
     filled = {field for field, _ in fields}
     return TransformRow(
         name=name,
@@ -167,7 +170,11 @@ def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
 
 
 def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield each problem of a transform: the place within it, the value, and the allowed values."""
+    """Yield each problem in the *definition* of a transform called *name*.
+
+    A problem is a place within the definition (``""`` for the name), the value found there, and a
+    description of the allowed values.
+    """
     if not _NAME.fullmatch(name):
         yield "", name, NAME_ALLOWED
     prompt, fields = definition.get("prompt"), definition.get("fields")
@@ -191,7 +198,7 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the weight of each field that a transform fills, ``None`` if it has no weight."""
+    """Return the weight of each of *fields* by name; ``None`` for a field without a weight."""
     weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
     return {_convert_to_snake(field): weight for field, weight in weights.items()}
 
@@ -218,8 +225,8 @@ class FoundFusion:
     """A fusion method of an installed package.
 
     Attributes:
-        row: Its row of the catalogue.
-        merge: Its function.
+        row: The properties of the method, as the catalogue holds them.
+        merge: The function that merges the rankings.
     """
 
     row: FusionMethod
@@ -228,9 +235,11 @@ class FoundFusion:
 
 @cache
 def find_fusion(name: str) -> FoundFusion:
-    """Return the fusion method called *name* of an installed package.
+    """Return the fusion method called *name* from an installed package.
 
-    Raises `UnknownPart` if there is none, and another `ConfigError` if it is not valid.
+    Raises:
+        UnknownPart: No installed package has a fusion method of this name.
+        ConfigError: The fusion method is not valid.
     """
     part = load_part(FUSION_GROUP, name)
     if not isinstance(part, OwnFusion):
@@ -254,7 +263,9 @@ def has_reader(ending: str) -> bool:
 def find_reader(ending: str) -> Callable[..., Any]:
     """Return the function that reads files of *ending* (such as ``.tape``).
 
-    Raises `UnknownPart` if there is none, and another `ConfigError` if it is not a function.
+    Raises:
+        UnknownPart: No installed package has a reader for *ending*.
+        ConfigError: The entry point of the reader is not a function.
     """
     name = ending.removeprefix(".")
     part = load_part(READER_GROUP, name)

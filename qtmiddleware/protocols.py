@@ -38,13 +38,13 @@ class Prompt(Noun):
     """One prompt to a language model.
 
     Attributes:
-        mode: names the prompt; part of every cache key.
+        mode: the prompt's name; part of every cache key.
         version: the prompt's version; part of every cache key.
         system: the instructions, without any text of the user.
         user: the query and the history, as data.
         fields: the fields that the reply must have; empty for a reply in plain text.
-        query: the query in *user*, for models that look replies up instead of reading the prompt.
-        history: the conversation in *user*, likewise.
+        query: the query in *user*, for models that look up stored replies.
+        history: the conversation in *user*, for models that look up stored replies.
         max_tokens: the most tokens of the reply.
     """
 
@@ -89,7 +89,8 @@ class Reply(Noun):
 class LanguageModel(Protocol):
     """Answers prompts.
 
-    It raises `ModelError` and nothing else, and returns or raises by the deadline as far as it can.
+    Both methods raise no exception but `ModelError`. They should return or raise before the
+    deadline passes.
     """
 
     @property
@@ -107,7 +108,8 @@ class LanguageModel(Protocol):
 class StreamingModel(LanguageModel, Protocol):
     """A language model that can also send its reply in pieces.
 
-    A `Reply` before the last one means that the text has ended and only its cost is still to come.
+    A stream may yield a `Reply` before the last one. This means that the text is complete, and only
+    the cost is still unknown.
     """
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
@@ -136,7 +138,7 @@ class Embedder(Protocol):
 def is_embedder(given: object) -> TypeGuard[Embedder]:
     """Return whether *given* can embed texts.
 
-    Its dimension is not read, because that may load a model or ask a server.
+    The dimension is not read, because reading it may load a model or ask a server.
     """
     return callable(getattr(given, "embed", None)) and not isinstance(given, type)
 
@@ -152,7 +154,7 @@ class Reranker(Protocol):
     def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         """Return one score per text, in the order of *texts*; higher is better.
 
-        It may raise any exception: the order then stays as it was.
+        The method may raise any exception. The order of the passages then stays as it was.
         """
 
 
@@ -161,7 +163,7 @@ class Passage(Noun):
     """One text to store.
 
     Attributes:
-        id: identifies the passage; writing the same id again replaces it.
+        id: the passage's id. A passage that is written later with the same id replaces this one.
         text: the text.
         metadata: the fields that a filter can refer to.
     """
@@ -183,9 +185,9 @@ Record = dict[str, Any]
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps passages with their vectors and finds the nearest ones. Raises `StoreError`.
+    """Keeps passages with their vectors and finds the nearest passages. Raises `StoreError`.
 
-    If a store embeds texts itself (*embeds*), it is given empty vectors and searched by text. An
+    A store that embeds texts itself (*embeds*) gets empty vectors and is searched by text. An
     *atomic* store makes every `write` visible as a whole or not at all.
     """
 
@@ -199,12 +201,14 @@ class Store(Protocol):
 
     @property
     def identity(self) -> str:
-        """A name that no other store has and that stays the same when the store is opened again."""
+        """A unique name of the store, which stays the same when the store is opened again."""
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, replacing those with the same id, and remove *delete*, as one change.
+        """Write *passages* and remove the ids in *delete*, as one change.
+
+        A passage with the same id is replaced.
 
         Args:
             passages: the passages with their vectors; they may be more than fits in memory.
@@ -212,9 +216,9 @@ class Store(Protocol):
         """
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those with the same id.
+        """Write *passages*; a passage with the same id is replaced.
 
-        An atomic store writes all of them or none.
+        An atomic store writes all passages or none.
         """
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -258,16 +262,16 @@ class KeywordStore(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Is told of every operation when it starts and when it ends.
+    """Receives every operation when it starts and when it ends.
 
     An observer must be quick and thread-safe, because it is called in the thread or task that
     performs the operation. An exception that it raises is logged once and changes nothing else.
 
-    - An operation that is part of another starts after that one.
-    - Each operation ends once. An operation that is abandoned ends at that moment, in the thread or
-      task that waited for it, however long the call itself goes on.
-    - A context variable that is set at the start of a search, embedding, model call or reranking is
-      visible to the code that performs it, and never to the reader of a stream.
+    - A part of an operation starts after the operation itself.
+    - Each operation ends once. An abandoned operation ends when it is abandoned, in the thread or
+      task that waited for it, even if the call itself goes on.
+    - If `on_start` sets a context variable for a search, embedding, model call or reranking, the
+      code that performs the operation sees the variable. The reader of a stream never sees it.
     """
 
     def on_start(self, operation: Operation) -> None:
@@ -278,10 +282,10 @@ class Observer(Protocol):
 
 
 Clock = Callable[[], datetime]
-"""Returns the present time with its time zone, for phrases such as "last year"."""
+"""A function that returns the present time with its time zone, for phrases like "last year"."""
 
 RetrievalHook = Callable[[Retrieval], object]
-"""Is called with every `Retrieval` before the caller gets it; a plain or an asynchronous function.
+"""A plain or asynchronous function, called with every `Retrieval` before the caller gets it.
 
 An awaitable result is awaited; any other result is ignored. An exception is logged and becomes a
 degradation of the caller's result; it changes nothing else.

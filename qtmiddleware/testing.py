@@ -22,9 +22,9 @@ class ScriptedModel:
     """A language model that replies from a script.
 
     Args:
-        script: the reply. A text is sent as it is, a mapping as JSON; an exception is raised; a
-            function gets the prompt and returns one of these. A list is a streamed reply: texts,
-            pauses in seconds, and an exception at the point where the stream breaks off.
+        script: the reply. A text is sent as it is, and a mapping as JSON. An exception is raised. A
+            list is a streamed reply: texts, pauses in seconds, and an exception at the point where
+            the stream breaks off. A function gets the prompt and returns the script for this call.
         name: the model's name.
         seconds: how long each reply takes to begin.
 
@@ -53,7 +53,7 @@ class ScriptedModel:
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """Yield the scripted reply in pieces, then the whole `Reply`.
 
-        The pieces are those of a list, or a few characters each.
+        A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
         """
         pieces: list[str] = []
         for piece in self._play(prompt):
@@ -67,7 +67,7 @@ class ScriptedModel:
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
         """Yield the scripted reply in pieces, then the whole `Reply`.
 
-        The pieces are those of a list, or a few characters each.
+        A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
         """
         pieces: list[str] = []
         for piece in self._play(prompt):
@@ -100,22 +100,22 @@ class ScriptedModel:
 def _pause(seconds: float, deadline: Deadline) -> None:
     if seconds:
         time.sleep(min(seconds, deadline.remaining()))
-    _check(deadline)
+    _raise_if_passed(deadline)
 
 
 async def _apause(seconds: float, deadline: Deadline) -> None:
     if seconds:
         await asyncio.sleep(min(seconds, deadline.remaining()))
-    _check(deadline)
+    _raise_if_passed(deadline)
 
 
-def _check(deadline: Deadline) -> None:
+def _raise_if_passed(deadline: Deadline) -> None:
     if deadline.passed:
         raise ModelError("timeout")
 
 
 class RecordingObserver:
-    """An observer that collects the operations it is told of.
+    """An observer that collects all operations it receives.
 
     Attributes:
         started: the operations as they started.

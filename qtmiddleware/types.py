@@ -1,6 +1,6 @@
-"""The nouns of the pipeline: deadlines, traces, queries and results.
+"""The data types of the pipeline: deadlines, traces, queries and results.
 
-Printing one of them never shows the texts it holds.
+Printing an object of these types never shows the texts that the object holds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NEVER: Final = float("inf")
 
 
 class Deadline:
-    """A moment after which nobody waits any more.
+    """A moment after which nobody waits for a result any more.
 
-    A deadline can be cancelled, which makes it pass at once for everyone who checks it. A deadline
-    made with *seconds* moves closer when it is begun: from then on, that many seconds are left.
+    `cancel` makes the deadline pass at once, for all code that checks it. `begin` moves the
+    deadline closer, so that at most *seconds* are left.
 
     Args:
         at: the moment, in seconds on the monotonic clock; infinite by default.
-        seconds: how many seconds may be left after `begin`; infinite by default.
+        seconds: the most seconds that are left after `begin`; infinite by default.
     """
 
     __slots__ = ("_at", "_seconds")
@@ -49,7 +49,7 @@ class Deadline:
         return self._at
 
     def remaining(self) -> float:
-        """Return the seconds left: 0 if the deadline has passed, infinite if there is none."""
+        """Return the seconds left: 0 if the deadline has passed, infinite if it never passes."""
         return max(0.0, self._at - monotonic()) if self._at != NEVER else NEVER
 
     @property
@@ -58,15 +58,15 @@ class Deadline:
         return monotonic() >= self._at
 
     def sooner(self, seconds: float) -> Deadline:
-        """Return the earlier of this deadline and *seconds* from now."""
+        """Return a deadline *seconds* from now, or at this deadline if that is earlier."""
         return Deadline(min(self._at, monotonic() + seconds))
 
     def copy(self) -> Deadline:
-        """Return an equal deadline that is begun and cancelled independently."""
+        """Return a copy of this deadline that is begun and cancelled independently."""
         return Deadline(self._at, self._seconds)
 
     def begin(self) -> None:
-        """From now on, leave at most the *seconds* that this deadline was made with."""
+        """Move the deadline closer: at most the *seconds* of the constructor are left."""
         if self._seconds != NEVER:
             self._at = min(self._at, monotonic() + self._seconds)
 
@@ -76,9 +76,9 @@ class Deadline:
 
 
 class Noun:
-    """The base of this package's frozen dataclasses: compares, hashes and prints their fields.
+    """The base class of frozen dataclasses, which compares, hashes and prints their fields.
 
-    These methods are written once here. A dataclass would generate and compile its own for each
+    The methods are written once here, because `dataclass` would generate and compile them for each
     class whenever a process starts.
     """
 
@@ -105,7 +105,7 @@ class Noun:
 
 
 def _read_compared(noun: Any) -> Any:
-    """Return the values of the fields of *noun* that are compared."""
+    """Return the values of those fields of *noun* that equality compares."""
     return _make_reader(noun.__class__)(noun)
 
 
@@ -123,10 +123,10 @@ class Stage(Noun):
 
     Attributes:
         name: the stage's name.
-        started_ms: when it began, in milliseconds since the retrieval began.
-        ms: how long it took, in milliseconds.
+        started_ms: the start of the stage, in milliseconds since the retrieval began.
+        ms: the duration of the stage, in milliseconds.
         status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
-        detail: why it ended so, without any query text.
+        detail: the reason for the status, without any query text.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Stage(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Decision(Noun):
-    """Whether the model was asked, and why.
+    """The decision whether to ask the model.
 
     Attributes:
         call: whether the model was asked.
@@ -163,10 +163,10 @@ class Trace:
         input_tokens: tokens that the models read.
         output_tokens: tokens that the models wrote.
         cost_usd: the cost of the model calls in US dollars; ``None`` if a price is not known.
-        cache_hits: transformations that were remembered, or shared with an equal question.
+        cache_hits: transformations that were in the cache, or shared with an equal question.
         searches: calls of the wrapped function.
         read_price: US dollars per million read units (``store.readPrice``); ``None`` if not set.
-        replayed_ms: for replayed model replies, the milliseconds they took originally.
+        replayed_ms: for replayed model replies, the milliseconds that the original replies took.
         original_ms: milliseconds that the original query's own search took.
         total_ms: milliseconds that the whole retrieval took.
         decision: whether the model was asked, and why; ``None`` if no decision was made.
@@ -203,7 +203,7 @@ class Trace:
 
     @property
     def read_units(self) -> float:
-        """The read units of all searches: ``usage.read_units`` of each response, else 1 per search.
+        """The read units of all searches. A response without ``usage.read_units`` counts as 1 unit.
 
         Pinecone bills by read units, which depend on the size of the namespace. Its responses round
         each search up to a whole unit.
@@ -217,7 +217,7 @@ class Trace:
 
     @property
     def started_at(self) -> float:
-        """When the retrieval began, in seconds since the epoch."""
+        """The start of the retrieval, in seconds since the epoch."""
         return time() - (perf_counter() - self._began)
 
     def clock(self) -> float:
@@ -235,20 +235,20 @@ class Trace:
     ) -> None:
         """Record that stage *name* took *seconds*.
 
-        It ended just now, unless *began* says when it began, in seconds on the clock of
-        `time.perf_counter`.
+        The stage ended just now. If it ended earlier, *began* is the time at which it began, in
+        seconds on the clock of `time.perf_counter`.
         """
         started = self.clock() - seconds if began is None else began - self._began
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
-        """Record a fact that is not a failure."""
+        """Record *what*, a fact about *subject* that is not a failure."""
         self.notes.append((subject, what))
 
     def spent(
         self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
     ) -> None:
-        """Add the cost of one model reply."""
+        """Add model calls, with their tokens and their cost."""
         self.llm_calls += calls
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -271,7 +271,7 @@ class Trace:
         self._more_read_units += other._more_read_units
 
     def finish(self) -> None:
-        """Record the total time."""
+        """Record the total time of the retrieval."""
         self.total_ms = self.clock() * 1e3
 
     def to_dict(self) -> dict[str, Any]:
@@ -326,7 +326,7 @@ class Message(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Query(Noun):
-    """A question in the two forms that are searched with.
+    """A question in the forms in which it is searched.
 
     Attributes:
         original: the user's text, byte for byte.
@@ -351,10 +351,7 @@ class Variant(Noun):
 
 
 Key = tuple[str, str]
-"""Identifies a passage: its namespace and id.
-
-If the passage has no id, its text takes the id's place.
-"""
+"""The key of a passage: its namespace and id, or its namespace and text if it has no id."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -367,14 +364,14 @@ class Match(Noun):
         score: the backend's score for the user's question, or for its standalone form if that was
             searched. ``None`` if only variants found the passage, because their scores belong to
             other texts. With the ``concat`` fusion, it is the score in the passage's own list.
-        fused_score: qtmiddleware's own score; higher is better, and it falls along the order of the
-            result.
+        fused_score: qtmiddleware's own score, which falls from the first to the last passage of the
+            result; higher is better.
         text: the passage's text; ``None`` if the response holds none.
         metadata: the passage's metadata.
         found_by: the kinds of variant that found the passage, in the order they were searched.
         rerank_score: the reranker's score; ``None`` if the reranker did not score this passage.
         raw: the object that the wrapped function returned for the passage.
-        key: identifies the passage in the lists of its `Retrieval`.
+        key: the passage's key in the lists of its `Retrieval`.
     """
 
     id: str | None
@@ -391,13 +388,13 @@ class Match(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Ranking(Noun):
-    """The result of one variant's search, best passage first, as three lists of equal length.
+    """The result of one variant's search, as three lists of equal length, best passage first.
 
-    It has lists instead of objects because most results are scored and never shown.
+    The passages are not objects, because most of them are scored and never shown.
 
     Attributes:
         variant: the variant that was searched.
-        keys: identify the passages.
+        keys: the keys of the passages.
         scores: the backend's own scores; ``None`` for a passage without one.
         items: the objects that the function returned, or a mapping for each plain tuple and for
             each row of columns.
@@ -414,12 +411,12 @@ class Ranking(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Degradation(Noun):
-    """One thing that did not go as requested.
+    """One problem because of which a result is not as requested.
 
     Attributes:
-        stage: the stage in which it happened.
+        stage: the stage in which the problem happened.
         reason: the reason in one word.
-        detail: more about it, without any query text.
+        detail: a description of the problem, without any query text.
     """
 
     stage: str
@@ -429,19 +426,19 @@ class Degradation(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Evidence(Noun):
-    """How keywords changed the order of the leading passages after the fusion.
+    """The effect of keywords on the order of the leading passages after the fusion.
 
     Attributes:
-        keywords: the words that were looked for, each group with its weight: the question's own
-            words first, then those of its variants.
-        weight: how much keywords counted, from 0 to 1.
+        keywords: the groups of words that were searched for, each with its weight. The question's
+            own words come first, then the words of its variants.
+        weight: the weight of the keywords, from 0 to 1.
         keys: the leading passages, in their new order.
-        scores: their new scores; higher is better.
+        scores: the new scores of the leading passages; higher is better.
         shares: the part of each score that is due to keywords.
-        language: the code of the language by which forms of a word were matched; ``""`` if they
-            were not.
+        language: the code of the language whose rules matched different forms of a word; ``""`` if
+            only equal forms matched.
         coverage: the share of the question's content words that the first three passages held
-            before; ``None`` if it was not measured.
+            before the change; ``None`` if it was not measured.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -465,17 +462,17 @@ _STANDING_SENTENCES: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Standing(Noun):
-    """How a question's signals compare with those of earlier questions of the same function.
+    """A question's signals, compared with the signals of the same function's earlier questions.
 
     Attributes:
         confidence: the weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
-            probability. ``None`` if there is none; *problem* then says why.
+            probability. ``None`` if there is a *problem*.
         signals: the measured signals by name: ``best_score``, ``lead`` and ``coverage``. Higher is
             better.
         percentiles: for each signal, the share of earlier questions whose signal was lower.
         seen: the number of earlier questions, at most 512.
-        is_unsure: whether the signals are low for this function in absolute terms.
-        problem: why there is no confidence; ``""`` if there is one.
+        is_unsure: whether the signals are so low for this function that it probably has no answer.
+        problem: the reason why *confidence* is ``None``; ``""`` if it is not.
     """
 
     confidence: float | None
@@ -487,7 +484,7 @@ class Standing(Noun):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What each signal says, or why there is no confidence, as sentences without query text."""
+        """One sentence per signal, or the reason why there is no confidence; without query text."""
         if self.problem:
             return (self.problem,)
         return tuple(
@@ -515,15 +512,15 @@ class Retrieval(Noun):
     """The result of one retrieval.
 
     Attributes:
-        original_query: the query as it was passed, byte for byte. If it was not a text, the object
-            itself; ``""`` if there was none.
+        original_query: the query exactly as it was passed, even if it is not a text; ``""`` if the
+            call had no query.
         matches: the passages of *response*, best first.
         response: the result in the wrapped function's own type and shape.
         variants: the texts that were searched, the original query first.
         status: ``full``, or ``degraded`` if something did not go as requested.
-        degradations: what did not go as requested.
-        trace: how the retrieval ran: times, calls, costs and notes.
-        transformation: the texts that the model wrote; empty if it was not asked.
+        degradations: the problems because of which the result is not as requested.
+        trace: the record of the retrieval: times, calls, costs and notes.
+        transformation: the texts that the model wrote; empty if no model was asked.
         offsets: with the ``concat`` fusion, where each list begins in *matches*, in the order of
             *rankings*.
         rankings: the result of each variant's search.
@@ -533,10 +530,10 @@ class Retrieval(Noun):
             rules did not run: with ``preprocess`` off, or for a query that cannot be improved.
         fused_scores: the scores of *fused*; higher is better.
         rerank_scores: the reranker's scores of *reranked*; ``None`` for a passage without a text.
-        gains: for fusion methods that add scores, how much each place of each ranking added. A
-            passage that is in one list twice counts with its first place.
-        evidence: how keywords changed the order; ``None`` if they did not count.
-        standing: how the result's signals compare with those of earlier questions.
+        gains: for fusion methods that add scores, the amount that each place of each ranking added.
+            If a ranking holds a passage twice, only the first place counts.
+        evidence: the effect of keywords on the order; ``None`` if keywords were not used.
+        standing: the result's signals, compared with the signals of earlier questions.
     """
 
     original_query: str = field(repr=False)
@@ -560,24 +557,24 @@ class Retrieval(Noun):
 
     @property
     def confidence(self) -> float | None:
-        """How this result compares with the function's earlier ones, from 0 to 1.
+        """The rank of this result among the function's earlier results, from 0 to 1.
 
-        It is a percentile, not a probability. It is ``None`` until 20 questions were seen, and
-        `confidence_reasons` says so.
+        The value is a percentile, not a probability. It is ``None`` until 20 questions were seen;
+        `confidence_reasons` says why.
         """
         return self.standing.confidence
 
     @property
     def confidence_reasons(self) -> tuple[str, ...]:
-        """What the confidence is based on, or why there is none, as sentences."""
+        """The reasons for the confidence, or the reason why it is ``None``, as sentences."""
         return self.standing.reasons
 
     @property
     def is_unsure(self) -> bool:
         """Whether the function probably has no answer to this question.
 
-        True if its best score is far below this function's usual ones and its first passages hold
-        at most a third of the question's keywords, or if there are no passages at all.
+        True if there are no passages. Also true if the best score is far below this function's
+        usual best scores, and the first passages hold at most a third of the question's keywords.
         """
         return self.standing.is_unsure
 
@@ -606,8 +603,8 @@ class Citation(Noun):
 
     Attributes:
         number: the number in the mark, counted from 1.
-        start: where the mark begins: ``text[start:end]`` is the mark with its brackets.
-        end: where the mark ends.
+        start: the index where the mark begins: ``text[start:end]`` is the mark with its brackets.
+        end: the index where the mark ends.
         match: the passage that the mark cites.
     """
 
@@ -619,16 +616,16 @@ class Citation(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class SubAnswer(Noun):
-    """The answer to one sub-query from its own passages.
+    """The answer to one sub-query, based on the passages that the sub-query's search found.
 
     Attributes:
         question: the sub-query.
         text: the answer's text.
-        citations: the citations in *text*, which count in *matches*.
+        citations: the citations in *text*; their numbers refer to *matches*.
         matches: the passages that the model was shown.
         found: whether the passages hold the answer. False also if there were no passages or the
             model failed.
-        reason: why *found* is false; ``""`` otherwise.
+        reason: the reason why *found* is false; ``""`` if *found* is true.
     """
 
     question: str = field(repr=False)
@@ -648,13 +645,14 @@ class Answer(Noun):
         citations: the citations in *text*.
         matches: the passages that the model was shown. Number n in *text* and *citations* means
             ``matches[n - 1]``.
-        retrieval: how the passages were found. Its trace also counts the answer's model calls.
+        retrieval: the retrieval that found the passages. Its trace also counts the answer's model
+            calls.
         found: whether the passages hold the answer.
         sub_answers: the answers to the sub-queries, in the ``synthesis`` mode.
         status: ``full``, or ``degraded`` if something did not go as requested.
-        degradations: what did not go as requested, in the retrieval and in the answer.
-        context: the text of the passages as the model was shown it, each under ``PASSAGE n``.
-        transformation_type: how the question was transformed.
+        degradations: the problems in the retrieval and in the answer.
+        context: the texts of the passages as the model was shown them, each under ``PASSAGE n``.
+        transformation_type: the question's transform, as in the setting ``transformationType``.
     """
 
     text: str = field(repr=False)
@@ -671,28 +669,28 @@ class Answer(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Operation(Noun):
-    """One thing that the middleware does, as it is reported to an `Observer`.
+    """One operation of the middleware, as an `Observer` receives it.
 
-    An observer is told twice, when the operation starts and when it ends, with the same *id*.
+    An observer receives an operation twice, when it starts and when it ends, with the same *id*.
 
     Attributes:
-        id: the same number at start and end.
+        id: the number of the operation.
         kind: ``retrieval``, ``answer`` or ``transform``, or a part of one of these: ``search``,
             ``embedding``, ``model`` or ``rerank``.
-        name: a search's kind of variant, or the mode of a model's prompt.
+        name: the kind of variant of a search, or the mode of a model call's prompt.
         parent: the operation that this one is a part of.
         model: the name of the model that is asked, embeds or reranks; ``""`` if not known.
-        provider: who serves the model, named as in OpenTelemetry's conventions (``openai``,
+        provider: the provider of the model, named as in OpenTelemetry's conventions (``openai``,
             ``azure.ai.openai``, ...); ``""`` if not known.
         server: the host and port of the service; ``None`` if not known.
         weight: a searched variant's weight in the fusion.
-        top_k: how many passages a retrieval or search asks for; ``None`` if not known.
-        began: when it started, in seconds since the epoch.
-        seconds: how long it took.
-        outcome: ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for it any more) or
-            ``cancelled``.
-        reason: why it failed, in one word: the reason of a `ModelError`, else the type of the
-            exception.
+        top_k: the number of passages that a retrieval or search asks for; ``None`` if not known.
+        began: the start of the operation, in seconds since the epoch.
+        seconds: the duration of the operation, in seconds.
+        outcome: ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for the operation any
+            more) or ``cancelled``.
+        reason: the reason for a failure in one word: the reason of a `ModelError`, else the type of
+            the exception.
         counts: the numbers that apply, of ``passages``, ``searches``, ``degradations``, ``texts``,
             ``llm_calls``, ``input_tokens``, ``output_tokens`` and ``citations``.
         content: the input: a query's text, texts, a `Prompt`. It holds users' texts, so nothing

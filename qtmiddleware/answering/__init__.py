@@ -1,7 +1,7 @@
-"""Answers from the passages found, with citations.
+"""Answer questions from the passages found, with citations.
 
-An answer comes as a whole or in pieces. It is written in one call of the model, or put together
-from the answers to sub-queries.
+An answer is returned as a whole or streamed in pieces. The model writes it in one call, or combines
+the answers to several sub-queries.
 """
 
 from qtmiddleware.answering.flow import AnswerFlow

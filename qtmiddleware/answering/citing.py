@@ -1,13 +1,13 @@
 """Find the marks in an answer that cite passages, while the answer is still being written.
 
-A mark is a model's way to write a source: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, or
+A mark is a citation as models write it: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, or
 ``【1】``. Each mark is rewritten as one ``[n]`` per passage. A mark that cites no existing passage
 is removed together with the space before it. Everything else stays as it is:
 
 - text in code, between backticks,
 - parts of a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
   ``[^1]``, ``a[1]``,
-- numbers that no list of passages has: years, ``[0, 1]``, ``[3-1]``, ``[1,000]``,
+- numbers that cannot be passage numbers: years, ``[0, 1]``, ``[3-1]``, ``[1,000]``,
 - a bracket that the model copied from a passage together with the words before it.
 """
 
@@ -20,11 +20,11 @@ from typing import Final
 MOST_CHARS: Final = 60
 """The most characters of a mark.
 
-No more of a text than this is held back while a mark may begin.
+Text that may become a mark is held back up to this length.
 """
 
 COPIED_CHARS: Final = 12
-"""How many characters before a bracket must match a passage for the bracket to be a copy."""
+"""A bracket counts as copied if this many characters before it match a passage."""
 
 _LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?|references?|refs?)\.?[ \u00a0]?)?#?"
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,2})"
@@ -47,7 +47,10 @@ _LINE_PREFIX_CHARS: Final = " \t>*-+.0123456789"
 
 
 def parse_numbers(items: str) -> list[range] | None:
-    """Return the numbers inside a mark, or ``None`` if they cannot be those of passages."""
+    """Return the passage numbers in *items*, the text inside a mark's brackets.
+
+    Returns ``None`` if the numbers cannot be passage numbers, as in ``3-1``.
+    """
     ranges = []
     for low_text, high_text in _RANGE.findall(items):
         low, high = int(low_text), int(high_text or low_text)
@@ -60,9 +63,9 @@ def parse_numbers(items: str) -> list[range] | None:
 
 
 class CitationReader:
-    """Reads an answer in pieces and returns its text with the marks rewritten.
+    """Rewrites the citation marks of an answer that arrives in pieces.
 
-    The result is the same however the text is cut into pieces.
+    The joined result does not depend on where the pieces are cut.
 
     Args:
         count: the number of passages.
@@ -70,7 +73,7 @@ class CitationReader:
 
     Attributes:
         marks: ``(number, start, end)`` of each mark in the returned text.
-        invented: how many numbers of passages that do not exist were removed.
+        invented: the number of removed citations of passages that do not exist.
     """
 
     def __init__(self, count: int, texts: Sequence[str] = ()) -> None:
@@ -93,11 +96,11 @@ class CitationReader:
         self._code = 0
 
     def feed(self, text: str) -> str:
-        """Read *text* and return the text that can be shown now."""
+        """Read the next piece, *text*, and return the text that can be shown now."""
         return self._read_tokens(text, is_last=False)
 
     def end(self) -> str:
-        """Return the rest of the text, without white space at its end."""
+        """Return the text that was held back, without white space at its end."""
         return self._read_tokens("", is_last=True)
 
     def _read_tokens(self, text: str, *, is_last: bool) -> str:
@@ -114,34 +117,37 @@ class CitationReader:
                     mark.end() == len(tail) if mark else _PARTIAL_MARK.match(tail, place)
                 ):
                     break
-                end = self._take_bracket(tail, place, mark)
+                end = self._read_bracket(tail, place, mark)
             elif token["space"]:
-                self._take_space(token[0])
+                self._read_space(token[0])
             elif token["ticks"] and end == len(tail) and not is_last:
                 break
             else:
                 if token["ticks"]:
-                    self._take_ticks(end - place)
-                self._take_text(token[0])
+                    self._read_ticks(end - place)
+                self._read_text(token[0])
             self._line = (self._line + tail[place:end]).rpartition("\n")[2][-200:]
             place = end
         self._tail = tail[place:]
         out, self._out = "".join(self._out), []
         return out
 
-    def _take_space(self, space: str) -> None:
+    def _read_space(self, space: str) -> None:
         self._gap += space
         if "\n" in space:
             self._code = 0
 
-    def _take_ticks(self, count: int) -> None:
-        """Track whether the text is inside code: a fenced block, or between backticks."""
+    def _read_ticks(self, count: int) -> None:
+        """Update whether the next text is code, after *count* backticks in a row.
+
+        Code is a fenced block, or text between backticks.
+        """
         if count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
             self._fence = 0 if count >= self._fence > 0 else self._fence or count
         elif not self._fence:
             self._code = 0 if self._code == count else self._code or count
 
-    def _take_text(self, text: str) -> None:
+    def _read_text(self, text: str) -> None:
         space = self._gap or (self._dropped if text[0].isalnum() else "")
         self._follows_mark = False
         self._append_output(space, text)
@@ -151,14 +157,17 @@ class CitationReader:
         self._out.append((space if self._length else "") + text)
         self._length += len(self._out[-1])
 
-    def _take_bracket(self, tail: str, place: int, mark: re.Match[str] | None) -> int:
-        """Read the bracket at *place*, and return where reading continues."""
+    def _read_bracket(self, tail: str, place: int, mark: re.Match[str] | None) -> int:
+        """Read the bracket at *place* in *tail*, and return the place where reading continues.
+
+        *mark* is the mark that begins with this bracket, or ``None``.
+        """
         ranges = None
-        if mark is not None and self._is_mark(mark, tail[mark.end() : mark.end() + 1]):
+        if mark is not None and self._is_citation(mark, tail[mark.end() : mark.end() + 1]):
             ranges = parse_numbers(mark["items"])
         if mark is None or ranges is None:
             # It is not a mark. Take the bracket alone; the text after it is read like any other.
-            self._take_text(tail[place])
+            self._read_text(tail[place])
             return place + 1
         cited = dict.fromkeys(
             number
@@ -177,12 +186,15 @@ class CitationReader:
         self._follows_mark = True
         return mark.end()
 
-    def _is_mark(self, mark: re.Match[str], after: str) -> bool:
-        """Return whether *mark*, which the text *after* follows, cites passages."""
+    def _is_citation(self, mark: re.Match[str], next_char: str) -> bool:
+        """Return whether *mark* cites passages.
+
+        *next_char* is the character after the mark, or ``""`` at the end of the text.
+        """
         before = self._line
-        if self._fence or self._code or len(mark[0]) > MOST_CHARS or after == "(":
+        if self._fence or self._code or len(mark[0]) > MOST_CHARS or next_char == "(":
             return False
-        if after == ":" and not before.strip():
+        if next_char == ":" and not before.strip():
             return False
         if before.endswith("]") and not self._follows_mark:
             return False

@@ -1,4 +1,4 @@
-"""The flow of one answer, written once.
+"""Answer one question: retrieve passages, ask the model, and read its reply.
 
     retrieve ─┬─ plain: passages ──────────────────────────────────┬─ ask ─ read ─ Answer
               └─ synthesis: (passages ─ ask ─ read) × n sub-queries ┘
@@ -8,7 +8,7 @@ question was retrieved.
 
 The last model call is separate from the steps before it, so that it can be streamed:
 `AnswerFlow.retrieve` and `AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer
-from the model's reply, however the reply came.
+from the model's reply, streamed or not.
 """
 
 from __future__ import annotations
@@ -67,31 +67,35 @@ logger: Final = get_logger("qtmiddleware")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An answer before the last model call.
+    """The input of the last model call of an answer.
 
     Attributes:
-        stage: the name of the call's stage.
+        stage: the name of the call's stage in the trace.
         prompt: the prompt of the call.
         passages: the passages that the answer may cite.
-        parts: in a synthesis, the sub-answers that the answer is made from, with citations that
-            count in *passages*.
+        sub_answers: in a synthesis, the sub-answers to combine. Their citation numbers refer to
+            *passages*.
     """
 
     stage: str
     prompt: Prompt
     passages: PromptPassages = field(repr=False)
-    parts: tuple[SubAnswer, ...] = ()
+    sub_answers: tuple[SubAnswer, ...] = ()
 
     @property
     def matches(self) -> tuple[Match, ...]:
-        """The matches that may be cited."""
+        """The matches that the answer may cite."""
         return self.passages.matches
 
 
 class AnswerFlow:
-    """The flow of one answer.
+    """Makes the answer to one question, as flows that a caller runs.
 
-    *finish_retrieval* is called with the retrieval once its trace is complete.
+    Args:
+        request: the request that holds the question.
+        chat: the model that writes the answer.
+        finish_retrieval: is called with the retrieval when its trace is complete, and returns the
+            retrieval to put into the answer.
     """
 
     def __init__(
@@ -114,9 +118,10 @@ class AnswerFlow:
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
     def build_flow(self) -> Flow[Answer]:
-        """Return the whole flow.
+        """Return the flow that makes the answer without streaming.
 
-        It raises exceptions of the wrapped function, and `ModelError` if there is no answer.
+        The flow raises the exceptions of the wrapped function, and `ModelError` if the model gives
+        no answer.
         """
         return observe_flow(self._run_steps(), self.observation)
 
@@ -135,11 +140,11 @@ class AnswerFlow:
         return self.conclude(draft, outcome, reader)
 
     def retrieve(self) -> Flow[Retrieval]:
-        """Retrieve for the question, and for a synthesis also for its sub-queries."""
+        """Retrieve passages for the question and, in a synthesis, for its sub-queries."""
         request = self._request
         if self._is_synthesis:
             self._responses = {}
-            request = replace(request, settings=_with_sub_queries(self._settings))
+            request = replace(request, settings=_enable_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
             self.retrieval = yield from retrieval_flow(request, sub_responses=self._responses)
@@ -148,7 +153,10 @@ class AnswerFlow:
         return self.retrieval
 
     def draft(self) -> Flow[Draft | Answer]:
-        """Return the last prompt for the model, or the answer if there is nothing to ask it."""
+        """Return the draft for the last model call.
+
+        Returns the finished answer if the model is not needed, for example without any passages.
+        """
         return observe_steps(self._draft(), self.observation)
 
     def _draft(self) -> Flow[Draft | Answer]:
@@ -164,7 +172,7 @@ class AnswerFlow:
             draft = yield from self._synthesize(questions)
             if draft is not None:
                 return draft
-        matches = _select_own(retrieval) if self._is_synthesis else retrieval.matches
+        matches = _select_question_matches(retrieval) if self._is_synthesis else retrieval.matches
         passages = select_passages(matches, self._settings.answer.context_chars)
         if not passages.matches:
             if retrieval.matches:
@@ -183,13 +191,17 @@ class AnswerFlow:
         return Deadline.after(self._settings.answer.timeout_ms / 1e3)
 
     def conclude(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
-        """Return the answer from the model's reply, which *reader* has read; raises `ModelError`.
+        """Return the answer that *reader* has read from the model's reply.
 
-        If the last call of a synthesis failed, the best of its sub-answers is returned.
+        If the last call of a synthesis failed, the sub-answer that cites the most passages becomes
+        the answer.
+
+        Raises:
+            ModelError: if the call failed or its reply is empty, and there are no sub-answers.
         """
         error = _record_call(draft.stage, outcome, self._retrieved.trace) or reader.error
         if error is not None:
-            if not draft.parts:
+            if not draft.sub_answers:
                 # Raise the first error of a model call, which explains the later ones, and attach
                 # the passages found.
                 first_error = next(iter(self._errors), error)
@@ -199,7 +211,7 @@ class AnswerFlow:
             # Choose the sub-answer that cites the most passages; of several, the longest; of
             # several, the first.
             best = max(
-                draft.parts,
+                draft.sub_answers,
                 key=lambda part: (
                     len({citation.number for citation in part.citations}),
                     len(part.text),
@@ -216,14 +228,14 @@ class AnswerFlow:
         return self._build_answer(text, reader.citations, draft.passages, found=reader.found)
 
     def observe_call(self, draft: Draft) -> Observation:
-        """Return the observation of a streamed call for *draft*."""
+        """Return the observation that reports a streamed model call for *draft*."""
         description = describe_model(self.chat) if self.observation.is_observed else {}
         return self.observation.child(
             "model", draft.prompt.mode, content=draft.prompt, **description
         )
 
     def abandon(self) -> None:
-        """Finish the retrieval because the rest of the answer is not wanted."""
+        """Stop the answer: record it as cancelled, and finish the retrieval."""
         self.observation.end("cancelled")
         if self.retrieval is not None and not self._is_finished:
             if self._asked_stage:
@@ -234,7 +246,7 @@ class AnswerFlow:
 
     @property
     def _is_synthesis(self) -> bool:
-        """Whether the question is to be answered part by part."""
+        """Whether the answer is combined from answers to sub-queries."""
         return self._settings.answer.mode == "synthesis"
 
     @property
@@ -244,11 +256,12 @@ class AnswerFlow:
         return self.retrieval
 
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
-        """Answer the sub-queries, and return the draft of their synthesis.
+        """Answer the sub-queries in *questions*, and return the draft that combines the answers.
 
-        Return ``None`` if too few of them got an answer: the question is then answered as a whole.
+        Returns ``None`` if too few sub-queries got an answer (``fusion.minSuccesses``). The
+        question is then answered as a whole.
         """
-        sub_answers = yield from self._answer_parts(questions)
+        sub_answers = yield from self._answer_sub_queries(questions)
         self._sub_answers = tuple(answer for answer, _ in sub_answers)
         # A sub-query without an answer in its passages is not a failure, but it adds nothing to the
         # synthesis.
@@ -261,17 +274,17 @@ class AnswerFlow:
         prompt = self._build_prompt(SYNTHESIS, {"sub_answers": list_sub_answers(joined)})
         return Draft("synthesis", prompt, passages, joined)
 
-    def _answer_parts(
+    def _answer_sub_queries(
         self, questions: Sequence[str]
     ) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
-        """Answer each of *questions* from its own passages, by one model call each.
+        """Answer each sub-query in *questions* from its own passages, with one model call each.
 
-        Return the sub-answers in order, each with its passages.
+        Returns the sub-answers in the order of *questions*, each with its passages.
         """
         settings, trace = self._settings, self._retrieved.trace
         began = perf_counter()
         limit = settings.limits.max_concurrency
-        searches = [self._search_part(question) for question in questions]
+        searches = [self._search_sub_query(question) for question in questions]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
         matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
         passages = [
@@ -304,12 +317,12 @@ class AnswerFlow:
         trace.stage("sub_answers", perf_counter() - began, began=began)
         return answers
 
-    def _search_part(self, question: str) -> Flow[tuple[Match, ...] | None]:
-        """Return the passages for *question* alone, or ``None`` if its search failed.
+    def _search_sub_query(self, question: str) -> Flow[tuple[Match, ...] | None]:
+        """Return the passages for the sub-query *question*, or ``None`` if its search failed.
 
-        The response that the question's retrieval got for this sub-query is scored and cut like
-        that of any query. A sub-query that says the same as the question was not searched then, so
-        it is searched now.
+        The retrieval has usually searched for the sub-query already. That response is scored and
+        cut like the response to any query. A sub-query that is equal to the user's question had no
+        search of its own, so it is searched now.
         """
         responses = self._responses or {}
         outcome = Outcome(responses[question]) if question in responses else None
@@ -346,7 +359,15 @@ class AnswerFlow:
     def _build_sub_answer(
         self, question: str, passages: PromptPassages | None, outcome: Outcome | None
     ) -> SubAnswer:
-        """Return the sub-answer from the model's *outcome*, and note what went wrong."""
+        """Build the sub-answer to *question* from the *outcome* of its model call.
+
+        Problems with the call or its reply become degradations of the answer.
+
+        Args:
+            question: the sub-query.
+            passages: the passages that the model was shown; ``None`` if the search failed.
+            outcome: the outcome of the call; ``None`` if the model was not asked.
+        """
         if passages is None or outcome is None:
             return SubAnswer(
                 question,
@@ -386,7 +407,7 @@ class AnswerFlow:
         )
 
     def _end_retrieval(self) -> Retrieval:
-        """Complete the trace and pass the retrieval to *finish_retrieval*; return the result."""
+        """Complete the trace, and return the retrieval as *finish_retrieval* returns it."""
         self._is_finished = True
         self._retrieved.trace.finish()
         self.retrieval = self._finish_retrieval(self._retrieved)
@@ -408,7 +429,7 @@ class AnswerFlow:
         retrieval = self._end_retrieval()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
-        settings = _with_sub_queries(self._settings) if self._is_synthesis else self._settings
+        settings = _enable_sub_queries(self._settings) if self._is_synthesis else self._settings
         return Answer(
             text=text,
             citations=citations,
@@ -423,7 +444,7 @@ class AnswerFlow:
         )
 
 
-def _with_sub_queries(settings: Settings) -> Settings:
+def _enable_sub_queries(settings: Settings) -> Settings:
     """Return *settings* with a transformation that includes sub-queries."""
     kind = settings.transformation_type
     if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:
@@ -432,7 +453,10 @@ def _with_sub_queries(settings: Settings) -> Settings:
 
 
 def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
-    """Record the cost and the end of a model call in *trace*; return the call's error, if any."""
+    """Record a model call's cost and status in *trace*.
+
+    Returns the call's error, or ``None`` if the call succeeded.
+    """
     if outcome.ok:
         reply = outcome.value
         record_cost(trace, reply)
@@ -447,11 +471,11 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
     return error
 
 
-def _select_own(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages found for the question itself.
+def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
+    """Return the passages for the question itself, without those for its sub-queries.
 
-    With the ``concat`` fusion, these are the passages of the question's own list; otherwise all
-    passages.
+    Only the ``concat`` fusion keeps a list per query. With any other fusion, or if the
+    question's own list is empty, all passages are returned.
     """
     if not retrieval.offsets:
         return retrieval.matches
@@ -464,7 +488,10 @@ def _select_own(retrieval: Retrieval) -> tuple[Match, ...]:
 def _join_sub_answers(
     answers: Sequence[tuple[SubAnswer, PromptPassages]],
 ) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
-    """Join the passages of all *answers*, and shift the answers' citations to count in them."""
+    """Join the passages of all *answers* into one list.
+
+    Returns the joined passages, and the sub-answers with citation numbers that refer to them.
+    """
     matches = tuple(match for _, passages in answers for match in passages.matches)
     entries = tuple(entry for _, passages in answers for entry in passages.entries)
     joined, offset = [], 0
@@ -476,8 +503,8 @@ def _join_sub_answers(
 
 
 def _say_no_answer(question: str) -> str:
-    """Return a sentence that says the passages do not hold the answer.
+    """Return a sentence that says that the passages do not hold the answer.
 
-    It is in the language of *question*, or in English if that language is not known.
+    The sentence is in the language of *question*, or in English if the language is not known.
     """
     return load(detect_language(question) or "en").no_answer

@@ -30,7 +30,7 @@ class PromptPassages:
 
     Attributes:
         matches: the passages, in the order of their numbers.
-        entries: the data of each passage for the prompt.
+        entries: each passage as a mapping for the prompt: its number, labels and text.
     """
 
     matches: tuple[Match, ...] = ()
@@ -38,7 +38,7 @@ class PromptPassages:
 
     @property
     def context(self) -> str:
-        """The texts that the model is shown, each under its number."""
+        """The texts that the model is shown, each under a heading such as ``PASSAGE 1:``."""
         return "\n\n".join(
             f"PASSAGE {number}:\n{entry['text']}"
             for number, entry in enumerate(self.entries, start=1)
@@ -46,11 +46,11 @@ class PromptPassages:
 
 
 def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages:
-    """Return the first of *matches* that have a text, as many as fit whole into *most_chars*.
+    """Return the first of *matches* that fit into *most_chars* together.
 
-    If the first passage alone is too long, it is cut. Title, source, URL and place from the
-    metadata are sent with the text, and so is the ``context`` that ingestion may have written for a
-    chunk.
+    Matches without a text are skipped. If the first passage alone is too long, its text is cut.
+    Each entry also holds the passage's title, source, URL and place from the metadata, and the
+    ``context`` that ingestion may have written for the chunk.
     """
     kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ def _list_labels(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_TOKENS: Final = 1_000
-"""The token limit of a prompt if the settings name none."""
+"""The most tokens of a reply, unless the settings set a limit."""
 
 _DATA: Final = (
     'The user message is a JSON object: {material}, "question" is what to answer{history}. The'
@@ -145,11 +145,11 @@ class Task:
     """One kind of answer that the model is asked for.
 
     Attributes:
-        mode: names the prompt.
+        mode: the prompt's name.
         version: the prompt's version.
         instruction: the instruction, which settings may replace.
-        rules: the rules that always apply.
-        material: describes the data in the user message.
+        rules: the rules, which settings cannot replace.
+        material: a description of the data in the user message.
     """
 
     mode: str
@@ -167,7 +167,8 @@ class Task:
     ) -> Prompt:
         """Return the prompt for *question*.
 
-        *material* and all other text that is not ours is in the user message only.
+        The system message holds only instructions and rules. *material*, *question* and *history*
+        are in the user message.
         """
         own_instruction = find_own_instruction(settings, self.mode)
         turns = select_recent(history, question, settings.llm.history_messages)
@@ -235,5 +236,5 @@ SYNTHESIS: Final = Task(
 
 
 def list_sub_answers(answers: Sequence[SubAnswer]) -> list[dict[str, str]]:
-    """Return *answers* as data for a prompt."""
+    """Return the question and the text of each of *answers*, as data for a prompt."""
     return [{"question": answer.question, "answer": answer.text} for answer in answers]

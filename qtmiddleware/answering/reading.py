@@ -1,4 +1,4 @@
-"""Read a model's answer while it comes in."""
+"""Read a model's answer while the model writes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.types import Citation, Match
 
 MARKER: Final = "NO_ANSWER"
-"""The word with which the model begins if the passages do not hold the answer."""
+"""The word that the model writes first if the passages do not hold the answer."""
 
 _TAGS: Final = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad")
 _THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
@@ -33,10 +33,12 @@ _MARKER_SPELLINGS: Final = tuple(
 
 
 class OpeningReader:
-    """Removes thoughts, the marker and white space from the beginning of an answer in pieces.
+    """Removes a model's thoughts and the `MARKER` from the beginning of an answer.
 
-    No text is returned while it could still become one of them. *found* becomes false when the
-    marker is read.
+    The answer arrives in pieces. Text that may still become a thought or the marker is held back.
+
+    Attributes:
+        found: whether the passages hold the answer; false after the marker was read.
     """
 
     def __init__(self) -> None:
@@ -44,17 +46,17 @@ class OpeningReader:
         self._held: str | None = ""
 
     def feed(self, text: str) -> str:
-        """Read *text* and return the text that can be shown now."""
+        """Read the next piece, *text*, and return the text that can be shown now."""
         if self._held is None:
             return text
         self._held += text
-        return self._decide(is_last=False)
+        return self._read_held_text(is_last=False)
 
     def end(self) -> str:
-        """Return the rest of the text; a thought without an end is dropped."""
-        return "" if self._held is None else self._decide(is_last=True)
+        """Return the text that was held back; a thought without an end is dropped."""
+        return "" if self._held is None else self._read_held_text(is_last=True)
 
-    def _decide(self, *, is_last: bool) -> str:
+    def _read_held_text(self, *, is_last: bool) -> str:
         text = (self._held or "").lstrip()
         place = 0
         while thought := next(
@@ -88,7 +90,10 @@ class OpeningReader:
 
     @staticmethod
     def _may_continue(text: str, marker: re.Match[str] | None) -> bool:
-        """Return whether *text* may become a thought or the marker, whose end is not known yet."""
+        """Return whether the next piece may complete a thought or the marker in *text*.
+
+        *marker* is the marker at the start of *text*, or ``None``.
+        """
         if marker is not None:
             return marker.end() == len(text)
         if any(thought.startswith(text.lower()) for thought in _THOUGHTS):
@@ -99,10 +104,13 @@ class OpeningReader:
 
 
 class AnswerReader:
-    """Reads one answer from *matches* and returns the text that can be shown, piece by piece.
+    """Reads one answer piece by piece and returns the text that can be shown.
 
-    All returned pieces together are the answer's *text*, however the answer is cut. The marker of
-    an unanswered question, thoughts and marks of passages that do not exist are never returned.
+    The returned pieces together are *text*, wherever the answer was cut. Removed are thoughts, the
+    `MARKER`, and citations of passages that do not exist.
+
+    Args:
+        matches: the passages that the answer may cite.
     """
 
     def __init__(self, matches: Sequence[Match]) -> None:
@@ -113,35 +121,35 @@ class AnswerReader:
 
     def feed(self, piece: str) -> str:
         """Read *piece* and return the text that can be shown now."""
-        return self._keep(self._citing.feed(self._opening.feed(piece)))
+        return self._record_shown(self._citing.feed(self._opening.feed(piece)))
 
     def end(self) -> str:
-        """Return the rest of the text."""
-        return self._keep(self._citing.feed(self._opening.end()) + self._citing.end())
+        """Return the text that was held back."""
+        return self._record_shown(self._citing.feed(self._opening.end()) + self._citing.end())
 
     def read(self, text: str) -> None:
-        """Read a whole answer at once."""
+        """Read *text* as a whole answer."""
         self.feed(text)
         self.end()
 
-    def _keep(self, text: str) -> str:
+    def _record_shown(self, text: str) -> str:
         if text:
             self._shown.append(text)
         return text
 
     @property
     def text(self) -> str:
-        """The text that was returned so far."""
+        """All text that was returned so far."""
         return "".join(self._shown)
 
     @property
     def found(self) -> bool:
-        """Whether the model found an answer in the passages, as far as it has written."""
+        """Whether the passages hold the answer: true unless the model wrote the `MARKER`."""
         return self._opening.found
 
     @property
     def error(self) -> ModelError | None:
-        """The error of an answer that is empty, else ``None``."""
+        """A `ModelError` if the model wrote neither an answer nor the `MARKER`, else ``None``."""
         return (
             ModelError("empty", "the language model's answer is empty")
             if self.found and not self._shown
@@ -150,12 +158,12 @@ class AnswerReader:
 
     @property
     def invented(self) -> int:
-        """How many citations of passages that do not exist were removed."""
+        """The number of removed citations of passages that do not exist."""
         return self._citing.invented
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The marks in *text*, in order."""
+        """The citations in *text*, in order."""
         return tuple(
             Citation(number, start, end, self._matches[number - 1])
             for number, start, end in self._citing.marks
@@ -165,9 +173,16 @@ class AnswerReader:
 def shift_citations(
     text: str, citations: Sequence[Citation], offset: int, matches: Sequence[Match]
 ) -> tuple[str, tuple[Citation, ...]]:
-    """Add *offset* to the number of every mark in *text*; return the text and its citations.
+    """Add *offset* to the number of every citation in *text*.
 
-    The new numbers count in *matches*.
+    Args:
+        text: the text of an answer.
+        citations: the citations in *text*.
+        offset: the amount to add to each number.
+        matches: the passages that the new numbers refer to.
+
+    Returns:
+        The new text and its citations.
     """
     pieces: list[str] = []
     shifted: list[Citation] = []

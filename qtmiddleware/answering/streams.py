@@ -1,4 +1,4 @@
-"""Streams of an answer: its pieces as the model writes them."""
+"""Stream an answer in pieces as the model writes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtmiddleware.types import Answer, Retrieval
 
 
 class _StreamedReply:
-    """The reply of the last call so far, and the part of it that can be shown."""
+    """A model's reply that arrives in pieces, with a reader for the text that can be shown."""
 
     def __init__(self, draft: Draft) -> None:
         self.reader = AnswerReader(draft.matches)
@@ -27,7 +27,7 @@ class _StreamedReply:
         self._whole: Reply | None = None
 
     def feed(self, piece: Piece) -> str:
-        """Read *piece* and return the text that can be shown now."""
+        """Read *piece* of the reply, and return the text that can be shown now."""
         if isinstance(piece, str):
             self._raw.append(piece)
             return self.reader.feed(piece)
@@ -37,15 +37,15 @@ class _StreamedReply:
         return "" if self._raw else self.reader.feed(piece.text)
 
     def build_outcome(self) -> Outcome:
-        """Return how the call ended."""
+        """Return the outcome of the call: the whole reply, or the error."""
         seconds = perf_counter() - self._began
         if self.error is not None:
             return Outcome(error=self.error, seconds=seconds)
         return Outcome(self._whole or Reply("".join(self._raw)), seconds=seconds)
 
 
-class _Stream:
-    """The part that both kinds of streams share."""
+class _BaseStream:
+    """The base class of `AnswerStream` and `AsyncAnswerStream`."""
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         self._answering = answering
@@ -55,9 +55,9 @@ class _Stream:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer, after the stream has been read to its end.
+        """The whole answer.
 
-        Raises `RuntimeError` before that.
+        Raises `RuntimeError` if the stream has not been read to its end.
         """
         if self._answer is None:
             raise RuntimeError("the answer is ready only after the stream has been read to its end")
@@ -65,29 +65,29 @@ class _Stream:
 
     @property
     def shown(self) -> str:
-        """The pieces so far as one text.
+        """All pieces so far, joined into one text.
 
-        At the end it equals the answer's text, except if a synthesis broke off after its first
-        words: the answer is then a different one.
+        At the end of the stream, this is the answer's text. The only exception is a synthesis that
+        breaks off after its first words: the answer then has a different text.
         """
         return "".join(self._shown)
 
-    def _show(self, text: str) -> str:
+    def _record_shown(self, text: str) -> str:
         self._shown.append(text)
         return text
 
-    def _show_rest(self, answer: Answer) -> str:
-        """Return the text of the finished *answer* that has not been shown yet."""
+    def _store_answer(self, answer: Answer) -> str:
+        """Store the finished *answer*; return its text if no piece was shown yet, else ``""``."""
         self._answer = answer
-        return "" if self._shown else self._show(answer.text)
+        return "" if self._shown else self._record_shown(answer.text)
 
 
-class AnswerStream(_Stream):
-    """The pieces of an answer: iterate over them, then read the whole answer from `answer`.
+class AnswerStream(_BaseStream):
+    """A stream of an answer: iterate over its pieces, then read the whole answer from `answer`.
 
-    The passages are available from the beginning, as `retrieval`. If you may stop early, use the
-    stream in a ``with`` block or `close` it, so that the model stops too. Iterating raises
-    `ModelError`, whose ``retrieval`` holds the passages found.
+    The passages are available from the beginning, in `retrieval`. If you may stop early, use the
+    stream in a ``with`` block or call `close`, so that the model stops too. Iterating raises
+    `ModelError` if the model gives no answer. The error's ``retrieval`` holds the passages found.
     """
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
@@ -97,7 +97,7 @@ class AnswerStream(_Stream):
 
     @property
     def retrieval(self) -> Retrieval:
-        """The retrieval for the question."""
+        """The retrieval that found the passages for the question."""
         return self._answering.retrieval or self._retrieval
 
     def __iter__(self) -> Self:
@@ -107,7 +107,7 @@ class AnswerStream(_Stream):
         return next(self._pieces)
 
     def _iterate_pieces(self) -> Generator[str, None, None]:
-        """Yield the pieces that can be shown, then set the whole answer."""
+        """Yield the pieces that can be shown, and store the whole answer at the end."""
         answering = self._answering
         with answering.observation as observation:
             draft = run(answering.draft(), self._performer)
@@ -126,15 +126,15 @@ class AnswerStream(_Stream):
                     with closing(reading) as pieces:
                         for piece in pieces:
                             if text := reply.feed(piece):
-                                yield self._show(text)
+                                yield self._record_shown(text)
                     if text := reply.reader.end():
-                        yield self._show(text)
+                        yield self._record_shown(text)
                 except ModelError as error:
                     reply.error = error
                 answer = observation.keep(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
-        if text := self._show_rest(answer):
+        if text := self._store_answer(answer):
             yield text
 
     def close(self) -> None:
@@ -149,10 +149,10 @@ class AnswerStream(_Stream):
         self.close()
 
 
-class AsyncAnswerStream(_Stream):
+class AsyncAnswerStream(_BaseStream):
     """`AnswerStream` for asynchronous code: use ``async for`` and ``async with``.
 
-    Nothing is called before the first of them.
+    Neither the function nor the model is called before you enter the stream or iterate over it.
     """
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
@@ -175,7 +175,7 @@ class AsyncAnswerStream(_Stream):
             await arun(self._answering.retrieve(), self._performer)
 
     async def _iterate_pieces(self) -> AsyncGenerator[str, None]:
-        """Yield the pieces that can be shown, then set the whole answer."""
+        """Yield the pieces that can be shown, and store the whole answer at the end."""
         answering = self._answering
         with answering.observation as observation:
             await self._retrieve()
@@ -195,15 +195,15 @@ class AsyncAnswerStream(_Stream):
                     async with aclosing(reading) as pieces:
                         async for piece in pieces:
                             if text := reply.feed(piece):
-                                yield self._show(text)
+                                yield self._record_shown(text)
                     if text := reply.reader.end():
-                        yield self._show(text)
+                        yield self._record_shown(text)
                 except ModelError as error:
                     reply.error = error
                 answer = observation.keep(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
-        if text := self._show_rest(answer):
+        if text := self._store_answer(answer):
             yield text
 
     async def aclose(self) -> None:

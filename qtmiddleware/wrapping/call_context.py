@@ -25,29 +25,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Warned:
-    """The warnings that the user of one wrapped function has already been given.
+class IssuedWarnings:
+    """The warnings that were already given for one wrapped function.
 
     Attributes:
-        of_pages: that the function returns pages.
-        of_problem: that something keeps its results from being improved.
+        about_pages: whether the user was warned that the function returns pages.
+        about_problem: whether the user was warned that the function's results cannot be improved.
     """
 
-    of_pages: bool = False
-    of_problem: bool = False
+    about_pages: bool = False
+    about_problem: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class CallContext:
-    """Everything that one call of a wrapped function works with, all under the same settings.
+    """The settings, components and learned facts for one call of a wrapped function.
 
-    *learned* and *warned* belong to the function. *cache* and *sampler* belong to the middleware.
+    All calls of the function share *learned* and *issued_warnings*. All functions of the middleware
+    share *cache* and *sampler*.
     """
 
     components: Components
     settings: Settings
     learned: Learned
-    warned: Warned
+    issued_warnings: IssuedWarnings
     cache: TransformationCache
     sampler: LogSampler
     shape: Shape | None = None
@@ -59,22 +60,22 @@ class CallContext:
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for everything but the original query's own search."""
+        """The threads for all work except the search for the original query."""
         return self.components.bulkhead
 
     @property
     def redact(self) -> Redact | None:
-        """The user's function that returns the form of a text that may be written."""
+        """The user's function that redacts a text before it is written to a log."""
         return self.components.redact
 
     @property
     def observation(self) -> Observation:
-        """The observation that the call's operations are reported to."""
+        """The observation that receives the operations of the call."""
         return self.components.observation
 
     @property
     def hooks(self) -> tuple[RetrievalHook, ...]:
-        """The hooks to call with the retrieval: the function's own, then the middleware's."""
+        """The hooks to call with the retrieval: the function's own hook, then the middleware's."""
         return tuple(hook for hook in (self.hook, self.components.hook) if hook is not None)
 
     @property
@@ -89,7 +90,7 @@ class CallContext:
 
     @property
     def is_off(self) -> bool:
-        """Whether these settings cannot change any result, and nobody observes the call."""
+        """Whether the settings cannot change any result, and nothing observes the call."""
         settings = self.settings
         return (
             settings.transformation_type == "none"
@@ -113,9 +114,9 @@ class ContextSource:
 
     Args:
         middleware: the `QueryMiddleware`.
-        components: returns the middleware's current `Components`. It is called once per call, so
-            that a call sees a reload as a whole or not at all.
-        layers: settings that override the middleware's in every call.
+        components: a function that returns the middleware's current `Components`. It is called once
+            per call, so that a call sees a reload as a whole or not at all.
+        layers: settings that override the middleware's settings in every call.
         options: the options that the user wrapped the function with; ``None`` if the user did not
             wrap it.
     """
@@ -138,33 +139,33 @@ class ContextSource:
         self.options = options
         self._components = components
         self._learned = Learned()
-        self._warned = Warned()
+        self._issued_warnings = IssuedWarnings()
         self._cache = cache
         self._sampler = sampler
         self._shape = shape
         self._embedder = embedder
         self._hook = hook
         # The context is made once per configuration, and kept with the components it was made from.
-        self._latest = (current := components()), self._make(current, ())
+        self._latest = (current := components()), self._make_context(current, ())
 
     def current(self, overrides: Layers = ()) -> CallContext:
-        """Return the context of a call that begins now, with *overrides* on top.
+        """Return the context of a call that begins now, with settings overridden by *overrides*.
 
         Raises `ConfigError` if the overrides are invalid.
         """
         components = self._components()
         if overrides:
-            return self._make(components, overrides)
+            return self._make_context(components, overrides)
         made_by, context = self._latest
         if made_by is not components:
-            context = self._make(components, ())
+            context = self._make_context(components, ())
             self._latest = components, context
         return context
 
     def with_config(self, config: Mapping[str, Any]) -> ContextSource:
-        """Return a source with *config* overriding these settings in every call.
+        """Return a source of contexts whose settings are overridden by *config*.
 
-        The new source learns for itself and has a cache of its own.
+        The new source has its own learned facts and its own cache.
         """
         cache = TransformationCache(self.current((config,)).settings)
         return ContextSource(
@@ -179,7 +180,7 @@ class ContextSource:
             options=self.options,
         )
 
-    def _make(self, components: Components, overrides: Layers) -> CallContext:
+    def _make_context(self, components: Components, overrides: Layers) -> CallContext:
         settings = components.resolve_settings((*self.layers, *overrides))
         if self.layers:
             # This source has a cache of its own, which a reload of the middleware does not change.
@@ -188,7 +189,7 @@ class ContextSource:
             components=components,
             settings=settings,
             learned=self._learned,
-            warned=self._warned,
+            issued_warnings=self._issued_warnings,
             cache=self._cache,
             sampler=self._sampler,
             shape=self._shape,

@@ -1,7 +1,7 @@
-"""Check a wrapped function: how it is read, and what the middleware changes, with a few questions.
+"""Check how a wrapped function is read, and what the middleware changes for a few questions.
 
 The function is called both as its caller calls it and as the middleware would call it, a few times
-each. The check does not change what the function has learned, its query log or its observers.
+each. The check changes no learned facts, writes no query log and informs no observer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
-from qtmiddleware.wrapping.call_context import Warned
+from qtmiddleware.wrapping.call_context import IssuedWarnings
 from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_type
 from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
@@ -64,7 +64,7 @@ from qtmiddleware.wrapping.order_sample import (
 )
 
 ROUNDS: Final = 3
-"""How often each kind of call is measured, after one call that only warms up."""
+"""The number of measurements of each kind of call, after one call that only warms up."""
 LONGEST: Final = 5.0
 """After this many seconds of calls, a slow function is not measured again."""
 # A check waits at least this long for a model and a reranker, so that a slow one is measured and
@@ -113,9 +113,9 @@ _MENDS: Final = {
 
 
 class CheckState(StrEnum):
-    """The state of one thing: it works, has a problem, or takes no part.
+    """The state of one checked subject: it works, has a problem, or takes no part.
 
-    A thing that works but should be left off is a problem too.
+    A part of the middleware that works but should be turned off is a problem too.
     """
 
     OK = "ok"
@@ -129,11 +129,12 @@ class Finding:
 
     Attributes:
         subject: the thing that was checked, such as ``query`` or ``model``.
-        state: whether it works, is a problem, or takes no part.
+        state: whether the subject works, has a problem, or takes no part.
         text: the finding in a sentence. It may quote an exception that the function raised.
         mend: how to fix the problem; ``""`` if there is nothing to do.
-        values: the same for programs: names, numbers and lists of texts. For a part that was tried,
-            ``advice`` is ``keep``, ``measure``, ``leave_off`` or ``unseen``.
+        values: the finding for programs: names, numbers and lists of texts. For a part of the
+            middleware that was tried, ``advice`` is ``keep``, ``measure``, ``leave_off`` or
+            ``unseen``.
     """
 
     subject: str
@@ -145,17 +146,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How one wrapped function is read, and what the middleware changes; print it as a report.
+    """The result of a check: how a wrapped function is read, and what the middleware changes.
+
+    Print it to read it as a report.
 
     Attributes:
         function: the function's name.
-        question: the question that was tried; of several, the first.
+        question: the question that was tried; the first one if there were several.
         keywords: the question's keywords.
-        findings: what was found, in the order of the check.
+        findings: the findings, in the order of the check.
         verdicts: for each part of the middleware, whether to keep it, measure it or leave it off,
             and how to fix a part that has no effect.
-        sample: how the rules change the order for several questions; ``None`` if there was one
-            question, or if the rules take no part.
+        sample: the effect of the rules on the order for several questions; ``None`` if there was
+            one question, or if the rules take no part.
     """
 
     function: str
@@ -167,14 +170,11 @@ class Check:
 
     @property
     def helps(self) -> bool:
-        """Whether at least one part of the middleware works and is not to be left off."""
+        """Whether at least one part of the middleware works and should stay on."""
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the check as nested dicts for `json.dumps`, with ``helps``.
-
-        A state becomes its text.
-        """
+        """Return the check as nested dicts for `json.dumps`, with ``helps`` and states as texts."""
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
@@ -183,27 +183,30 @@ class Check:
             "question": self.question,
             "keywords": self.keywords or "(none)",
         }
-        rows = [*(_write_row(name, shorten(text, _MOST_QUOTED)) for name, text in head.items()), ""]
+        rows = [
+            *(_format_row(name, shorten(text, _MOST_QUOTED)) for name, text in head.items()),
+            "",
+        ]
         mends = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
             mark = "! " if finding.state is CheckState.PROBLEM else ""
-            rows.append(_write_row(finding.subject, mark + finding.text))
+            rows.append(_format_row(finding.subject, mark + finding.text))
             if finding.mend and finding.mend not in mends:
-                rows.append(_write_row("", f"-> {finding.mend}"))
+                rows.append(_format_row("", f"-> {finding.mend}"))
         for example in () if self.sample is None else self.sample.examples:
-            rows += ["", _write_row("example", example.question)]
+            rows += ["", _format_row("example", example.question)]
             rows += [
-                _write_row("  first", _write_passage(example.before)),
-                _write_row("  would be first", _write_passage(example.after)),
+                _format_row("  first", _format_passage(example.before)),
+                _format_row("  would be first", _format_passage(example.after)),
             ]
         rows.append("")
         shown = set[str]()
         for verdict in self.verdicts:
             effect = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
             effect = _SENTENCE_BY_ADVICE.get(verdict.values.get("advice", ""), effect)
-            rows.append(_write_row(verdict.subject, f"{effect}: {verdict.text}"))
+            rows.append(_format_row(verdict.subject, f"{effect}: {verdict.text}"))
             if verdict.mend and verdict.mend not in shown:
-                rows.append(_write_row("", f"-> {verdict.mend}"))
+                rows.append(_format_row("", f"-> {verdict.mend}"))
                 shown.add(verdict.mend)
         return "\n".join(rows)
 
@@ -211,16 +214,20 @@ class Check:
 def check(
     request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()
 ) -> Flow[Check]:
-    """Check how *call*, which made *request*, can be improved; raise no exception of the function.
+    """Return the flow that checks the wrapped function with the question of *request*.
 
-    *questions* are all the questions of the caller, if there are several. The question of *request*
-    is the first of them.
+    The flow reports the function's exceptions as findings and does not raise them.
+
+    Args:
+        request: the request made from the user's arguments.
+        call: the invocation that performs the searches.
+        questions: all questions if the user passed a list, the question of *request* first.
     """
     return _Checkup(request, call, questions).run()
 
 
 class _Obstacle(Exception):
-    """A finding that keeps every part of the middleware from helping."""
+    """Ends a check because of a finding that keeps every part of the middleware from helping."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__()
@@ -228,7 +235,7 @@ class _Obstacle(Exception):
 
 
 class _Checkup:
-    """One check under way; its methods are in the order in which they run."""
+    """Performs one check; the methods are in the order in which they run."""
 
     def __init__(
         self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]
@@ -243,7 +250,7 @@ class _Checkup:
             "cache": TransformationCache(settings),
             "sampler": LogSampler(),
         }
-        call.context = replace(call.context, **fresh_parts, warned=Warned())
+        call.context = replace(call.context, **fresh_parts, issued_warnings=IssuedWarnings())
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
         self.clauses = call.signature.read_clauses(call.args, call.kwargs)
@@ -263,11 +270,11 @@ class _Checkup:
         self.vector: Sequence[float] | None = None
 
     def run(self) -> Flow[Check]:
-        """Run the whole check."""
+        """Run the whole check, and return its result."""
         request, question = self.request, self.request.original
         if isinstance(question, str) and request.problem is None:
             self.keywords = prepare_query(question, self.settings).keywords
-        verdicts = yield from self._judge()
+        verdicts = yield from self._judge_parts()
         if not any(finding.subject == "model" for finding in self.findings):
             has_model = self.call.context.components.has_model
             text = (
@@ -286,7 +293,7 @@ class _Checkup:
             self.sample,
         )
 
-    def _judge(self) -> Flow[list[Finding]]:
+    def _judge_parts(self) -> Flow[list[Finding]]:
         """Return the verdict on each part of the middleware."""
         part_names = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
@@ -303,13 +310,13 @@ class _Checkup:
                 else self._build_obstacle("passages", text, ADVICE)
             ).finding
             return [
-                self._find_switch(part) or _build_problem(part, obstacle.text, obstacle.mend)
+                self._check_if_disabled(part) or _build_problem(part, obstacle.text, obstacle.mend)
                 for part in part_names
             ]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
         for part in part_names:
-            verdict = self._find_switch(part)
+            verdict = self._check_if_disabled(part)
             if verdict is None and part == _KEYWORDS:
                 verdict, before = yield from self._try_keywords(plain, candidates)
             elif verdict is None:
@@ -324,8 +331,8 @@ class _Checkup:
         self.findings.append(finding)
         return finding
 
-    def _find_switch(self, part: str) -> Finding | None:
-        """Return the verdict on a *part* that the settings turn off, ``None`` if it is on."""
+    def _check_if_disabled(self, part: str) -> Finding | None:
+        """Return the verdict on *part* if a setting turns *part* off, else ``None``."""
         settings = self.settings
         if part == _VARIANTS:
             if settings.transformation_type == "none":
@@ -358,9 +365,10 @@ class _Checkup:
     # ------------------------------------------------------------------------------------
 
     def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
-        """Return the result of the caller's own call and that of the widened call.
+        """Return two results: of the caller's own call, and of a call for more passages.
 
-        They are the same if no widened call is made. Raises `_Obstacle`.
+        Both results are the same if no call for more passages is made. Raises `_Obstacle` if the
+        function fails or its response cannot be read.
         """
         self._check_query()
         if self.request.embeds:
@@ -385,23 +393,29 @@ class _Checkup:
             raise self._build_obstacle("response", text, mend, shape=error.shape) from error
 
     def _build_obstacle(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
-        """Add a problem to the findings, and return it as the exception that ends the check."""
+        """Add a problem to the findings, and return the exception that ends the check with it."""
         return _Obstacle(self._add_finding(_build_problem(subject, text, mend, **values)))
 
     def _check_query(self) -> None:
-        """Note how the question is passed; raises `_Obstacle` if it cannot be read."""
+        """Add a finding on how the question is passed.
+
+        Raises `_Obstacle` if the question cannot be read.
+        """
         problem, argument = self.request.problem, self.argument
         if problem is None:
             if not self.request.embeds:
                 self._add_finding(
                     _build_ok(
-                        "query", f"passed as text in {self._where}", **self._place, travels="text"
+                        "query",
+                        f"passed as text in {self._place_text}",
+                        **self._place_values,
+                        travels="text",
                     )
                 )
             return
         text, mend = problem.detail, "name the parameter that holds the question with query_arg="
         if problem.reason == "not_text":
-            text = f"{self._where} must be text, not {problem.detail}"
+            text = f"{self._place_text} must be text, not {problem.detail}"
             mend = (
                 "pass the question's text; if the function takes a vector, wrap it with embed= (a"
                 " function from a text"
@@ -418,9 +432,9 @@ class _Checkup:
         raise self._build_obstacle("query", text, mend, argument=argument, reason=problem.reason)
 
     @property
-    def _where(self) -> str:
-        """The place of the question in words: the argument and the clause, if there is one."""
-        kinds = " and ".join(f"`{kind}`" for kind in self._place.get("clauses", ()))
+    def _place_text(self) -> str:
+        """The place of the question in words: the argument, and the clause if there is one."""
+        kinds = " and ".join(f"`{kind}`" for kind in self._place_values.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
             f", in the {kinds} clause" + (f" over {searched}" if searched else "") if kinds else ""
@@ -428,8 +442,8 @@ class _Checkup:
         return f"`{self.argument}`{within}"
 
     @property
-    def _place(self) -> dict[str, Any]:
-        """The place of the question for programs."""
+    def _place_values(self) -> dict[str, Any]:
+        """The place of the question for programs: the argument, the clauses and their fields."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_type, self.clauses)))
@@ -456,12 +470,12 @@ class _Checkup:
             )
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
-        text = f"embedded as {size} numbers in {_write_ms(ms)}, passed in {self._where}"
+        text = f"embedded as {size} numbers in {_format_ms(ms)}, passed in {self._place_text}"
         self._add_finding(
             _build_ok(
                 "query",
                 text,
-                **self._place,
+                **self._place_values,
                 travels="vector",
                 dimension=size,
                 embed_ms=_round_ms(ms),
@@ -469,7 +483,7 @@ class _Checkup:
         )
 
     def _note_top_k(self) -> None:
-        """Note which parameter sets the number of passages, and if the call asks for a page."""
+        """Add findings: which parameter sets the number of passages, and which asks for a page."""
         name, value = self.call.signature.top_k_argument, self.request.top_k
         if page := self.request.page:
             self._note_page(page)
@@ -514,7 +528,7 @@ class _Checkup:
         )
 
     def _perform(self, step: Leaf) -> Flow[Outcome]:
-        """Return the outcome of *step*, however long it takes."""
+        """Perform *step* without a time limit, and return its outcome."""
         began = perf_counter()
         try:
             value = yield step
@@ -533,9 +547,10 @@ class _Checkup:
         return read_response(variant, response, self.request.shape, options=options)
 
     def _measure_calls(self, plain: SearchResult, first_outcome: Outcome) -> Flow[SearchResult]:
-        """Return the result of the widened call, and note the cost of asking for more passages.
+        """Return the result of a call for more passages, and add findings on its cost.
 
-        It is *plain* if no widened call is made or if that call fails.
+        Returns *plain*, the result of the caller's own call, if no call for more passages is made
+        or if it fails.
         """
         count = len(plain.ranking.keys)
         self.request.learned.record_passages(plain.ranking.items)
@@ -567,7 +582,7 @@ class _Checkup:
                 f"{name}_ms": _round_ms(ms),
                 f"{name}_bytes": size,
             }
-            texts.append(f"{description} {_write_ms(ms)} and {_write_bytes(size)}")
+            texts.append(f"{description} {_format_ms(ms)} and {_format_bytes(size)}")
             if width is not None:
                 candidates = self._read_result(response)
                 widened_count = len(candidates.ranking.keys)
@@ -592,7 +607,7 @@ class _Checkup:
         return candidates
 
     def _note_small_collection(self, count: int) -> None:
-        """Note that a model would help this small collection, unless a model is asked now."""
+        """Recommend a model for a collection of *count* passages, unless one is in use already."""
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
@@ -607,9 +622,13 @@ class _Checkup:
     def _time_calls(
         self, widened_top_k: int | None, first_outcome: Outcome
     ) -> Flow[dict[int | None, list[Outcome]]]:
-        """Return the outcomes of the caller's own calls (under ``None``) and of the widened calls.
+        """Time the caller's own call and the call for *widened_top_k* passages, in turns.
 
-        The two kinds of calls take turns, so that a change in the load affects both.
+        Taking turns lets a change in the load affect both kinds of calls.
+
+        Returns:
+            The outcomes by the number of passages asked for; ``None`` is the key of the caller's
+            own calls.
         """
         calls: dict[int | None, list[Outcome]] = {None: [], widened_top_k: []}
         spent = first_outcome.seconds
@@ -636,7 +655,7 @@ class _Checkup:
         return calls | {None: calls[None] or [first_outcome]}
 
     def _note_passages(self, result: SearchResult) -> None:
-        """Note the passages' shape, texts, ids, metadata and scores.
+        """Add findings on the passages' shape, texts, ids, metadata and scores.
 
         Raises `_Obstacle` if there are no passages.
         """
@@ -683,7 +702,7 @@ class _Checkup:
             if id_count
             else "none; qtmiddleware tells passages apart by their texts"
         )
-        mend = "" if id_count else _name_field("idField", suggest_id_field(items))
+        mend = "" if id_count else _advise_field("idField", suggest_id_field(items))
         self._add_finding(replace(_build_ok("ids", text, passages=id_count), mend=mend))
         if fields := find_telling_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
@@ -691,7 +710,7 @@ class _Checkup:
         self._note_scores(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
-        """Return what is missing instead of the text, and how to fix it for this function."""
+        """Return two sentences: why the passages have no text, and how to fix this."""
         text, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, call = self.call.signature, self.call
         fields = [
@@ -713,7 +732,7 @@ class _Checkup:
         return text, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
-        """Note whether a keyword search can be added beside this call's clause, and its cost."""
+        """Add a finding: whether a keyword search can be added to this call, and at what cost."""
         if not can_add_text_clause(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
@@ -751,7 +770,7 @@ class _Checkup:
             "passages": len(result.ranking.keys),
         }
         cost = (
-            f"1 more search per question, {_write_ms(outcome.seconds * 1e3)} in parallel with the"
+            f"1 more search per question, {_format_ms(outcome.seconds * 1e3)} in parallel with the"
             " first"
         )
         cost += "" if units is None else f", reads {units:g} units"
@@ -767,9 +786,10 @@ class _Checkup:
             self._add_finding(_build_off(subject, f"could be added; it {text}", mend, **values))
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
-        """Return the fields that a keyword search may know.
+        """Return the fields that a keyword search could search if the settings name none.
 
-        They are the fields of a clause that embeds texts, else the text field of the passages.
+        If the call's clause embeds texts, these are the clause's fields. Otherwise it is the text
+        field of the passages.
         """
         if read_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
@@ -787,7 +807,7 @@ class _Checkup:
                 else f"{missing} of {len(ranking.scores)} have no score"
             )
             text = f"{problem}; qtmiddleware uses the places in the list instead"
-            mend = _name_field("scoreField", suggest_score_field(ranking.items))
+            mend = _advise_field("scoreField", suggest_score_field(ranking.items))
         elif not direction:
             text = f"all scores are {first_score:.4g}, so they do not rank the passages"
         else:
@@ -801,7 +821,7 @@ class _Checkup:
         )
 
     def _note_searches(self, response: Any) -> None:
-        """Note how many searches a question makes under these settings, and their cost."""
+        """Add a finding on the number of searches per question, and on their cost."""
         by_words = int(self.request.why_not_by_words is None)
         most_searches = (
             count_most_searches(self.request)
@@ -838,22 +858,25 @@ class _Checkup:
     # --- the parts of the middleware
     # ----------------------------------------------------------------------------------
 
-    def _retrieve(self, before: Sequence[Key], **changes: Any) -> Flow[tuple[Retrieval, _Change]]:
-        """Retrieve under changed settings, and return the retrieval and what it changed.
+    def _retrieve(
+        self, before: Sequence[Key], **changes: Any
+    ) -> Flow[tuple[Retrieval, _OrderChange]]:
+        """Retrieve with *changes* to the settings.
 
-        Exceptions from the function pass through.
+        Returns the retrieval, and how its order differs from *before*. Exceptions from the function
+        pass through.
         """
         request = replace(self.request, settings=replace(self.settings, **changes))
         if request.settings.transformation_type == "none":
             # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
         retrieval = yield from retrieval_flow(request)
-        return retrieval, _Change(before, self._read_result(retrieval.response).ranking.keys)
+        return retrieval, _OrderChange(before, self._read_result(retrieval.response).ranking.keys)
 
     def _try_keywords(
         self, plain: SearchResult, candidates: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """Return the verdict on the keywords, and the order that they alone give."""
+        """Return the verdict on the keywords, and the order of a retrieval with keywords only."""
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
@@ -874,19 +897,24 @@ class _Checkup:
         note = next(
             (detail for stage, detail in retrieval.trace.notes if stage == "keyword_evidence"), ""
         )
-        reason = str(change) if change.is_any else self._explain_order(note)
-        sentence = f"{'changed' if change.is_any else 'not changed'} for this question: {reason}"
-        self._add_finding(_build_ok("order", sentence, changed=change.is_any))
+        reason = str(change) if change.is_changed else self._explain_unchanged_order(note)
+        sentence = (
+            f"{'changed' if change.is_changed else 'not changed'} for this question: {reason}"
+        )
+        self._add_finding(_build_ok("order", sentence, changed=change.is_changed))
         text = f"the question's keywords rerank {count} candidates"
         if count <= len(before):
             text += ", which is all that the function returns, so no passage is new"
-        text += _bracket(note)
+        text += _parenthesize(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
-        return self._advise_on_keywords(text, is_changed=change.is_any), change.after
+        return self._advise_on_keywords(text, is_changed=change.is_changed), change.after
 
     def _sample_orders(self) -> Flow[None]:
-        """Compare the plain order with the rules' order for all questions, and note the result."""
+        """Compare the plain order with the rules' order for a sample of the questions.
+
+        The result is added to the findings.
+        """
         sampled = choose_evenly(self.questions)
         left_out = len(self.questions) - len(sampled)
         sample = yield from sample_orders(
@@ -938,7 +966,11 @@ class _Checkup:
         return plain, read_matches(variant, retrieval.response, request)
 
     def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
-        """Return the verdict on the question's keywords, whose effect *text* describes."""
+        """Return the verdict on the keywords.
+
+        *text* describes their effect. *is_changed* says whether they changed the order for the
+        first question.
+        """
         if self.sample is None:
             return _describe_effect(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
         advice, reason = self.sample.advise()
@@ -963,8 +995,11 @@ class _Checkup:
         )
         return _build_problem(part, finding.text)
 
-    def _explain_order(self, note: str) -> str:
-        """Return why the question's keywords do not change the order; *note* is from the trace."""
+    def _explain_unchanged_order(self, note: str) -> str:
+        """Return the reason why the keywords do not change the order.
+
+        *note* is the trace's note about keyword evidence, or ``""``.
+        """
         if not self.keywords:
             return "the question has no keywords"
         if note.startswith("no keyword"):
@@ -992,14 +1027,14 @@ class _Checkup:
         values: dict[str, Any] = {"name": name, "configured": True, "calls": trace.llm_calls}
         failed = _find_failure(retrieval, "transform")
         if failed is not None and failed.reason not in _REPLIED_REASONS:
-            text = f"{name} gave no reply: {failed.reason}{_bracket(failed.detail)}"
+            text = f"{name} gave no reply: {failed.reason}{_parenthesize(failed.detail)}"
             mend = _MENDS.get(failed.reason, "")
             return self._note_model(
                 _build_problem("model", text, mend, **values, reason=failed.reason)
             )
         if not trace.llm_calls:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
-            text = f"{name} is not called for this kind of question{_bracket(reason)}"
+            text = f"{name} is not called for this kind of question{_parenthesize(reason)}"
             return self._note_model(
                 _build_off("model", text, "check with another question", **values)
             )
@@ -1011,7 +1046,7 @@ class _Checkup:
             round(1e3 * limits.model_seconds),
         )
         values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
-        text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
+        text = f"{name} replied in {_format_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:
             mend = (
                 f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a"
@@ -1023,7 +1058,7 @@ class _Checkup:
         self._add_finding(_build_ok("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
             return _build_problem(
-                _VARIANTS, f"{failed.stage} {failed.reason}{_bracket(failed.detail)}"
+                _VARIANTS, f"{failed.stage} {failed.reason}{_parenthesize(failed.detail)}"
             )
         kinds = [variant.kind for variant in retrieval.variants[1:]]
         text_names = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
@@ -1039,10 +1074,10 @@ class _Checkup:
             return _build_off(
                 _VARIANTS, "the model's reply left nothing more to search for this question"
             )
-        return _describe_effect(_VARIANTS, text, is_changed=change.is_any, kinds=kinds)
+        return _describe_effect(_VARIANTS, text, is_changed=change.is_changed, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:
-        """Note *finding* about the model, and return it as the verdict on the model's variants."""
+        """Add *finding* about the model, and return it as the verdict on the model's variants."""
         self._add_finding(finding)
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
@@ -1058,7 +1093,7 @@ class _Checkup:
         if (failed := _find_failure(retrieval, "rerank")) is not None:
             mend = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
             return _build_problem(
-                _RERANK, f"{failed.reason}{_bracket(note or failed.detail)}", mend
+                _RERANK, f"{failed.reason}{_parenthesize(note or failed.detail)}", mend
             )
         if not retrieval.reranked:
             return _build_problem(_RERANK, note or "there are no passages to rerank")
@@ -1066,26 +1101,26 @@ class _Checkup:
             len(retrieval.reranked),
             sum(stage.ms for stage in retrieval.trace.stages if stage.name == "rerank"),
         )
-        text = f"reranks {judged} candidates in {_write_ms(ms)}; {change}"
+        text = f"reranks {judged} candidates in {_format_ms(ms)}; {change}"
         return _describe_effect(
-            _RERANK, text, is_changed=change.is_any, ms=_round_ms(ms), judged=judged
+            _RERANK, text, is_changed=change.is_changed, ms=_round_ms(ms), judged=judged
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    """How the order changed from *before* to *after*."""
+class _OrderChange:
+    """The change of a result's order from *before* to *after*."""
 
     before: Sequence[Key]
     after: Sequence[Key]
 
     @property
-    def is_any(self) -> bool:
+    def is_changed(self) -> bool:
         """Whether the order changed."""
         return list(self.before[: len(self.after)]) != list(self.after)
 
     def __str__(self) -> str:
-        if not self.is_any:
+        if not self.is_changed:
             return "the order does not change for this question"
         new = len(set(self.after) - set(self.before))
         leader = (
@@ -1106,7 +1141,7 @@ def _build_ok(subject: str, text: str, /, **values: Any) -> Finding:
 def _describe_effect(
     part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
 ) -> Finding:
-    """Return the verdict on a *part* that was tried without judgements."""
+    """Return the verdict on a *part* that was tried without relevance judgements."""
     advice = Advice.MEASURE if is_changed else Advice.UNSEEN
     mend = _MEASURE if is_changed else unseen_mend
     return Finding(
@@ -1122,10 +1157,10 @@ def _build_problem(subject: str, text: str, mend: str = "", /, **values: Any) ->
     return Finding(subject, CheckState.PROBLEM, text, mend, values)
 
 
-def _name_field(option: str, field: str | None) -> str:
-    """Return how to set the *field* in *option* of ``keywordEvidence``.
+def _advise_field(option: str, field: str | None) -> str:
+    """Return the advice to set *option* of ``keywordEvidence`` to *field*.
 
-    It is ``""`` if the passages have no fields.
+    Returns ``""`` if *field* is ``None``, which means that the passages have no fields.
     """
     if not field:
         return (
@@ -1137,7 +1172,7 @@ def _name_field(option: str, field: str | None) -> str:
 
 
 def _extend_limits(limits: LimitSettings) -> LimitSettings:
-    """Return *limits* that are long enough to measure a slow model."""
+    """Return *limits* with time limits that are long enough to measure a slow model."""
     patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
     return replace(
         limits, llm_timeout_ms=patience, deadline_ms=max(limits.deadline_ms, 2 * patience)
@@ -1165,29 +1200,29 @@ def _describe_error(error: BaseException | None) -> str:
 
 
 def _measure_bytes(response: Any) -> int | None:
-    """Return roughly how many bytes *response* takes as JSON.
+    """Return the approximate size of *response* as JSON, in bytes.
 
-    It is ``None`` if the response cannot be written as JSON.
+    Returns ``None`` if the response cannot be written as JSON.
     """
     try:
         if hasattr(response, "iloc"):
             return len(str(response.to_json()).encode())
-        return len(json.dumps(response, default=_make_plain, skipkeys=True).encode())
+        return len(json.dumps(response, default=_make_json_value, skipkeys=True).encode())
     except Exception:
         return None
 
 
-def _make_plain(value: Any) -> Any:
+def _make_json_value(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
 
 
-def _write_ms(ms: float) -> str:
+def _format_ms(ms: float) -> str:
     return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
 
 
-def _write_bytes(count: int | None) -> str:
+def _format_bytes(count: int | None) -> str:
     if count is None:
         return "an unknown size"
     return f"{count} B" if count < 1_000 else f"{count / 1e3:,.1f} kB"
@@ -1197,15 +1232,15 @@ def _round_ms(ms: float) -> float:
     return round(ms, 3)
 
 
-def _bracket(detail: str) -> str:
+def _parenthesize(detail: str) -> str:
     return f" ({detail})" if detail else ""
 
 
-def _write_passage(passage: SamplePassage) -> str:
+def _format_passage(passage: SamplePassage) -> str:
     return f"{passage.id}: {passage.text}" if passage.id else passage.text
 
 
-def _write_row(label: str, text: str) -> str:
+def _format_row(label: str, text: str) -> str:
     lines = textwrap.wrap(
         text, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False
     ) or [""]

@@ -1,4 +1,4 @@
-"""The clauses of a document search: find the question in them, and put another text in its place.
+"""Find the question in the clauses of a document search, and replace it.
 
 Pinecone's ``index.documents.search`` takes the question inside ``score_by``, a list of clauses. A
 clause is an object of the SDK or a mapping with the same fields. Nothing here imports the SDK or
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.wrapping.nested import put_inside
+from qtmiddleware.wrapping.nested import replace_at_path
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
@@ -33,21 +33,21 @@ PLACES: Final[Mapping[str, str]] = {
     DENSE: "values",
     SPARSE: "sparse_values",
 }
-"""The field of a clause, by the clause's type, that holds the text or vector to search for."""
+"""For each type of clause, the name of the field that holds the text or vector to search for."""
 VECTORS: Final = frozenset({DENSE, SPARSE})
 COMBINED: Final = frozenset({TEXT, QUERY_STRING})
-"""The types of which one search may combine several clauses."""
+"""The types of clauses that may be combined with others in one search."""
 
 # A hyphen or a plus inside a word is not syntax.
 _SYNTAX: Final = re.compile(r'&&|\|\||[!"\\^~*?:(){}\[\]/]|(?<!\S)[+-]|\b(?:AND|OR|NOT)\b')
 
 
 class ClauseProblem(WrapError):
-    """Why the question in some clauses cannot be improved.
+    """The question in the clauses of a call cannot be improved.
 
     Attributes:
         reason: the reason in one word.
-        found: the value in the question's place.
+        found: the value that the clauses hold instead of a usable question.
     """
 
     def __init__(self, message: str, reason: str, found: Any = "") -> None:
@@ -63,8 +63,8 @@ class ClauseProblem(WrapError):
 def are_clauses(value: Any) -> bool:
     """Return whether *value* is a list of clauses of known types that one search may combine.
 
-    Anything else is left for the function itself to reject. An iterator is not a list of clauses:
-    reading it would use it up.
+    Other values are left for the function itself to reject. An iterator does not count as a list,
+    because reading an iterator uses it up.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
@@ -97,14 +97,14 @@ def list_fields(clauses: Sequence[Any]) -> list[str]:
 
 
 def are_vector_clauses(clauses: Any) -> bool:
-    """Return whether *clauses* search by a vector that the caller makes."""
+    """Return whether *clauses* search by a vector that the caller provides."""
     return are_clauses(clauses) and read_type(clauses[0]) in VECTORS
 
 
 def can_add_text_clause(clauses: Any) -> bool:
-    """Return whether a keyword search may be added beside *clauses*.
+    """Return whether a keyword search may be added to a call with *clauses*.
 
-    That is so if they search by a vector, whoever makes it.
+    This is possible if the clauses search by a vector, from the caller or from the index.
     """
     return are_clauses(clauses) and read_type(clauses[0]) not in COMBINED
 
@@ -143,14 +143,14 @@ def read_question(clauses: Any) -> Any:
     return question
 
 
-def put_question(clauses: Any, question: Any) -> Any:
-    """Return a copy of *clauses* with *question*, a text or a vector, in place of their question.
+def replace_question(clauses: Any, question: Any) -> Any:
+    """Return a copy of *clauses* in which *question*, a text or a vector, replaces the old one.
 
-    Anything but known clauses is returned unchanged.
+    A value that is not a list of known clauses is returned unchanged.
     """
     if not are_clauses(clauses):
         return clauses
-    changed = [_put_question(clause, read_type(clause), question) for clause in clauses]
+    changed = [_replace_in_clause(clause, read_type(clause), question) for clause in clauses]
     return tuple(changed) if isinstance(clauses, tuple) else changed
 
 
@@ -162,14 +162,14 @@ def build_text_clause(fields: Sequence[str], keywords: str) -> list[dict[str, An
 def find_syntax(text: str) -> str:
     """Return the first piece of Lucene syntax in *text*, or ``""`` if there is none.
 
-    A question mark at the end does not count: in Lucene it stands for one more letter of a word.
+    A question mark at the end does not count, although in Lucene it matches any one letter.
     """
     match = _SYNTAX.search(text.rstrip().rstrip("?"))
     return "" if match is None else match[0]
 
 
 def strip_syntax(text: str) -> str:
-    """Return *text* without Lucene syntax, so that a query string reads all of it as words."""
+    """Return *text* without Lucene syntax, so that a query string contains only words."""
     plain, before = text, ""
     # Repeat until nothing changes: removing one piece may leave another at the start of a word, as
     # in "{-".
@@ -181,14 +181,14 @@ def strip_syntax(text: str) -> str:
     return " ".join(plain.split()) or text
 
 
-def _put_question(clause: Any, kind: str, question: Any) -> Any:
+def _replace_in_clause(clause: Any, kind: str, question: Any) -> Any:
     if isinstance(question, str):
         if read_field(clause, PLACES[kind]) == question:
             return clause  # keep the caller's own text unchanged, a question mark included
         question = strip_syntax(question) if kind == QUERY_STRING else question
     elif kind == SPARSE:
         question = _to_sparse(question)
-    return put_inside(clause, (PLACES[kind],), question)
+    return replace_at_path(clause, (PLACES[kind],), question)
 
 
 def _to_sparse(vector: Any) -> Any:

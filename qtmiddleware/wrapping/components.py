@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 
 class ComponentCache(Generic[T]):
-    """Components by the values they are made from. Thread-safe.
+    """A thread-safe cache of components, by the values that the components are made from.
 
-    Components of the middleware's own settings are kept. Of the components made for calls that
-    override settings, `MOST_KEPT` are kept: the least recently used one is dropped, and closed as
+    Components of the middleware's own settings are always kept. Of the components for calls that
+    override settings, the `MOST_KEPT` most recently used are kept. A dropped component is closed as
     soon as no call is using it.
     """
 
-    def __init__(self, former: ComponentCache[T] | None = None) -> None:
-        self._former = former
+    def __init__(self, previous: ComponentCache[T] | None = None) -> None:
+        self._previous = previous
         self._lock = ForkLock()
         self._own: dict[Hashable, T] = {}
         self._recent: dict[Hashable, T] = {}
@@ -52,14 +52,15 @@ class ComponentCache(Generic[T]):
     def get(self, key: Hashable, make: Callable[[], T], *, is_own: bool = False) -> T:
         """Return the component for *key*, made by *make* if there is none yet.
 
-        A component of the middleware's own settings (*is_own*) may come from the former cache.
+        *is_own* says that the key belongs to the middleware's own settings. The component may then
+        come from the previous cache.
         """
         with self._lock.free:
             if key in self._own:
                 return self._own[key]
             component = self._recent.pop(key, None)
-            if component is None and is_own and self._former is not None:
-                component = self._former._own.get(key, self._former._recent.get(key))
+            if component is None and is_own and self._previous is not None:
+                component = self._previous._own.get(key, self._previous._recent.get(key))
             if component is None:
                 component = make()
             (self._own if is_own else self._recent)[key] = component
@@ -72,7 +73,7 @@ class ComponentCache(Generic[T]):
         return component
 
     def values(self) -> list[T]:
-        """Return each component once, even if it serves several keys."""
+        """Return all components, each once even if it belongs to several keys."""
         with self._lock.free:
             return list(
                 {
@@ -81,17 +82,20 @@ class ComponentCache(Generic[T]):
                 }.values()
             )
 
-    def drain_former(self) -> None:
-        """Close the components that only the former cache holds, each once no call is using it."""
-        former, self._former = self._former, None
+    def drain_previous(self) -> None:
+        """Close the components that only the previous cache holds, once no call is using them."""
+        previous, self._previous = self._previous, None
         kept_ids = {id(component) for component in self.values()}
-        for component in former.values() if former is not None else ():
+        for component in previous.values() if previous is not None else ():
             if id(component) not in kept_ids:
                 drain(component)
 
 
 def drain(component: object) -> None:
-    """Close *component* once no call is using it, if it holds anything open."""
+    """Close *component* as soon as no call is using it.
+
+    Nothing happens to a component that holds nothing open.
+    """
     if isinstance(in_use := getattr(component, "in_use", None), Draining):
         in_use.retire()
 
@@ -99,10 +103,11 @@ def drain(component: object) -> None:
 class Components:
     """Makes and keeps the models, rerankers, logs and threads of one middleware.
 
-    It serves the middleware's own settings and any overrides. If it is made with a *former* one of
-    the same middleware, it takes over the former's threads and circuit breakers, and the clients,
-    models and rerankers that it would make in the same way. The former does not change before
-    `replace_former`.
+    The components serve the middleware's own settings and any overrides.
+
+    With *previous*, the middleware's components before a reload, the new components take over the
+    threads, the circuit breakers, and every client, model and reranker whose settings stay the
+    same. The previous components do not change before `replace_previous`.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class Components:
         observation: Observation = NOT_OBSERVED,
         hook: RetrievalHook | None = None,
         clock: Clock | None = None,
-        former: Components | None = None,
+        previous: Components | None = None,
     ) -> None:
         self.config = config
         self._client = client
@@ -124,19 +129,21 @@ class Components:
         self.hook = hook
         self.clock = clock
         self.bulkhead: Bulkhead = (
-            former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
+            previous.bulkhead if previous else Bulkhead(config.settings.limits.max_threads)
         )
-        self.shadow_runs: ShadowRuns = former.shadow_runs if former else ShadowRuns()
-        self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
+        self.shadow_runs: ShadowRuns = previous.shadow_runs if previous else ShadowRuns()
+        self._breakers: ComponentCache[Breaker] = (
+            previous._breakers if previous else ComponentCache()
+        )
         self._clients: ComponentCache[Clients | None] = ComponentCache(
-            former._clients if former else None
+            previous._clients if previous else None
         )
         self._inner_models: ComponentCache[LanguageModel] = ComponentCache(
-            former._inner_models if former else None
+            previous._inner_models if previous else None
         )
         self._models: ComponentCache[GovernedModel] = ComponentCache()
         self._rerankers: ComponentCache[Reranker] = ComponentCache(
-            former._rerankers if former else None
+            previous._rerankers if previous else None
         )
         self._logs: ComponentCache[QueryLog] = ComponentCache()
         self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
@@ -160,10 +167,10 @@ class Components:
         self.get_glossary(settings)
 
     def with_config(self, config: Config) -> Components:
-        """Return components for *config*, which `replace_former` can put in the place of these.
+        """Return new components for *config*, to be put in place with `replace_previous`.
 
-        These components themselves are returned if nothing would change: equal settings, and the
-        same key and address in the environment. Raises `ConfigError`.
+        If nothing would change, these components themselves are returned: the settings are equal,
+        and the environment has the same key and address. Raises `ConfigError`.
         """
         is_same = config.settings == self.config.settings
         # A glossary's file may have changed while its name stayed the same.
@@ -181,27 +188,27 @@ class Components:
             self.hook,
             self.clock,
         )
-        return Components(config, *constructor_arguments, former=self)
+        return Components(config, *constructor_arguments, previous=self)
 
-    def replace_former(self) -> None:
-        """Take the place of the former components.
+    def replace_previous(self) -> None:
+        """Take over from the previous components.
 
-        Parts that only the former components hold are closed once no call is using them.
+        Parts that only the previous components hold are closed as soon as no call is using them.
         """
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
         for breaker in self._breakers.values():
             breaker.change(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
-            cache.drain_former()
+            cache.drain_previous()
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a language model to ask: a given client, or a key or an address."""
+        """Whether there is a language model to ask: the user's client, or a key or an address."""
         return self._client is not None or has_language_model(self.config.settings)
 
     def resolve_settings(self, layers: Layers) -> Settings:
-        """Return the settings with *layers* overriding them, the last layer strongest.
+        """Return the middleware's settings, overridden by each of *layers* in turn.
 
         Raises `ConfigError` for invalid layers, and for a setting that one call cannot change.
         """
@@ -223,7 +230,7 @@ class Components:
     def get_model(self, settings: Settings) -> GovernedModel:
         """Return the model for the transformations.
 
-        A client that was given is used whatever model *settings* name.
+        The user's own client is used even if *settings* name another model.
         """
         return self._get_model(settings, is_own=settings is self.config.settings)
 
@@ -268,9 +275,9 @@ class Components:
         return self._models.get(key, make, is_own=is_own)
 
     def _read_account(self, settings: Settings) -> int | None:
-        """Return a number for the address and key of the clients made here.
+        """Return a number that identifies the address and key of the clients made here.
 
-        It is ``None`` if a client was given.
+        Returns ``None`` if the user gave a client.
         """
         if self._client is not None:
             return None
@@ -281,7 +288,7 @@ class Components:
     def get_reranker(self, settings: Settings) -> Reranker | None:
         """Return the reranker that *settings* ask for, or ``None`` if reranking is off.
 
-        A reranker that was given is used whatever model *settings* name.
+        The user's own reranker is used even if *settings* name another model.
         """
         options = settings.rerank
         if not options.enabled:
@@ -310,7 +317,10 @@ class Components:
         )
 
     def get_glossary(self, settings: Settings) -> Glossary | None:
-        """Return the glossary that *settings* name, read once; raises `ConfigError`."""
+        """Return the glossary that *settings* name, or ``None``; raises `ConfigError`.
+
+        Each glossary is read once.
+        """
         options = settings.glossary
         if options.path is None and not options.terms:
             return None
@@ -322,7 +332,10 @@ class Components:
         )
 
     def load_reranker(self) -> None:
-        """Load the own reranker's model, so that no question waits for it; log a failure."""
+        """Load the reranker that the middleware's own settings name, so that no question waits.
+
+        A failure is only logged.
+        """
         reranker: Any = self.get_reranker(self.config.settings)
         if reranker is not self._reranker and hasattr(reranker, "load"):
             try:
@@ -331,7 +344,7 @@ class Components:
                 logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
     def can_ask_slow_model(self) -> bool:
-        """Return whether the own settings may ask a model that takes time to load.
+        """Return whether the middleware's own settings may ask a model that takes time to load.
 
         Such a model has a ``warm_up`` method.
         """
@@ -343,7 +356,7 @@ class Components:
         )
 
     def close(self) -> None:
-        """Close the clients that were made here; clients that were given stay open."""
+        """Close the clients that were made here; the user's own clients stay open."""
         model: Any
         for model in self._inner_models.values():
             if hasattr(model, "close"):

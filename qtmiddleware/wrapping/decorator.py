@@ -1,4 +1,4 @@
-"""The decorator: makes a middleware and wraps a function with it."""
+"""The decorator, which makes a middleware and wraps a function with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ R = TypeVar("R")
 
 
 class Decorator(Protocol):
-    """The type of `middleware(...)` with options: it wraps a function and keeps its signature."""
+    """The type of the decorator that `middleware` with options returns.
+
+    The decorator wraps a function and keeps its signature.
+    """
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
@@ -38,7 +41,9 @@ class Decorator(Protocol):
 
 
 class EmbeddingDecorator(Protocol):
-    """The type of `middleware(embed=...)`: it wraps a function that takes a vector.
+    """The type of the decorator that `middleware(embed=...)` returns.
+
+    The decorator wraps a function that takes a vector.
 
     The caller passes a text instead of the vector, so the function's own parameter types do not
     apply.
@@ -97,11 +102,11 @@ def middleware(
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, a preset's name, a mapping or a `Config`; by default only the
-    environment and the defaults count. *client*, *reranker*, *redact*, *observers* and *clock* are
-    those of `QueryMiddleware`. The other options are those of `QueryMiddleware.wrap` and say how to
-    read the function: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind* and
-    *on_retrieval*.
+    *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
+    come from the environment and the defaults. *client*, *reranker*, *redact*, *observers* and
+    *clock* are the arguments of `QueryMiddleware`. The other options are the options of
+    `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind*
+    and *on_retrieval*.
 
     Raises:
         WrapError: for an unknown option, or for anything but a function.

@@ -12,7 +12,7 @@ from qtmiddleware.wrapping.components import Components
 
 
 class RedisState(StrEnum):
-    """What is known about the shared cache without asking it."""
+    """The last known state of the shared cache."""
 
     NOT_USED = "not_used"
     NOT_ASKED_YET = "not_asked_yet"
@@ -21,7 +21,7 @@ class RedisState(StrEnum):
 
 
 class NotReady(StrEnum):
-    """Why a middleware should not get questions."""
+    """A reason why a middleware should not get questions."""
 
     CLOSED = "closed"
     LOADING = "loading"
@@ -36,7 +36,7 @@ class ModelHealth:
         is_configured: whether there is a client, a key or an address; it does not say that the
             service answers.
         breaker: the state of the circuit breaker.
-        failures: how many calls in a row failed or were late.
+        failures: the number of calls in a row that failed or were late.
         allowed_failures: the number of failures in a row that opens the breaker; 0 means never.
         retry_in: seconds until the model may be asked again; 0 if the next call may ask it.
     """
@@ -61,7 +61,7 @@ class ModelHealth:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsHealth:
-    """The threads for everything but the original queries' own searches.
+    """The threads for all work except the searches for original queries.
 
     Attributes:
         in_use: threads in use now.
@@ -107,7 +107,7 @@ class ShadowHealth:
 
 @dataclass(frozen=True, slots=True)
 class CacheHealth:
-    """The transformations that this process remembers.
+    """The cache of transformations in this process.
 
     Attributes:
         is_enabled: whether the cache is on.
@@ -136,12 +136,12 @@ class CacheHealth:
 
 @dataclass(frozen=True, slots=True)
 class RedisHealth:
-    """The shared cache as it was when it was last asked.
+    """The shared cache, as far as it is known from the last request to it.
 
     Attributes:
-        state: whether it was reached.
-        where: the address of the cache, ``""`` if none is used.
-        rest: seconds until it is asked again; 0 if the next question asks it.
+        state: the last known state.
+        where: the address of the cache; ``""`` if no shared cache is used.
+        rest: seconds until the cache is asked again; 0 if the next question asks it.
     """
 
     state: RedisState
@@ -155,7 +155,7 @@ class RedisHealth:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How much of a limit has been spent.
+    """An amount that was spent, with its limit.
 
     Attributes:
         spent: the amount spent, including the most that calls under way may spend.
@@ -204,9 +204,9 @@ class Health:
         model: the model for the transformations. The same service and model share one circuit
             breaker.
         chat_model: the model that writes answers.
-        threads: the threads for everything but the original queries' own searches.
+        threads: the threads for all work except the searches for original queries.
         shadow: the retrievals in shadow mode.
-        cache: the transformations that this process remembers.
+        cache: the cache of transformations in this process.
         redis: the shared cache.
         budget: the spending of this process.
     """
@@ -229,7 +229,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a middleware takes questions: true if there are no *reasons* against it."""
+    """The readiness of a middleware: true if there are no *reasons* against sending questions."""
 
     reasons: tuple[NotReady, ...] = ()
 
@@ -242,7 +242,7 @@ class Readiness:
 
 
 def read_health(components: Components, cache: TransformationCache) -> Health:
-    """Return the health of a middleware; nothing is asked, waited for or changed."""
+    """Return the health of a middleware at once, without asking any service."""
     settings, bulkhead, local, shared = (
         components.config.settings,
         components.bulkhead,
@@ -286,6 +286,6 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
 
 def _build_spending(spent: float, limit: float | None) -> Spending:
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
-    """Return the amount *spent* beside its *limit*, rounded."""
+    """Return the amount *spent*, rounded, together with its *limit*."""
     spent = round(spent, 9)
     return Spending(spent, limit, None if limit is None else max(0, round(limit - spent, 9)))

@@ -1,4 +1,4 @@
-"""One call of a wrapped function, repeated with other texts as often as the flow asks."""
+"""Call a wrapped function for its caller, once per text that the flow searches for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger: Final = get_logger("qtmiddleware")
 def make_awaitable(value: Any) -> Awaitable[Any]:
     """Return *value* itself if it can be awaited, else an awaitable that returns it.
 
-    A wrapper may make an asynchronous function synchronous and still look asynchronous.
+    A decorated function may look asynchronous although it returns a plain value.
     """
     return value if hasattr(value, "__await__") else _return_value(value)
 
@@ -49,7 +49,7 @@ async def _return_value(value: Any) -> Any:
 
 
 class _Attempt(NamedTuple):
-    """How a call asks the function.
+    """One attempt to call the function.
 
     Attributes:
         top_k: the number of passages to ask for; ``None`` to ask for the caller's number.
@@ -62,7 +62,7 @@ class _Attempt(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Invocation:
-    """One call of the wrapped function, which its flow repeats with other texts."""
+    """Performs the searches of one call of the wrapped function, one per text."""
 
     fn: Callable[..., Any]
     signature: CallSignature
@@ -72,7 +72,7 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """In shadow mode, is called with the caller's response and the milliseconds it took."""
+    """In shadow mode, a function of the caller's response and of its duration in milliseconds."""
     known_model: GovernedModel | None = None
     """The model for the transformations, if it was looked up already."""
     adds_field: bool = True
@@ -85,13 +85,13 @@ class Invocation:
     def native_async(self) -> bool:
         """Whether searching or embedding is awaited in the caller's own event loop.
 
-        An embedding is always awaited there, because its client's connections belong to that loop.
+        Embedding is always awaited in that loop, because the client's connections belong to it.
         """
         return self.is_async or self.context.embedder is not None
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for everything but the original query's own search."""
+        """The threads for all work except the search for the original query."""
         return self.context.bulkhead
 
     @property
@@ -105,11 +105,12 @@ class Invocation:
         return self.context.chat
 
     def search(self, step: Search) -> Any:
-        """Return the function's response to the step's text.
+        """Return the function's response to the text of *step*.
 
-        If the function rejects the number of passages or the extra field that the step asks for,
-        and the step allows it, the function is called with the caller's own arguments, and so are
-        all later calls. Exceptions from that last call pass through.
+        If the function rejects the number of passages or the extra field, and the step allows a
+        second attempt, the function is called again with the caller's own arguments. All later
+        calls then use the caller's own arguments too. Exceptions from the last attempt pass
+        through.
         """
         query: Any = step.text
         if self._should_embed(step):
@@ -133,7 +134,7 @@ class Invocation:
         return response
 
     async def asearch(self, step: Search) -> Any:
-        """Do what `search` does, awaiting the function."""
+        """Do what `search` does, but await the function."""
         query: Any = step.text
         if self._should_embed(step):
             query = step.vector
@@ -156,11 +157,11 @@ class Invocation:
         return response
 
     def _should_embed(self, step: Search) -> bool:
-        """Return whether the function needs the step's text as a vector."""
+        """Return whether the function takes the text of *step* as a vector."""
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
-        """Return the attempts in order: the widest request first, the caller's own last."""
+        """Return the attempts in order, from the largest request to the caller's own request."""
         field, top_k = self._find_missing_field(), step.top_k
         attempts = [_Attempt(top_k, field)]
         if step.may_narrow and not step.fields:
@@ -169,9 +170,9 @@ class Invocation:
         return attempts
 
     def _find_missing_field(self) -> str:
-        """Return the text field if the function could return it and the caller does not ask for it.
+        """Return the name of the text field that the caller does not ask for but could.
 
-        It is ``""`` otherwise, and in shadow mode.
+        Returns ``""`` if there is no such field, and always in shadow mode.
         """
         learned, settings = self.context.learned, self.context.settings
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
@@ -181,7 +182,7 @@ class Invocation:
         )
 
     def _note_refusals(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
-        """Remember what the function rejected before it answered *attempt*."""
+        """Record which requests the function rejected before it accepted *attempt*."""
         learned, step.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
             learned.refuses_field = True
@@ -208,7 +209,7 @@ class Invocation:
             return response
 
     def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        """Call the function with *query* and the number of passages that *attempt* asks for."""
+        """Call the function with *query*, and ask for the passages and the field of *attempt*."""
         signature, args, kwargs = self.signature, self.args, self.kwargs
         if step.fields and isinstance(signature, ClauseSignature):
             args, kwargs = signature.replace_clauses(
@@ -253,9 +254,10 @@ class Invocation:
         return self.context.reranker.rerank(step.query, step.texts)
 
     def finish(self, retrieval: Retrieval) -> Retrieval:
-        """Write *retrieval* to the log and return it, with a degradation if the log failed.
+        """Write *retrieval* to the query log, and return *retrieval*.
 
-        If something keeps this function's results from being improved, the user is warned once.
+        If writing failed, the returned retrieval has a degradation. If the function's results
+        cannot be improved, the user is warned once.
         """
         if field := self._find_missing_field():
             retrieval = hide_field(
@@ -274,28 +276,28 @@ class Invocation:
         return retrieval
 
     def _warn_once(self, retrieval: Retrieval) -> None:
-        """Warn the user once if the function returns pages, and once if it cannot be improved."""
-        learned, warned = self.context.learned, self.context.warned
-        if learned.page and not warned.of_pages:
-            warned.of_pages = True
+        """Warn the user once about pages, and once about results that cannot be improved."""
+        learned, warned = self.context.learned, self.context.issued_warnings
+        if learned.page and not warned.about_pages:
+            warned.about_pages = True
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
                     describe_page(learned.page), learned.page,
                     event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
-        if learned.problem and not warned.of_problem:
-            warned.of_problem = True
+        if learned.problem and not warned.about_problem:
+            warned.about_problem = True
             message = (
                 f"{self.signature.function_name}(): {learned.problem} (details: .check(question))"
             )
             _warn_of_setup(message, retrieval.trace.query_id)
 
     def start_shadow(self, request: Request, response: Any, ms: float) -> None:
-        """Retrieve *request* in the background, as without shadow mode; raise nothing.
+        """Retrieve for *request* in the background, with shadow mode off; raises nothing.
 
-        The caller already got *response* after *ms* milliseconds. An asynchronous function is
-        called in the running event loop, any other in a thread.
+        The caller already got *response*, which took *ms* milliseconds. An asynchronous function is
+        called in the running event loop, and any other function in a thread.
         """
         settings = replace(request.settings, shadow=None)
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
@@ -310,12 +312,12 @@ class Invocation:
     def _finish_shadow(
         self, request: Request, response: Any, ms: float, retrieval: Retrieval
     ) -> None:
-        """Log how *retrieval* differs from *response*, which the caller got."""
-        from qtmiddleware.wrapping.query_log import Plain
+        """Log the differences between *retrieval* and *response*, which the caller got."""
+        from qtmiddleware.wrapping.query_log import PlainResult
 
         self._warn_once(retrieval)
         dropped = self.context.components.shadow_runs.count_newly_dropped()
-        plain = Plain(
+        plain = PlainResult(
             read_matches(Variant("original", self.original, 1.0), response, request), ms, dropped
         )
         trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
@@ -332,7 +334,7 @@ class Invocation:
             self.context.log.append(retrieval, plain)
 
     def _log_texts(self, retrieval: Retrieval) -> None:
-        """Log the query's keywords and the searched texts at DEBUG, redacted as the user asked."""
+        """Log the query's keywords and the searched texts at DEBUG, redacted by *redact*."""
         from qtmiddleware.wrapping.query_log import TextWriter
 
         writer, trace = TextWriter(self.context.redact), retrieval.trace
@@ -376,9 +378,9 @@ class Invocation:
 
 
 def _warn_of_setup(message: str, query_id: str) -> None:
-    """Log *message* and issue it as a warning at the line that called the wrapped function.
+    """Log *message*, and issue a warning at the line that called the wrapped function.
 
-    It raises nothing.
+    Raises nothing, even if a filter turns warnings into errors.
     """
     logger.warning("%s", message, event="setup_problem", query_id=query_id)
     frame: FrameType | None = sys._getframe()

@@ -1,4 +1,4 @@
-"""Values inside an argument: read a value, or replace it in a copy of the argument."""
+"""Read a value inside an argument, or replace the value in a copy of the argument."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ BUNDLE: Final = ("query_str",)
 _BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
 
 
-def get_inside(holder: Any, path: Sequence[str]) -> Any:
-    """Return the value at the end of *path*, or ``None`` if there is none or it cannot be read."""
+def read_path(holder: Any, path: Sequence[str]) -> Any:
+    """Return the value at the end of *path* inside *holder*.
+
+    Returns ``None`` if there is no value, or if reading it raises an exception.
+    """
     with suppress(Exception):
         return functools.reduce(read_field, path, holder)
     return None
 
 
-def put_inside(holder: Any, path: Sequence[str], value: Any) -> Any:
+def replace_at_path(holder: Any, path: Sequence[str], value: Any) -> Any:
     """Return a copy of *holder* with *value* at the end of *path*.
 
     The objects along the path are copied too.
     """
     if not path:
         return value
-    new = {path[0]: put_inside(read_field(holder, path[0]), path[1:], value)}
+    new = {path[0]: replace_at_path(read_field(holder, path[0]), path[1:], value)}
     if path == BUNDLE and new != {path[0]: read_field(holder, path[0])}:
         # The bundle's vectors belong to its former text.
         new |= dict.fromkeys(

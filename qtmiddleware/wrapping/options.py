@@ -1,4 +1,4 @@
-"""Options by name: an unknown one is rejected with the name of the one that was meant."""
+"""Reject unknown options, and suggest the option that the user probably meant."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MOST_GROUPS: Final = 2
 def check_options(
     caller: Callable[..., Any], options: Mapping[str, Any], known: Collection[str]
 ) -> None:
-    """Raise `WrapError`, a `TypeError`, if *caller* does not know one of *options*.
+    """Raise `WrapError`, a `TypeError`, if one of *options* is not an option of *caller*.
 
-    *known* are the names that the caller's ``**options`` may hold.
+    *known* holds the names that *caller* accepts in its ``**options``.
     """
     for name in options:
         if name not in known:
             raise WrapError(
-                f"{caller.__name__}() has no option {name!r}; {_advise(name, caller, known)}"
+                f"{caller.__name__}() has no option {name!r}; {_build_advice(name, caller, known)}"
             )
 
 
-def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> str:
+def _build_advice(name: str, caller: Callable[..., Any], known: Collection[str]) -> str:
     if is_secret_name(name):
         return (
             "set the key in the environment (OPENAI_API_KEY, PINECONE_API_KEY), or pass your own"
@@ -64,7 +64,7 @@ def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> st
 
 
 def _list_settings() -> dict[str, list[Sequence[str]]]:
-    """Return the paths of all settings and groups by their own name."""
+    """Return the paths of settings and groups by name, without names that are too common."""
     paths_by_name: dict[str, list[Sequence[str]]] = {}
     for key in all_keys():
         paths_by_name[fold(key.path[0])] = [key.path[:1]]

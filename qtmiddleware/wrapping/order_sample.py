@@ -1,8 +1,8 @@
-"""How the rules change the order of passages for several questions, and whether to keep the rules.
+"""Compare passages in the plain order and under the rules, and advise whether to keep the rules.
 
-Without judgements nobody knows whether a changed order is better. In a trial on ten small
-collections, the share of changed questions did not tell the collections that gain from those that
-lose, so a sample alone never says that the rules help.
+Without judgements, nobody knows whether a changed order is better. In a trial on ten small
+collections, the share of changed questions did not show which collections gain from the rules.
+Therefore, a sample without judgements never says that the rules help.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MOST_EXAMPLES: Final = 2
 MOST_CHARS: Final = 80
 """The most characters of a passage that an example shows."""
 MORE_WORSE: Final = 3
-"""How many more answers must move down than up for the advice to turn the rules off."""
+"""The advice is to turn the rules off if at least this many more answers move down than up."""
 SIGNIFICANT: Final = 0.05
 
 
 class Advice(StrEnum):
-    """What to do with one part of the middleware, judged by its known effect."""
+    """The advice on one part of the middleware: keep it, measure it, or leave it off."""
 
     KEEP = "keep"
     MEASURE = "measure"
@@ -72,13 +72,14 @@ class OrderExample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSample:
-    """The places of the answers to the judged questions, in the plain order and under the rules.
+    """The places of the answers to judged questions, in the plain order and under the rules.
 
-    An answer is the first passage of a list that the user named as relevant.
+    The user named the relevant passages of each judged question. The answer in a list is the first
+    relevant passage.
 
     Attributes:
         questions: judged questions that were asked.
-        found: questions with an answer in either list.
+        found: questions with an answer in at least one of the two lists.
         first_before: questions whose answer comes first in the plain order.
         first_after: questions whose answer comes first under the rules.
         better: questions whose answer moves up.
@@ -102,7 +103,7 @@ class JudgedSample:
 
 @dataclass(frozen=True, slots=True)
 class OrderSample:
-    """How the rules change the order of the passages for several questions, without a model.
+    """The effect of the rules, without a model, on the order of passages for several questions.
 
     Attributes:
         asked: questions for which the function was called with and without the rules.
@@ -110,10 +111,10 @@ class OrderSample:
         failed: questions that could not be asked, or for which the function raised an exception.
         other_first: questions for which another passage comes first.
         changed: questions for which any passage is new or moves.
-        examples: at most two questions for which another passage comes first, those with the
-            clearest leader in the plain order.
-        judged: the places of the answers; ``None`` if no question names its answers.
-        errors: why questions failed, each reason once.
+        examples: at most two questions for which another passage comes first. They are the
+            questions with the clearest leader in the plain order.
+        judged: the places of the answers; ``None`` if no question names relevant passages.
+        errors: the reasons why questions failed, each reason once.
     """
 
     asked: int
@@ -133,10 +134,10 @@ class OrderSample:
     def advise(self) -> tuple[Advice, str]:
         """Return the advice about the rules, and its reason.
 
-        - Keep the rules only if so many more answers move up than down that chance is an unlikely
-          reason: 5 of 5 that move, 7 of 8 or 9 of 10 (one-sided sign test at 5 %).
+        - Keep the rules only if significantly more answers move up than down (one-sided sign test
+          at 5 %), such as 5 of 5 moved answers, 7 of 8 or 9 of 10.
         - Leave the rules off if no order changes, or if at least three more answers move down than
-          up. This bar is lower because leaving the rules off costs nothing.
+          up. This threshold is lower because leaving the rules off costs nothing.
         - Otherwise measure the effect. If too few questions were asked and no order changed, the
           effect is unseen.
         """
@@ -146,7 +147,7 @@ class OrderSample:
                 f"the order does not change for any of {self.compared} questions",
             )
         judged = self.judged
-        if judged is not None and is_unlikely(judged.better, judged.worse):
+        if judged is not None and is_significant(judged.better, judged.worse):
             return Advice.KEEP, str(judged)
         if judged is not None and judged.worse - judged.better >= MORE_WORSE:
             return Advice.LEAVE_OFF, str(judged)
@@ -171,10 +172,11 @@ class OrderSample:
         return text
 
 
-def is_unlikely(better: int, worse: int) -> bool:
-    """Return whether chance alone seldom moves so many answers up (one-sided sign test, 5 %).
+def is_significant(better: int, worse: int) -> bool:
+    """Return whether chance alone is unlikely to move this many answers up.
 
-    *better* of the ``better + worse`` answers that move have moved up.
+    *better* answers moved up and *worse* answers moved down. The test is a one-sided sign test at
+    5 %.
     """
     moved = better + worse
     ways = sum(comb(moved, count) for count in range(better, moved + 1))
@@ -185,8 +187,8 @@ def read_questions(value: Any) -> list[SampleQuestion] | None:
     """Return the questions of a list, or ``None`` if *value* is not a list of questions.
 
     A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list of a single text
-    is not a list of questions: some functions take their one question in that form. Raises
-    `InvalidQuery` if ``relevant`` is not a list of ids.
+    does not count as a list of questions, because some functions take a single question in a list.
+    Raises `InvalidQuery` if ``relevant`` is not a list of ids.
     """
     if (
         not isinstance(value, list | tuple)
@@ -206,7 +208,7 @@ def read_questions(value: Any) -> list[SampleQuestion] | None:
 
 
 def read_relevant(value: Any) -> frozenset[str]:
-    """Return the ids of a question's relevant passages.
+    """Return the ids of a question's relevant passages; none if *value* is ``None``.
 
     Raises `InvalidQuery` if *value* is not a list of ids.
     """
@@ -222,7 +224,7 @@ def read_relevant(value: Any) -> frozenset[str]:
 def choose_evenly(questions: Sequence[SampleQuestion]) -> list[SampleQuestion]:
     """Return at most `MOST_ASKED` of *questions*, taken at even intervals.
 
-    Neighbours in a file are often alike.
+    Neighbouring questions in a file are often similar, so the first ones would be a poor sample.
     """
     count = min(len(questions), MOST_ASKED)
     return [questions[place * len(questions) // count] for place in range(count)]
@@ -239,10 +241,14 @@ def sample_orders(
     *,
     left_out: int = 0,
 ) -> Flow[OrderSample]:
-    """Compare both orders of each of *questions*, and count the exceptions that *compare* raises.
+    """Compare the plain order with the order under the rules for each of *questions*.
 
-    *compare* returns a question's passages in the plain order and under the rules. *left_out* is
-    the number of questions that are not asked.
+    Args:
+        questions: the questions to ask.
+        compare: returns a question's passages in the plain order and under the rules. If it raises
+            an exception, the question counts as failed.
+        describe_error: returns the text for an exception.
+        left_out: the number of questions that are not asked.
     """
     changed, errors = 0, list[str]()
     examples: list[tuple[float, OrderExample]] = []
@@ -282,7 +288,11 @@ def sample_orders(
 
 
 def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
-    """Count how the answers' *places* differ between the two lists of each judged question."""
+    """Count the judged questions whose answer is found, comes first, moves up or moves down.
+
+    *places* holds two places per question: in the plain order and under the rules, counted from 0.
+    A place is ``None`` if the list holds no answer.
+    """
     absent = float("inf")
     ranks = [
         (absent if before is None else before, absent if after is None else after)
@@ -298,14 +308,14 @@ def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSam
     )
 
 
-def _find_answer(matches: Matches, relevant: frozenset[str]) -> int | None:
-    return next((place for place, match in enumerate(matches) if match.id in relevant), None)
+def _find_answer(matches: Matches, relevant_ids: frozenset[str]) -> int | None:
+    return next((place for place, match in enumerate(matches) if match.id in relevant_ids), None)
 
 
 def _measure_lead(matches: Matches) -> float:
     """Return the lead of the first passage over the second, as a share of the range of scores.
 
-    It is 0 if a score is not known.
+    Returns 0 if a score is not known, or if all scores are equal.
     """
     scores = [match.score for match in matches]
     first_score, second_score, last_score = scores[0], scores[min(1, len(scores) - 1)], scores[-1]

@@ -14,13 +14,13 @@ Search = Wrapped[..., list[Record]]
 
 
 class StoreSearch(Protocol):
-    """An open store with a search over it; the kit's `StoreRetriever` is one."""
+    """An open store with a search function, such as the kit's `StoreRetriever`."""
 
     @property
     def search(self) -> Callable[..., list[Record]]:
-        """The search function: ``(query, top_k, filter)``.
+        """The search function, which takes ``(query, top_k, filter)``.
 
-        Its query is a vector if there is a `query_embedder`, else a text.
+        *query* is a vector if there is a `query_embedder`, else a text.
         """
 
     @property
@@ -28,14 +28,14 @@ class StoreSearch(Protocol):
         """The embedder for the search's queries, or ``None`` if the search takes texts."""
 
     def with_settings(self, settings: Settings) -> StoreSearch:
-        """Return the search that *settings* ask for, over the same open store."""
+        """Return a search with other *settings* over the same open store."""
 
     def close(self) -> None:
         """Close everything that was opened for this search."""
 
 
 class OwnSearch:
-    """The configured store's wrapped search, made once for all callers. Thread-safe."""
+    """Makes the wrapped search over the configured store, once for all callers. Thread-safe."""
 
     __slots__ = ("_embedder", "_lock", "_opened", "_search", "_settings", "_store")
 
@@ -48,7 +48,10 @@ class OwnSearch:
         self._search: Search | None = None
 
     def get(self, wrap: Callable[[StoreSearch], Search]) -> Search:
-        """Return the wrapped search; the first call opens the store and *wrap* wraps its search."""
+        """Return the wrapped search.
+
+        The first call opens the store, and wraps the store's search with *wrap*.
+        """
         # Imported here so that users who only wrap their own functions do not pay for the store's
         # modules.
         from qtmiddleware.kit.index.retriever import open_retriever
@@ -63,10 +66,11 @@ class OwnSearch:
             return self._search
 
     def with_settings(self, settings: Settings) -> OwnSearch:
-        """Return the search under other *settings*.
+        """Return the search with other *settings*.
 
-        If they name the same store, the open store is kept. Otherwise this one is released: it is
-        freed with the last search over it, which a caller may still hold.
+        If *settings* name the same store, the new search uses the store that is open already.
+        Otherwise it opens another store, and the old store is freed with the last search over it,
+        which a caller may still hold.
         """
         if _build_search_key(settings) == _build_search_key(self._settings):
             return self
@@ -78,7 +82,7 @@ class OwnSearch:
         return search
 
     def close(self) -> None:
-        """Close the store if it was opened here; the next search opens it again."""
+        """Close the store if it is open; the next call of `get` opens it again."""
         with self._lock.free:
             opened, self._opened, self._search = self._opened, None, None
         if opened is not None:
@@ -86,7 +90,7 @@ class OwnSearch:
 
 
 def _build_store_key(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that a store is opened with."""
+    """Return the settings that determine which store is opened, and how."""
     return (
         settings.index_path,
         settings.embedding_model,
@@ -96,6 +100,6 @@ def _build_store_key(settings: Settings) -> tuple[object, ...]:
 
 
 def _build_search_key(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that the search over a store is made with."""
+    """Return the settings that determine the store and the search over it."""
     rules = settings.preprocess if settings.hybrid.enabled else None
     return *_build_store_key(settings), settings.hybrid, rules, settings.top_k

@@ -139,16 +139,16 @@ _GROUPS: Final = frozenset(
 
 
 class Parameters(Protocol):
-    """The part of `signatures.Parameters` that this module reads."""
+    """The members of `signatures.Parameters` that this module uses."""
 
     named: dict[str, Parameter]
     any_keyword: bool
 
     def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return the value that a call gives parameter *name*, its default included."""
+        """Return the value of parameter *name* in a call, or the parameter's default."""
 
     def read_given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return the value that a call passes as parameter *name*, ``None`` if it passes none."""
+        """Return the value that a call passes as parameter *name*, else ``None``."""
 
 
 class Paging:
@@ -156,11 +156,11 @@ class Paging:
 
     Args:
         parameters: the function's parameters.
-        named: the user's own statement about the page argument.
-        other_parameters: the parameters of the query and of the number of passages, which are no
-            page.
-        holders: those of them that hold their value inside, as a request object does. A page may be
-            inside it too.
+        page_argument: the page argument as the user named it (see `PageArgument`).
+        other_parameters: the parameters of the query and of the number of passages, which never ask
+            for a page.
+        holders: the names in *other_parameters* whose argument is an object that holds the value,
+            such as a request object. The object may hold a page too.
     """
 
     __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
@@ -168,15 +168,15 @@ class Paging:
     def __init__(
         self,
         parameters: Parameters,
-        named: PageArgument,
+        page_argument: PageArgument,
         other_parameters: Collection[str],
         holders: Collection[str],
     ) -> None:
         self._parameters = parameters
-        self._named = named
-        self._homes = tuple(holders) if named is None else ()
+        self._named = page_argument
+        self._homes = tuple(holders) if page_argument is None else ()
         self._declared: tuple[tuple[str, str, bool], ...] = ()
-        if named is None:
+        if page_argument is None:
             folded = {
                 name: _fold(name) for name in parameters.named if name not in other_parameters
             }
@@ -204,7 +204,7 @@ class Paging:
 
     @property
     def is_named(self) -> bool:
-        """Whether the user said which argument asks for a page, or that none does."""
+        """Whether the user named the page argument, or said that there is none."""
         return self._named is not None
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -214,10 +214,12 @@ class Paging:
         if not (self._declared or self._homes or self._parameters.any_keyword):
             return ""
         with suppress(Exception):  # a user's object may raise anything when it is read
-            return next(self._list_pages(args, kwargs), "")
+            return next(self._iterate_page_arguments(args, kwargs), "")
         return ""
 
-    def _list_pages(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    def _iterate_page_arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[str]:
         parameters = self._parameters
         for name, folded_name, is_page in self._declared:
             value = parameters.read_given(name, args, kwargs)
@@ -233,7 +235,7 @@ class Paging:
         for holder in self._homes:
             yield from (
                 f"{holder}.{name}"
-                for name in _list_pages_inside(parameters.read_value(holder, args, kwargs))
+                for name in _iterate_page_fields(parameters.read_value(holder, args, kwargs))
             )
 
 
@@ -248,7 +250,10 @@ def _may_hold_page(name: str) -> bool:
 
 
 def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
-    """Return whether *value*, which is not ``None``, asks for a page under a folded *name*."""
+    """Return whether an argument *name* with this *value*, which is not ``None``, asks for a page.
+
+    *name* is in the form that `_fold` returns.
+    """
     if isinstance(value, str):
         if name in _OFTEN_DATES:
             return value.strip().isdecimal()
@@ -262,13 +267,15 @@ def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
     if isinstance(value, list) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
         # A token may be a list: the values of the last passage, from which the search continues.
         return name in _TOKENS and all(isinstance(item, str | int | float | None) for item in value)
-    return name.startswith(_HOLDER) and next(_list_pages_inside(value, depth - 1), None) is not None
+    return (
+        name.startswith(_HOLDER) and next(_iterate_page_fields(value, depth - 1), None) is not None
+    )
 
 
-def _list_pages_inside(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield the fields of *holder*, a mapping or an object, that ask for a page.
+def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
+    """Yield the names of the fields of *holder*, a mapping or an object, that ask for a page.
 
-    A field of an object may be ``None``: its class declares whether it is a page.
+    If a field of an object is ``None``, the field's annotation decides.
     """
     if holder is None or isinstance(holder, str) or not depth:
         return
@@ -303,9 +310,9 @@ def _read_annotation(kind: type, name: str) -> Any:
 
 
 def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:
-    """Return whether a parameter that a call does not set asks for the first page.
+    """Return whether a parameter asks for the first page if a call does not set the parameter.
 
-    *name* is folded, and so are the names of its *siblings*.
+    *name* and the names of the other parameters, *siblings*, are in the form that `_fold` returns.
     """
     if name not in _NAMES:
         return default is not None and default is not Parameter.empty and _is_page(name, default)
@@ -322,11 +329,11 @@ def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collec
 def _read_type_names(annotation: Any) -> frozenset[str]:
     """Return the names of the types that *annotation* allows.
 
-    The types inside a container and the notes of ``Annotated`` are left out.
+    The types inside a container and the metadata of ``Annotated`` are left out.
     """
     if isinstance(annotation, str):
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            return frozenset(_list_names(ast.parse(annotation, mode="eval").body))
+            return frozenset(_iterate_type_names(ast.parse(annotation, mode="eval").body))
         return frozenset()
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -337,20 +344,20 @@ def _read_type_names(annotation: Any) -> frozenset[str]:
     return frozenset({getattr(kind, "__name__", str(kind))})
 
 
-def _list_names(node: ast.AST) -> Iterator[str]:
-    """Yield the names of the types of an annotation that is written as text."""
+def _iterate_type_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names of the types in *node*, the syntax tree of an annotation."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             yield name
         case ast.Constant(value=str() as text):
             yield from _read_type_names(text)
         case ast.BinOp(left=left, right=right):
-            yield from (*_list_names(left), *_list_names(right))
+            yield from (*_iterate_type_names(left), *_iterate_type_names(right))
         case ast.Subscript(value=value, slice=inner):
-            (kind,) = (*_list_names(value), "")[:1]
+            (kind,) = (*_iterate_type_names(value), "")[:1]
             allowed = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             if kind in ("Optional", "Union", "Annotated"):
                 for allowed_type in allowed[:1] if kind == "Annotated" else allowed:
-                    yield from _list_names(allowed_type)
+                    yield from _iterate_type_names(allowed_type)
             else:
                 yield kind

@@ -1,6 +1,7 @@
-"""Which parts of a middleware can be pickled.
+"""Check whether the parts of a middleware can be pickled.
 
-Functions are pickled by name or, with cloudpickle, by value. Objects are not: they may hold keys.
+Functions are pickled by name or, with cloudpickle, by value. Objects are never pickled, because
+they may hold keys.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ _PICKLING_PACKAGES: Final = ("qtmiddleware", "pickle", "_pickle", "copyreg")
 
 
 def find_modules_by_value() -> frozenset[str] | None:
-    """Return the modules whose functions the running pickler takes by value.
+    """Return the modules whose functions the running pickler pickles by value.
 
-    It is ``None`` if the pickler takes functions by name only, as `pickle` and so multiprocessing
-    do. Call this while an object is being pickled. A pickler does not say who it is, but the frame
-    that called it shows it: Ray, Dask and joblib use cloudpickle or a copy of it.
+    Returns ``None`` if the pickler pickles functions by name only, as `pickle` and multiprocessing
+    do.
+
+    Call this function while an object is being pickled. It recognizes cloudpickle, which Ray, Dask
+    and joblib also use, by the module of the calling frame.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and _read_module(frame).partition(".")[0] in _PICKLING_PACKAGES:
@@ -40,9 +43,9 @@ def _read_module(frame: Any) -> str:
 
 
 def find_import_name(fn: Any, target: object) -> str | None:
-    """Return the name under which the module of *fn* holds *target*.
+    """Return the qualified name of *fn* if the module of *fn* holds *target* under this name.
 
-    It is ``None`` if the module holds something else under that name, or nothing.
+    Returns ``None`` if the module holds nothing or another object under the name.
     """
     name = getattr(fn, "__qualname__", None)
     place: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
@@ -54,8 +57,8 @@ def find_import_name(fn: Any, target: object) -> str | None:
 def check_picklable(label: str, value: Any, *, by_value: bool) -> None:
     """Raise `PicklingError` if *value* cannot be pickled; *label* names it in the message.
 
-    Objects cannot be pickled, because they may hold a key or a connection. A function that cannot
-    be imported needs a pickler that takes functions *by_value*.
+    Only functions can be pickled, because an object may hold a key or a connection. *by_value* says
+    whether the pickler also accepts functions that cannot be imported.
     """
     from pickle import PicklingError
 

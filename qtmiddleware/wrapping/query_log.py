@@ -19,10 +19,10 @@ from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 logger: Final = get_logger("qtmiddleware")
 
 Redact = Callable[[str], str]
-"""A function that returns the form of a query's text that may be written down."""
+"""A function that returns a query's text in the form for the log."""
 
 PASSAGE_CHARS: Final = 4_000
-"""The most characters of a passage that are written."""
+"""The most characters of a passage that are written to the log."""
 
 # The metadata that tells a reader which passage it was without showing its text.
 _LABELS: Final = ("title", "url", "source")
@@ -52,20 +52,20 @@ def _build_row(
 
 
 def _build_rows(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the rows of one search's result."""
+    """Return one row per passage of a search's result."""
     entries = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
     return [_build_row(key, score, read_metadata(item)) for key, score, item in entries]
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the two lists that a `Hybrid` search merged, if it did."""
+    """Return the rows of the two lists that a `Hybrid` search merged; empty for other searches."""
     return {f"initial_{name}": _build_rows(initial) for name, initial in ranking.initial.items()}
 
 
 def _build_merged_rows(
     retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]
 ) -> list[dict[str, Any]]:
-    """Return the rows of a merged list, with the passages' metadata from the searches."""
+    """Return one row per passage of a merged list, with metadata from the search results."""
     items = {
         key: item
         for ranking in reversed(retrieval.rankings)
@@ -81,7 +81,7 @@ def _build_merged_rows(
 def _build_match_rows(
     matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the rows of *matches*, with their own or their fused scores."""
+    """Return one row per match, with the backend's score if *by_backend*, else the fused score."""
     return [
         _build_row(
             (match.namespace, match.id or "\0"),
@@ -96,7 +96,7 @@ def _build_match_rows(
 def _format_timestamp(seconds: float) -> str | None:
     """Return *seconds* since the epoch as a UTC time in ISO format.
 
-    It is ``None`` if the clock is set to a year that cannot be written.
+    Returns ``None`` if the year is out of the range of `datetime`.
     """
     from datetime import UTC, datetime
 
@@ -114,7 +114,7 @@ def hash_text(text: str) -> str:
 
 
 class TextWriter:
-    """Writes the texts of one record: as *redact* returns them, or hashed.
+    """Prepares the texts of one record: redacted by *redact*, hashed or left out.
 
     Query texts are hashed if *query_text* is false. Passage texts are left out unless
     *passage_text* is true. If *redact* raises an exception or returns no text, the text is hashed,
@@ -130,7 +130,7 @@ class TextWriter:
         self.failure = ""
 
     def write(self, text: str) -> str:
-        """Return the form of *text* that may be written; raises nothing."""
+        """Return *text* in the form for the log: unchanged, redacted or hashed; raises nothing."""
         if not self._query_text:
             return hash_text(text)
         if self._redact is None:
@@ -147,17 +147,17 @@ class TextWriter:
         return redacted
 
     def write_passage(self, text: str | None) -> str | None:
-        """Return the form of a passage's *text* that may be written, or ``None``.
+        """Return a passage's *text* in the form for the log, cut to `PASSAGE_CHARS` characters.
 
-        It is cut to `PASSAGE_CHARS` characters. Raises nothing.
+        Returns ``None`` if passage texts are left out. Raises nothing.
         """
         return self.write(text[:PASSAGE_CHARS]) if text is not None and self._passage_text else None
 
     def write_keywords(self, keywords: str, query: str) -> str:
-        """Return the form of a query's *keywords* that may be written; raises nothing.
+        """Return a query's *keywords* in the form for the log; raises nothing.
 
-        Keywords are in lower case, which *redact* may not recognize. So if *redact* hides part of
-        the query, only those keywords are written whose words are still in the redacted query.
+        Keywords are in lower case, which *redact* may not recognize. Therefore, if *redact* changes
+        the query, only the keywords whose words are still in the redacted query are returned.
         """
         if keywords and self._query_text and (redacted := self.write(query)) != query:
             words = set(_find_words(redacted))
@@ -172,13 +172,13 @@ def _find_words(text: str) -> list[str]:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Plain:
+class PlainResult:
     """The plain function's result, which the caller got in shadow mode.
 
     Attributes:
-        matches: its passages; none if they cannot be read.
-        ms: how long it took, in milliseconds.
-        dropped: shadow retrievals that were dropped since the last one that was logged.
+        matches: the passages of the result; none if they cannot be read.
+        ms: how long the function took, in milliseconds.
+        dropped: the number of shadow retrievals that were dropped since the last logged one.
     """
 
     matches: tuple[Match, ...]
@@ -186,11 +186,14 @@ class Plain:
     dropped: int = 0
 
     def count_kept(self, retrieval: Retrieval) -> int:
-        """Return how many of these passages are in *retrieval* too."""
+        """Return the number of passages that both this result and *retrieval* hold."""
         return len(set(_find_keys(self.matches)) & set(_find_keys(retrieval.matches)))
 
     def to_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
-        """Return how this result differs from *retrieval*, with texts as *writer* writes them."""
+        """Return this result and its differences from *retrieval* as a record.
+
+        *writer* prepares the texts.
+        """
         before, after = _find_keys(self.matches), _find_keys(retrieval.matches)
         return {
             "plain": _build_match_rows(self.matches, writer, by_backend=True),
@@ -208,20 +211,21 @@ def _find_keys(matches: Iterable[Match]) -> list[Key]:
 
 
 def build_record(
-    retrieval: Retrieval, writer: TextWriter | None = None, plain: Plain | None = None
+    retrieval: Retrieval, writer: TextWriter | None = None, plain: PlainResult | None = None
 ) -> dict[str, Any]:
-    """Return one retrieval as a plain record that `json.dumps` takes.
+    """Return one retrieval as a plain record for `json.dumps`.
 
     ``retrieval_steps`` holds the list of every search, the fused list, the reranked list and the
-    final list; each passage has its score and title in that list. A `Hybrid` search merges two
-    lists, which are ``initial_vector`` and ``initial_bm25``: those of the question here, those of a
-    variant beside its search.
+    final list, with the score and title of each passage. For a `Hybrid` search, it also holds the
+    two lists that the search merged, ``initial_vector`` and ``initial_bm25``. The lists of the
+    original query are in ``retrieval_steps`` itself. The lists of a variant are in the variant's
+    entry of ``searches``.
 
     Args:
         retrieval: the retrieval.
-        writer: writes the texts. By default, query texts are written unchanged and passages have no
-            text.
-        plain: the caller's result if this is a shadow retrieval.
+        writer: prepares the texts. By default, query texts are written unchanged and passage texts
+            are left out.
+        plain: the result that the caller got, if *retrieval* is a shadow retrieval.
     """
     writer = writer or TextWriter()
     write, trace = writer.write, retrieval.trace
@@ -271,17 +275,17 @@ class QueryLog:
 
     Lines stay whole even if many threads and processes write at once. The folder must exist, as for
     `logging.FileHandler`; an existing file keeps its permissions. There may be blank lines between
-    records: a writer that finds the last line unfinished cannot know whether that line's writer
-    died.
+    records: a writer that finds an unfinished last line starts a new line, because the process that
+    wrote the unfinished line may have died.
 
     Args:
         path: the file.
         query_text: whether to write query texts. If false, hashes are written and *redact* is not
             called.
         passage_text: whether to write passage texts.
-        redact: is called with every query and every searched text; its result is written instead.
-            It runs in the caller's thread or event loop each time, so it should be quick. If it
-            raises an exception or returns no text, the text's hash is written.
+        redact: is called with every query and every searched text, and returns the text to write.
+            It runs in the caller's thread or event loop, so it should be quick. If it raises an
+            exception or returns no text, the text's hash is written.
         outage: counts failed writes, so that a warning is logged only when writing begins to fail
             and when it works again.
     """
@@ -306,11 +310,11 @@ class QueryLog:
     def __repr__(self) -> str:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
-    def append(self, retrieval: Retrieval, plain: Plain | None = None) -> Degradation | None:
-        """Write the record and return a degradation if that failed; raises nothing.
+    def append(self, retrieval: Retrieval, plain: PlainResult | None = None) -> Degradation | None:
+        """Write the record of *retrieval*; raises nothing.
 
-        A warning is logged when writing begins to fail, and another when writing works again, with
-        the number of records that failed.
+        Returns a degradation if writing failed, else ``None``. A warning is logged when writing
+        begins to fail, and another when writing works again, with the number of failures.
         """
         try:
             self.write(retrieval, plain)
@@ -336,7 +340,7 @@ class QueryLog:
             )
         return None
 
-    def write(self, retrieval: Retrieval, plain: Plain | None = None) -> None:
+    def write(self, retrieval: Retrieval, plain: PlainResult | None = None) -> None:
         """Append the record of *retrieval*.
 
         In shadow mode, *plain* is the result that the caller got.

@@ -93,7 +93,7 @@ class AskOptions(TypedDict, total=False):
 
 
 class ReadOptions(TypedDict, total=False):
-    """The options of `WrapOptions` without *embed*."""
+    """The options of `WrapOptions`, except *embed*."""
 
     query_arg: str | None
     top_k_arg: str | None
@@ -105,7 +105,10 @@ class ReadOptions(TypedDict, total=False):
 
 
 class WrapOptions(ReadOptions, total=False):
-    """How to read a function's calls and responses; `QueryMiddleware.wrap` explains each option."""
+    """The options of `QueryMiddleware.wrap`, which explains them.
+
+    They say how to read a function's calls and responses.
+    """
 
     embed: Any
 
@@ -114,13 +117,13 @@ _REHEARSAL_QUERY: Final = "What does Nike sell in Europe since 2020?"
 _UNHURRIED_MS: Final = 600_000
 
 
-class _Rehearsal:
-    """A model that replies at once with every field that a prompt asks for."""
+class _RehearsalModel:
+    """A model that replies at once, with a text in every field that a prompt asks for."""
 
     name = "rehearsal"
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """Return the same text in every field of *prompt*."""
+        """Return a reply that has the same text in every field of *prompt*."""
         return Reply(
             json.dumps(
                 {
@@ -139,7 +142,7 @@ class _Rehearsal:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Question:
-    """One question of many that share the same *history*."""
+    """One of several questions that all follow the same conversation, *history*."""
 
     text: str
     history: History
@@ -151,12 +154,12 @@ class QueryMiddleware:
     A `QueryMiddleware` may be used by many threads and event loops at once.
 
     Args:
-        config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`; by
-            default only the environment and the defaults count.
+        config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. By
+            default, the settings come from the environment and the defaults.
         client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
             both; a chat model of LangChain or LlamaIndex; a function of messages, synchronous or
             not; or an object with ``name``, ``complete`` and ``acomplete``. Each of these serves
-            blocking and awaiting calls. By default, a client is made when one is first needed, with
+            blocking and awaiting calls. By default, a client is made when it is first needed, with
             the key and address from the environment.
         reranker: scores candidates if the configuration enables reranking: an object with
             ``rerank`` and ``name``, a cross-encoder of sentence-transformers, or a function of a
@@ -164,10 +167,9 @@ class QueryMiddleware:
         store: replaces the store that the configuration names.
         embedder: replaces the embedding model that the configuration names for the store: anything
             that `CallableEmbedder` takes.
-        redact: returns the form of a query's text that may be written to the query log and to
-            `logging` records at DEBUG. If it fails, a hash is written instead.
-        observers: are told of every retrieval, answer, search and model call, as `Observer`
-            describes.
+        redact: a function that redacts a query's text before it is written to the query log and to
+            `logging` records at DEBUG. If the function fails, a hash is written instead.
+        observers: receive every retrieval, answer, search and model call, as `Observer` describes.
         on_retrieval: is called with every `Retrieval` of every function wrapped by this middleware,
             as `RetrievalHook` describes.
         clock: returns the time that phrases such as "last year" refer to, as an aware `datetime`;
@@ -209,12 +211,12 @@ class QueryMiddleware:
 
     @property
     def config(self) -> Config:
-        """The settings, and where each value came from."""
+        """The configuration: the settings, and the source of each value."""
         return self._components.config
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
+        """The current settings."""
         return self.config.settings
 
     @property
@@ -288,7 +290,7 @@ class QueryMiddleware:
             page_arg=options.get("page_arg"),
             takes_vector=embed is not None,
         )
-        source = self._context_source(
+        source = self._make_context_source(
             embed=embed,
             read=options.get("read"),
             write=options.get("write"),
@@ -300,20 +302,23 @@ class QueryMiddleware:
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration with *config*, given in any form that `QueryMiddleware` takes.
 
-        Calls that began before the reload end under their old settings. All later calls use the new
-        ones, also those of functions that are already wrapped. A function taken from `retriever`
-        keeps its store: take it again if *config* names another store.
+        Calls that began before the reload keep their old settings. Later calls use the new
+        settings, also through functions that are already wrapped. A function taken from `retriever`
+        keeps its store: read `retriever` again if *config* names another store.
 
         The parts that the new settings need are loaded first, which may take a while. The key is
-        read from the environment again. Three things are kept: remembered replies and spent budget;
-        the circuit breaker, if model and service are the same; clients, if address and key are the
-        same. Other clients are closed after the last call that uses them.
+        read from the environment again. A reload keeps:
+
+        - the cached transformations and the spent budget,
+        - the circuit breaker, if model and service are the same,
+        - the clients, if address and key are the same. Other clients are closed after the last call
+          that uses them.
 
         `reload` is thread-safe but must not be called from a signal handler: let the handler wake a
         thread that reloads.
 
         Raises:
-            ConfigError: for an invalid *config*. Nothing has changed then.
+            ConfigError: if *config* is invalid. The old configuration then stays.
             StoreError: if the new settings' store cannot be opened.
             MissingExtra: if the new settings need a package that is not installed.
         """
@@ -332,7 +337,7 @@ class QueryMiddleware:
             components.load_reranker()
             self._cache.change(loaded.settings)
             self._own_search, self._components = own_search, components
-            components.replace_former()
+            components.replace_previous()
         if self._is_closed:
             components.close()
         before = {name: value for name, value, _ in former.config.rows()}
@@ -348,7 +353,7 @@ class QueryMiddleware:
     def health(self) -> Health:
         """Return the state of this middleware's parts, as far as it is known from past calls.
 
-        It is instant, asks no service and raises nothing.
+        This method returns at once, asks no service and raises nothing.
         """
         # Imported here so that a user who never asks does not pay for these modules.
         from qtmiddleware.wrapping.health import read_health
@@ -358,10 +363,11 @@ class QueryMiddleware:
     def ready(self) -> Readiness:
         """Return whether questions should be sent here, for a readiness probe.
 
-        It is instant and raises nothing. The middleware is ready if it can answer within the
-        deadline. It is not ready in two cases:
+        This method returns at once and raises nothing. The middleware is ready if it can answer
+        within the deadline. It is not ready in two cases:
 
-        - While something is being loaded: at most ten seconds if the loading began by itself.
+        - While models or packages are being loaded: at most ten seconds if the loading began by
+          itself.
         - After `close`, until `warm_up` or a ``with`` block.
 
         A model, Redis or reranker that is down does not count, because the rules then provide the
@@ -396,9 +402,9 @@ class QueryMiddleware:
             self._warming.remove(thread)
 
     def _load(self, components: Components | None = None) -> None:
-        """Load the model's packages and make its client.
+        """Load the packages of the language model, and make the model's client.
 
-        A question that is asked meanwhile waits for the client.
+        A question that is asked in the meantime waits for the client.
         """
         components = components or self._components
         if components.can_ask_slow_model():
@@ -407,7 +413,7 @@ class QueryMiddleware:
                 model.warm_up()
 
     def _rehearse(self) -> None:
-        """Transform one question without asking any service, so that prompts and rules are read."""
+        """Transform one question without asking any service, to load the prompts and rules."""
         settings = replace(
             self.settings,
             escalation=replace(self.settings.escalation, mode="always"),
@@ -417,9 +423,9 @@ class QueryMiddleware:
             cache=replace(self.settings.cache, enabled=False, redis_url=None),
         )
         request = Request(_REHEARSAL_QUERY, (), settings, Learned(), TransformationCache(settings))
-        run(transform_flow(request), ModelOnly(_Rehearsal()))
+        run(transform_flow(request), ModelOnly(_RehearsalModel()))
 
-    def _context_source(
+    def _make_context_source(
         self,
         *,
         embed: Any = None,
@@ -455,7 +461,7 @@ class QueryMiddleware:
     def retriever(self) -> Wrapped[..., list[Record]]:
         """The search of the configured store, wrapped with the middleware; opened on first use.
 
-        It takes ``(query, top_k, filter)``.
+        The search takes ``(query, top_k, filter)``.
 
         Raises:
             StoreError: if there is no index yet, or if it was made with another embedding model.
@@ -468,12 +474,12 @@ class QueryMiddleware:
             opened.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None
         )
         self._components.load_reranker()
-        return Wrapped(opened.search, signature, self._context_source(embed=embedder))
+        return Wrapped(opened.search, signature, self._make_context_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """Return the answer to *question* from the configured store.
 
-        *options* are those of `retriever`'s `answer`: *top_k*, *filter*, *history* and *config*.
+        *options* may hold *top_k*, *filter*, *history* and *config*.
 
         Raises:
             ModelError: if the model gives no answer. The error's ``retrieval`` then holds the
@@ -522,15 +528,15 @@ class QueryMiddleware:
         """Return the model's transformation of *query*, or of each query of a list, in order.
 
         If the model does not provide a transformation, the result is empty and its ``notes`` say
-        why; nothing is raised for that.
+        why. No exception is raised in this case.
 
         An iterator, or any other iterable without a length, is transformed as you iterate over the
-        results: ``limits.maxConcurrency`` queries and a few more are read at a time. Nobody waits
-        for any single query then, so unless ``limits`` says otherwise, a call may take a minute,
-        and queries that a busy service rejects are sent again at one shared pace.
+        results: ``limits.maxConcurrency`` queries and a few more are read at a time. Because nobody
+        waits for a single query, a model call may take a minute unless ``limits`` says otherwise.
+        Queries that a busy service rejects are sent again at one shared pace.
 
         Raises:
-            InvalidQuery: for an invalid query; with an iterator, when it reaches that query.
+            InvalidQuery: for an invalid query; with an iterator, when the invalid query is reached.
             ModelError: only with an iterator: if the key is rejected, a budget is spent, or the
                 model does not answer at all for ten minutes.
         """
@@ -556,19 +562,20 @@ class QueryMiddleware:
     ) -> Generator[Transformed[Q]]:
         """Yield each of *questions* with its transformation and its cost.
 
-        Does for a stream of questions what `transform` does for an iterator of texts.
+        This method treats a stream of questions as `transform` treats an iterator of texts.
 
         Args:
             questions: objects with a ``text`` and a ``history``.
             config: settings that override the config for this call.
             concurrency: the number of model calls under way at once; by default
                 ``limits.maxConcurrency``.
-            pace: the rate limiter for the model calls, which other streams may share; by default
-                one of its own.
-            in_order: yield the results in the order of *questions*, not as they are done.
+            pace: the rate limiter for the model calls, which other streams may share; by default,
+                the stream has its own rate limiter.
+            in_order: whether to yield the results in the order of *questions*. By default, each
+                result is yielded as soon as it is done.
 
         Raises:
-            InvalidQuery: when it reaches an invalid question.
+            InvalidQuery: when the stream reaches an invalid question.
             ModelError: if the key is rejected, a budget is spent, or the model does not answer at
                 all for ten minutes.
         """
@@ -576,7 +583,7 @@ class QueryMiddleware:
         from qtmiddleware.runtime.pace import Pace
         from qtmiddleware.wrapping.transform_stream import TransformStream, lift_deadlines
 
-        components, settings, model = self._for_call(config)
+        components, settings, model = self._read_call_parts(config)
         patient, seconds = lift_deadlines(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
@@ -614,10 +621,13 @@ class QueryMiddleware:
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._transform_flow(query, options))
 
-    def _for_call(
+    def _read_call_parts(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
-        """Return the components, settings and model of one call that overrides *config*."""
+        """Return the components, settings and model for one call.
+
+        *config* holds the settings that the call overrides; ``None`` if the call overrides none.
+        """
         components = self._components
         settings = components.resolve_settings(
             (*current_overrides(), config) if config else current_overrides()
@@ -660,7 +670,7 @@ class QueryMiddleware:
 
         Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._for_call(options.get("config"))
+        components, settings, model = self._read_call_parts(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)
@@ -678,7 +688,7 @@ class QueryMiddleware:
     def close(self) -> None:
         """Close the clients and the store that this middleware opened.
 
-        Clients that were given to it stay open.
+        The user's own clients stay open.
         """
         self._close_all_but_clients()
         self._components.close()
@@ -702,10 +712,10 @@ class QueryMiddleware:
         return self
 
     def __getstate__(self) -> tuple[Config, dict[str, Any]]:
-        """Return the config and the given arguments, which are all that is pickled.
+        """Return the state to pickle: the config and the arguments of the middleware.
 
-        No client, key, cache or lock is pickled. Raises `PicklingError` if the middleware was given
-        an object, which may hold one of these.
+        No client, key, cache or lock is pickled. Raises `PicklingError` if an argument is an
+        object, because the object may hold a client or a key.
         """
         for name, option in self._given.items():
             for part in option if isinstance(option, tuple) else (option,):

@@ -1,7 +1,7 @@
 """Shadow mode: callers get the plain function's result, and a share of calls is retrieved again.
 
-The second retrieval runs in the background, and nobody waits for it. The differences are logged,
-and written to the query log for ``qtm shadow report``.
+The second retrieval runs in the background, and nobody waits for it. The differences between both
+results are logged, and written to the query log for ``qtm shadow report``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ logger: Final = get_logger("qtmiddleware")
 _random: Final = SystemRandom()
 
 
-def is_drawn(share: float) -> bool:
-    """Return whether this call is one of the *share* (0 to 1) to retrieve in shadow mode."""
+def should_shadow(share: float) -> bool:
+    """Decide at random whether to retrieve a call in shadow mode.
+
+    *share* is the probability of ``True``, from 0 to 1.
+    """
     return _random.random() < share
 
 
@@ -58,29 +61,30 @@ class ShadowRuns:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the runs under way: in a forked process they belong to the parent."""
+        """Forget the runs under way, which belong to the parent process after a fork."""
         self.running = 0
         self._tasks.clear()
 
     def start(
         self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead
     ) -> None:
-        """Perform *flow* in a thread of *bulkhead* and pass its result to *finish*.
+        """Perform *flow* in a thread of *bulkhead*, and call *finish* with its result.
 
-        It raises nothing: the run is dropped if too many are under way or no thread is free.
+        Raises nothing. The run is dropped if too many runs are under way or no thread is free.
         """
-        if self._enter():
+        if self._reserve_slot():
             try:
                 bulkhead.start(partial(copy_context().run, self._perform, flow, performer, finish))
             except ModelError:
-                self._leave("dropped")
+                self._release_slot("dropped")
 
     def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
-        """Do what `start` does in a task of the running event loop.
+        """Perform *flow* in a task of the running event loop, and call *finish* with its result.
 
-        An asynchronous function's clients belong to that loop.
+        The clients of an asynchronous function belong to this loop. Raises nothing. The run is
+        dropped if too many runs are under way.
         """
-        if self._enter():
+        if self._reserve_slot():
             task = asyncio.get_running_loop().create_task(self._aperform(flow, performer, finish))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -91,14 +95,14 @@ class ShadowRuns:
             newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped
         return newly
 
-    def _enter(self) -> bool:
+    def _reserve_slot(self) -> bool:
         with self._lock.free:
             has_room = self.running < MOST_AT_ONCE
             self.running += has_room
             self.dropped += not has_room
         return has_room
 
-    def _leave(self, outcome: str) -> None:
+    def _release_slot(self, outcome: str) -> None:
         with self._lock.free:
             self.running -= 1
             setattr(self, outcome, getattr(self, outcome) + 1)
@@ -111,7 +115,7 @@ class ShadowRuns:
         except Exception as error:
             _log_failure(error)
         finally:
-            self._leave(outcome)
+            self._release_slot(outcome)
 
     async def _aperform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         outcome = "failed"
@@ -121,7 +125,7 @@ class ShadowRuns:
         except Exception as error:
             _log_failure(error)
         finally:
-            self._leave(outcome)
+            self._release_slot(outcome)
 
 
 def _log_failure(error: Exception) -> None:

@@ -1,7 +1,7 @@
-"""Find where a call of a wrapped function holds the query and the number of passages.
+"""Find the query and the number of passages in the calls of a wrapped function.
 
-The signature is read once. After that, each call is read and rewritten through its own arguments,
-without binding them to the signature again. The caller's arguments are never changed.
+The signature is read once. After that, each call is read and rewritten without binding the
+arguments to the signature again. The caller's arguments are never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put_inside
+from qtmiddleware.wrapping.nested import BUNDLE, read_path, replace_at_path
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
@@ -43,7 +43,7 @@ TOP_KS: Final = (
 Place = str | int
 """The keyword or the position at which a call passes a value."""
 Location = tuple[str, int | None]
-"""A parameter's name and the position it may be passed at; ``None`` if only by keyword."""
+"""A parameter's name and position; the position is ``None`` for a keyword-only parameter."""
 
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -74,15 +74,15 @@ def read_signature(
     page_arg: PageArgument = None,
     takes_vector: bool = False,
 ) -> CallSignature:
-    """Return where calls of *fn* hold the query and the number of passages.
+    """Return the signature of *fn*, which finds the query and the number of passages in calls.
 
     Args:
         fn: the function to read.
         query_arg: the name of the query's parameter, with dots for a value inside it
             (``query.inputs.text``). By default, the usual names are looked for; if there is none of
             them, the first positional parameter is the query.
-        top_k_arg: the name of the parameter for the number of passages, with dots likewise. By
-            default, the usual names are looked for.
+        top_k_arg: the name of the parameter for the number of passages, with dots for a value
+            inside it. By default, the usual names are looked for.
         page_arg: the name of the parameter that asks for a page, or ``False`` if none does. By
             default, `Paging` looks for one.
         takes_vector: whether *fn* takes the query's vector in place of the text.
@@ -110,13 +110,15 @@ _NO_TEXT_REASON: Final = (
 
 
 class CallSignature:
-    """Where calls of a function that takes a text pass the query and the number of passages.
+    """Reads and replaces the query and the number of passages in calls of a function.
+
+    This class is for functions that take the query as a text.
 
     Attributes:
         argument: the name of the query's parameter, with dots for a value inside it.
         top_k_argument: the name of the parameter for the number of passages; ``None`` if the
             signature shows none.
-        paging: finds the page that a call asks for.
+        paging: the object that finds the argument with which a call asks for a page.
     """
 
     __slots__ = (
@@ -146,12 +148,13 @@ class CallSignature:
             parameters, page_arg, homes, [name for name, path in homes.items() if path]
         )
         self._locations = self._list_locations()
-        self._home = self._find_home()
+        self._home = self._find_target_keyword()
 
     def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
-        """Return the signature that fits this call.
+        """Return the signature that fits this call, which is usually this object.
 
-        A function that shows no parameters may take either clauses or a text.
+        A function that shows no parameters may take a text or clauses. For a call with clauses, a
+        `ClauseSignature` is returned.
         """
         parameters = self._parameters
         if (
@@ -165,7 +168,7 @@ class CallSignature:
 
     @property
     def function_name(self) -> str:
-        """The function's name, with its class's name."""
+        """The function's name, with the name of its class."""
         return self._parameters.function_name.rpartition("<locals>.")[2]
 
     @property
@@ -176,31 +179,35 @@ class CallSignature:
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the query as it was passed, unchecked.
 
-        Of a list of one text, which Chroma takes, return that text. Raises `WrapError` if the call
-        holds no query.
+        If the query is a list of one text, as Chroma takes it, that text is returned. Raises
+        `WrapError` if the call holds no query.
         """
         value = self.read_passed(args, kwargs)
-        return value[0] if _is_lone_text(value) and value is self._find(args, kwargs)[1] else value
+        return (
+            value[0]
+            if _is_list_of_one_text(value) and value is self._find_query(args, kwargs)[1]
+            else value
+        )
 
     def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the query as it was passed; a list of one text stays a list.
 
         Raises `WrapError` if the call holds no query.
         """
-        place, value = self._find(args, kwargs)
+        place, value = self._find_query(args, kwargs)
         for name in self._find_path(place, value):
             if (value := read_field(value, name)) is None:
                 raise self._build_missing_error()
         return value
 
     def read_top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """Return the number of passages in effect: the caller's, or the signature's default.
+        """Return the number of passages that the caller passes, or the signature's default.
 
-        It is ``None`` if that value is not an integer.
+        Returns ``None`` if this value is not an integer.
         """
-        top_k = self._read_nested_top_k(*self._find(args, kwargs))
+        top_k = self._read_nested_top_k(*self._find_query(args, kwargs))
         if self._top_k_path:
-            top_k = get_inside(
+            top_k = read_path(
                 self._parameters.read_value(self._top_k_home, args, kwargs), self._top_k_path
             )
         elif top_k is None and (name := self._find_top_k_name(kwargs)) is not None:
@@ -220,22 +227,26 @@ class CallSignature:
         top_k: int | None = None,
         is_one_of_list: bool = False,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return new arguments with another *query* and, unless it is ``None``, another *top_k*.
+        """Return copies of the arguments with another query and number of passages.
 
-        A *query* that is not a string is a vector and goes where the function takes vectors.
-        *is_one_of_list* says that a list of queries was passed, which *query* replaces as if it had
-        been passed there itself.
+        Args:
+            args: the call's positional arguments.
+            kwargs: the call's keyword arguments.
+            query: the new query. A query that is not a string is a vector, and is passed where the
+                function takes vectors.
+            top_k: the new number of passages; ``None`` to leave it as it is.
+            is_one_of_list: whether the call passes a list of queries, which *query* replaces.
         """
-        place, value = self._find(args, kwargs)
+        place, value = self._find_query(args, kwargs)
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
         is_nested = not self._top_k_path and self._read_nested_top_k(place, value) is not None
         if top_k is not None and is_nested:
-            value = put_inside(value, ("top_k",), top_k)
+            value = replace_at_path(value, ("top_k",), top_k)
         self._replace_query(place, value, query, new_args, new_kwargs)
         if top_k is not None and self._top_k_path:
-            self._replace_inside(top_k, new_args, new_kwargs)
+            self._replace_nested_top_k(top_k, new_args, new_kwargs)
         elif (
             top_k is not None
             and not is_nested
@@ -249,7 +260,7 @@ class CallSignature:
         return True
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:  # noqa: ARG002
-        """Return the clauses of a document search's call; none for any other function."""
+        """Return the clauses of a call; empty if the function is not a document search."""
         return ()
 
     def find_missing_field(
@@ -258,41 +269,41 @@ class CallSignature:
         kwargs: Mapping[str, Any],  # noqa: ARG002
         field: str | None,  # noqa: ARG002
     ) -> str:
-        """Return *field* if a document search could return it and was not asked to, else ``""``."""
+        """Return *field* if this call could ask for *field* but does not, else ``""``."""
         return ""
 
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the arguments with a text moved to the function's own parameter.
+        """Return the arguments with the query's text moved to the function's own parameter.
 
-        They stay as they are if the function takes the text where the caller passed it.
+        The arguments stay as they are if the function takes the text where the caller passed it.
         """
         if self._home and args:
             with suppress(WrapError):
-                place, value = self._find(args, kwargs)
+                place, value = self._find_query(args, kwargs)
                 if place != self._home and isinstance(value, str):
                     return self.replace(args, kwargs, query=value)
         return args, kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
-        """Return where a call may hold the query, in the order to look."""
-        parameters, own_location = self._parameters, self._own_location
+        """Return the locations where a call may hold the query, in the order to look."""
+        parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
-            return (own_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
+            return (query_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
         if parameters.any_keyword and not self._is_named and self._name not in QUERIES:
             # The query's parameter was only guessed, and **kwargs may hold a better match.
-            return (*((name, None) for name in QUERIES), own_location)
+            return (*((name, None) for name in QUERIES), query_location)
         return (
-            (own_location,)
+            (query_location,)
             if parameters.takes_positions
-            else (own_location, parameters.first_location)
+            else (query_location, parameters.first_location)
         )
 
-    def _find_home(self) -> str:
-        """Return the keyword to which a text moves if the function cannot take it where it is.
+    def _find_target_keyword(self) -> str:
+        """Return the keyword by which the function takes a text that was passed elsewhere.
 
-        It is ``""`` if no text has to move.
+        Returns ``""`` if a text never has to move to another parameter.
         """
         parameters = self._parameters
         if (
@@ -311,18 +322,18 @@ class CallSignature:
             _remove_argument(place, args, kwargs)
             kwargs[self._home] = query
         else:
-            if _is_lone_text(value) and isinstance(query, str):
+            if _is_list_of_one_text(value) and isinstance(query, str):
                 query = [query]
             self._assign(
-                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+                place, replace_at_path(value, self._find_path(place, value), query), args, kwargs
             )
 
     @property
-    def _own_location(self) -> Location:
+    def _query_location(self) -> Location:
         return self._name, self._parameters.find_position(self._name)
 
-    def _find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
-        """Return where the query was passed, and the value passed there."""
+    def _find_query(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
+        """Return the place at which the query was passed, and the value that was passed."""
         null_name: Place | None = None
         for name, index in self._locations:
             if name in kwargs:
@@ -343,7 +354,7 @@ class CallSignature:
         raise self._build_missing_error()
 
     def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
-        """Return the path from the passed value to the text; empty if the value is the text."""
+        """Return the path from the passed *value* to its text; empty if *value* is the text."""
         if value is None or isinstance(value, _QUERY_TYPES):
             return ()
         if self._path and place in (self._name, self._parameters.find_position(self._name)):
@@ -354,12 +365,15 @@ class CallSignature:
             return BUNDLE
         return _NESTED if read_field(value, "inputs") is not None else ()
 
-    def _replace_inside(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Put *top_k* into a copy of the argument that holds it, if a copy can be changed."""
+    def _replace_nested_top_k(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Put *top_k* into a copy of the object that holds the number of passages.
+
+        Nothing happens if the object cannot be copied or changed.
+        """
         with suppress(Exception):
             holder = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.assign(
-                self._top_k_home, put_inside(holder, self._top_k_path, top_k), args, kwargs
+                self._top_k_home, replace_at_path(holder, self._top_k_path, top_k), args, kwargs
             )
 
     def _read_nested_top_k(self, place: Place, value: Any) -> Any:
@@ -400,7 +414,7 @@ class PineconeSearchSignature(CallSignature):
     def _list_locations(self) -> tuple[Location, ...]:
         return (*_NESTED_LOCATIONS, self._parameters.first_location)
 
-    def _find_home(self) -> str:
+    def _find_target_keyword(self) -> str:
         return "inputs"
 
     def _replace_query(
@@ -417,14 +431,14 @@ class PineconeSearchSignature(CallSignature):
 class ClauseSignature(CallSignature):
     """A document search, which takes the query inside the clauses of ``score_by``.
 
-    If a caller passes a text beside the clauses, and the function itself has no parameter for it,
-    the text goes into the clauses.
+    A caller may pass a text in addition to the clauses. If the function itself has no parameter for
+    the text, the text goes into the clauses.
     """
 
     __slots__ = ()
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the text in the clauses; raises `ClauseProblem` if it cannot be improved."""
+        """Return the text in the clauses; raises `ClauseProblem` if the text cannot be improved."""
         return self.read_passed(args, kwargs)
 
     def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -443,9 +457,9 @@ class ClauseSignature(CallSignature):
         top_k: int | None = None,
         is_one_of_list: bool = False,  # noqa: ARG002
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return new arguments with *query*, a text or a vector, in copies of the clauses.
+        """Return copies of the arguments with *query*, a text or a vector, in the clauses.
 
-        *top_k* replaces the number of passages unless it is ``None``.
+        *top_k* is the new number of passages; ``None`` leaves the number as it is.
         """
         return super().replace(args, kwargs, query=query, top_k=top_k)
 
@@ -467,7 +481,7 @@ class ClauseSignature(CallSignature):
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the arguments with a text that was passed beside the clauses moved into them."""
+        """Return the arguments with a text moved into the clauses, if one was passed separately."""
         place = self._find_text(args, kwargs)
         if place is None or not self.read_clauses(args, kwargs):
             return args, kwargs
@@ -480,9 +494,9 @@ class ClauseSignature(CallSignature):
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return this call's clauses, or none if they cannot be read.
+        """Return the clauses of this call, or no clauses if they cannot be read.
 
-        A partial may set the clauses.
+        A partial may have set the clauses.
         """
         value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
         return value if clauses.are_clauses(value) else ()
@@ -490,7 +504,7 @@ class ClauseSignature(CallSignature):
     def find_missing_field(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None
     ) -> str:
-        """Return *field* if this call could ask for it and does not, else ``""``."""
+        """Return *field* if this call could ask for *field* but does not, else ``""``."""
         name = clauses.INCLUDE_FIELDS
         if not field or not (name in self._parameters.named or name in kwargs):
             return ""
@@ -508,9 +522,9 @@ class ClauseSignature(CallSignature):
         return tuple(new_args), new_kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
-        return (self._own_location,)
+        return (self._query_location,)
 
-    def _find_home(self) -> str:
+    def _find_target_keyword(self) -> str:
         return ""
 
     def _replace_query(
@@ -518,10 +532,10 @@ class ClauseSignature(CallSignature):
     ) -> None:
         if (text := self._find_text(args, kwargs)) is not None:
             _remove_argument(text, args, kwargs)
-        self._assign(place, clauses.put_question(value, query), args, kwargs)
+        self._assign(place, clauses.replace_question(value, query), args, kwargs)
 
     def _find_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
-        """Return the place of a text that is passed beside the clauses, or ``None``."""
+        """Return the place of a text that is passed in addition to the clauses, or ``None``."""
         parameters, first_position = self._parameters, self._parameters.first_location[1] or 0
         if not parameters.any_keyword:
             for name in QUERIES:
@@ -535,26 +549,29 @@ class ClauseSignature(CallSignature):
 
 
 class VectorSignature(CallSignature):
-    """A function that takes the query's vector; callers pass the text in any usual place."""
+    """A function that takes the query's vector, while callers pass the text.
+
+    The text may be in any of the usual parameters.
+    """
 
     __slots__ = ()
 
     def _list_locations(self) -> tuple[Location, ...]:
-        parameters, own_location = self._parameters, self._own_location
+        parameters, query_location = self._parameters, self._query_location
         text_names = [name for name in QUERIES if name in parameters.named and name != self._name]
         by_position = (
             (parameters.first_location,)
-            if own_location[1] is None and not parameters.is_loose
+            if query_location[1] is None and not parameters.is_loose
             else ()
         )
         return (
             *((name, parameters.find_position(name)) for name in text_names),
-            own_location,
+            query_location,
             *_NESTED_LOCATIONS,
             *by_position,
         )
 
-    def _find_home(self) -> str:
+    def _find_target_keyword(self) -> str:
         parameters = self._parameters
         if parameters.find_position(self._name) is not None:
             return ""
@@ -568,7 +585,7 @@ class VectorSignature(CallSignature):
     ) -> None:
         if isinstance(query, str) or self._is_vector_place(place):
             self._assign(
-                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+                place, replace_at_path(value, self._find_path(place, value), query), args, kwargs
             )
             return
         # If the text has a parameter of its own, it stays there.
@@ -604,9 +621,10 @@ class Parameters:
         function_name: the function's qualified name.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
         any_keyword: whether the function takes ``**kwargs``.
-        first_location: the first position that a caller can pass, after ``self`` or ``cls``.
+        first_location: the location of a caller's first positional argument, after ``self`` or
+            ``cls``.
         has_positional: whether a named parameter may be passed by position.
-        takes_positions: whether anything may be passed by position.
+        takes_positions: whether any argument may be passed by position, also through ``*args``.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the query.
         is_pinecone_search: whether the signature is that of Pinecone's search.
     """
@@ -652,21 +670,21 @@ class Parameters:
     def find_query(self, query_arg: str | None, takes_vector: bool) -> str:
         """Return the name of the query's parameter, with dots for a value inside it.
 
-        Raises `WrapError` if there is none.
+        Raises `WrapError` if no parameter can be the query.
         """
         if query_arg is not None:
-            self._check_known(query_arg.partition(".")[0], "query_arg")
-            return self._check_free(query_arg)
+            self._check_has_parameter(query_arg.partition(".")[0], "query_arg")
+            return self._check_not_set(query_arg)
         if clauses.SCORE_BY in self.named and self._inner.keys().isdisjoint(QUERIES):
             return clauses.SCORE_BY
         if self.is_pinecone_search and not takes_vector:
-            self._check_free("query")
-            return self._check_free("inputs.text")
+            self._check_not_set("query")
+            return self._check_not_set("inputs.text")
         for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
             if name in self._inner:
                 if not takes_vector and self._is_vector(name):
                     raise self._build_error(_NO_TEXT_REASON)
-                return self._check_free(name)
+                return self._check_not_set(name)
         return self._choose_first_positional(takes_vector)
 
     def find_top_k(self, top_k_arg: str | None) -> str | None:
@@ -675,7 +693,7 @@ class Parameters:
         Raises `WrapError` if *top_k_arg* is not a parameter.
         """
         if top_k_arg is not None:
-            self._check_known(top_k_arg.partition(".")[0], "top_k_arg")
+            self._check_has_parameter(top_k_arg.partition(".")[0], "top_k_arg")
             return top_k_arg
         return next((name for name in TOP_KS if name in self.named), None)
 
@@ -687,7 +705,7 @@ class Parameters:
             raise self._build_error(
                 f"cannot be wrapped: page_arg must be a parameter's name or False, not {page_arg!r}"
             )
-        self._check_known(page_arg.partition(".")[0], "page_arg")
+        self._check_has_parameter(page_arg.partition(".")[0], "page_arg")
 
     def find_position(self, name: str) -> int | None:
         """Return the position at which parameter *name* may be passed, or ``None``."""
@@ -706,7 +724,7 @@ class Parameters:
         )
 
     def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the value that a call gives parameter *name*, its default included."""
+        """Return the value of parameter *name* in a call, or the parameter's default."""
         return self.read_given(name, args, kwargs, self.read_default(name))
 
     def read_given(
@@ -719,9 +737,10 @@ class Parameters:
         return args[index] if index is not None and index < len(args) else default
 
     def assign(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Pass *value* as parameter *name*, in the same place as the call passes it now.
+        """Put *value* into *args* or *kwargs* as parameter *name*.
 
-        A parameter that the call does not pass is passed by keyword if possible.
+        The new value replaces the value that the call passes. If the call does not pass the
+        parameter, it is passed by keyword if possible.
         """
         index = self._positions.get(name)
         if name not in kwargs and index is not None:
@@ -772,12 +791,12 @@ class Parameters:
         )
 
     def _rank_as_text(self, name: str) -> int:
-        """Return how well a parameter suits as the query's text; lower is better.
+        """Return a rank for parameter *name* as the query's text; lower is better.
 
-        - 0: it is required and annotated as text.
-        - 1: it is annotated as text with a default, or has no annotation.
-        - 2: it has another annotation.
-        - 3: it is the number of passages.
+        - 0: a required parameter annotated as text.
+        - 1: a parameter annotated as text with a default, or without an annotation.
+        - 2: a parameter with another annotation.
+        - 3: the number of passages.
         """
         parameter = self.named[name]
         if name in TOP_KS:
@@ -788,8 +807,8 @@ class Parameters:
             return 2
         return 0 if parameter.default is parameter.empty else 1
 
-    def _check_free(self, argument: str) -> str:
-        """Return *argument*; raises `WrapError` if a partial already sets it."""
+    def _check_not_set(self, argument: str) -> str:
+        """Return *argument*, or raise `WrapError` if a partial already sets that argument."""
         name = argument.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
             raise self._build_error(
@@ -797,8 +816,11 @@ class Parameters:
             )
         return argument
 
-    def _check_known(self, name: str, option: str) -> None:
-        """Raise `WrapError` if the function has no parameter *name*, which *option* names."""
+    def _check_has_parameter(self, name: str, option: str) -> None:
+        """Raise `WrapError` if the function has no parameter *name*.
+
+        *option* is the user's option that names the parameter, for the message.
+        """
         if name in self.named or name in self._inner or self.any_keyword:
             return
         from difflib import get_close_matches
@@ -815,7 +837,10 @@ class Parameters:
 
 
 def returns_awaitable(fn: Any, kind: object) -> bool:
-    """Return whether calls of *fn* must be awaited; raises `WrapError` if it cannot be wrapped."""
+    """Return whether calls of *fn* must be awaited.
+
+    Raises `WrapError` if *fn* cannot be wrapped.
+    """
     if kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
     if not callable(fn):
@@ -851,7 +876,7 @@ def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return _ANYTHING
 
 
-def _is_lone_text(value: Any) -> bool:
+def _is_list_of_one_text(value: Any) -> bool:
     """Return whether *value* is a list of one text, as Chroma takes a query."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 

@@ -1,4 +1,4 @@
-"""Transform any number of questions, a few at a time, at one pace that all of them share."""
+"""Transform any number of questions, a few at a time, with one shared rate limiter."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.types import Deadline, Transformation
 
 CALL_MS: Final = 60_000
-"""How long one model call may take if no setting says so, in milliseconds.
+"""The time limit of one model call in milliseconds, unless the settings set one.
 
-It is long because nobody waits for any single answer.
+The limit is long because nobody waits for any single answer.
 """
 SPARE: Final = 4
-"""The number of questions under way beyond the model calls under way.
+"""The number of questions under way in addition to those with a model call under way.
 
-A question whose call is repeated waits, and these others go first.
+While a question waits to repeat its call, these questions go first.
 """
 _NO_LIMIT_MS: Final = 30 * 24 * 3_600_000
 _THREADS: Final = 10_000
@@ -55,11 +55,11 @@ class Transformed(Generic[Q]):
 
     Attributes:
         question: the question.
-        transformation: its transformation, which may be empty.
-        replies: the model's replies; none if the transformation was remembered, shared with an
-            equal question, or not needed.
-        failure: why there is no transformation although the model was asked: the reason of a
-            `ModelError`, else ``""``.
+        transformation: the question's transformation, which may be empty.
+        replies: the model's replies; empty if the transformation was in the cache, was shared with
+            an equal question, or was not needed.
+        failure: the reason of a `ModelError` if the model was asked but gave no transformation;
+            ``""`` otherwise.
     """
 
     question: Q
@@ -75,10 +75,10 @@ class Transformed(Generic[Q]):
 
 
 def lift_deadlines(config: Config, settings: Settings) -> tuple[Settings, float]:
-    """Return *settings* without a deadline per question, and the seconds per model call.
+    """Return *settings* without a deadline per question, and the seconds for each model call.
 
-    The seconds are the smaller of ``limits.llmTimeoutMs`` and ``limits.deadlineMs``, as far as the
-    user set them, else `CALL_MS`.
+    The time for a call is the smaller of ``limits.llmTimeoutMs`` and ``limits.deadlineMs``. A limit
+    that the user did not set is ignored. If the user set neither limit, the time is `CALL_MS`.
     """
     limits, defaults = settings.limits, LimitSettings()
     limits_with_names = (
@@ -95,10 +95,17 @@ def lift_deadlines(config: Config, settings: Settings) -> tuple[Settings, float]
 
 
 class TransformStream:
-    """Transforms questions with *model*, each call for at most *seconds*, at a shared *pace*.
+    """Transforms a stream of questions with a model.
 
-    *build_request* makes the request for a question. The pace replaces the model's circuit breaker;
-    the budget applies as always. One stream may be run repeatedly, also by several threads.
+    The budget applies as always. A stream may be run repeatedly, also by several threads.
+
+    Args:
+        model: the model to ask.
+        build_request: makes the request for a question.
+        seconds: the time limit of each model call.
+        settings: the settings without deadlines, as `lift_deadlines` returns them.
+        pace: the rate limiter for the calls, which replaces the model's circuit breaker.
+        concurrency: the number of model calls under way at once.
     """
 
     def __init__(
@@ -113,11 +120,13 @@ class TransformStream:
         self._bulkhead = Bulkhead(_THREADS)
 
     def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
-        """Yield the result for each of *questions* as it is done, or *in_order*.
+        """Yield the result for each of *questions*: as soon as it is done, or *in_order*.
 
-        Only a few questions are in memory at a time. Raises `ModelError` if the pace was stopped,
-        after everything that was done by then has been yielded. Closing the generator drops the
-        questions under way.
+        Only a few questions are in memory at a time. Closing the generator drops the questions
+        under way.
+
+        Raises:
+            ModelError: if the pace was stopped. The results that are done are yielded first.
         """
         stream, limit = (
             (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)
@@ -155,7 +164,11 @@ class TransformStream:
 
 
 class _PacedModel:
-    """Asks *inner* for one question at the shared *pace*; *replies* are the model's replies."""
+    """A model for one question, which asks the model *inner* at the shared *pace*.
+
+    Attributes:
+        replies: the replies of *inner* so far.
+    """
 
     can_async = False
 
@@ -171,7 +184,7 @@ class _PacedModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """Return the reply to *prompt*, however long it takes; raises `ModelError`."""
+        """Return the reply to *prompt*, ignoring the deadline; raises `ModelError`."""
         reply = self._pace.perform(partial(self._complete, prompt))
         self.replies.append(reply)
         return reply
@@ -185,9 +198,9 @@ class _PacedModel:
 
 
 def _find_failure(transformation: Transformation) -> str:
-    """Return why the model that was asked gave no transformation.
+    """Return the reason why the model call failed, as recorded in *transformation*.
 
-    It is ``""`` if the model gave one, or if its text was dropped.
+    Returns ``""`` if the call gave a transformation, or if its text was dropped.
     """
     reasons = [
         detail

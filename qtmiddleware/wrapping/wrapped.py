@@ -45,7 +45,7 @@ from qtmiddleware.wrapping.pickling import (
     find_modules_by_value,
     is_in_modules,
 )
-from qtmiddleware.wrapping.shadow import is_drawn
+from qtmiddleware.wrapping.shadow import should_shadow
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AskMethod(Protocol[P, T_co]):
-    """A method that takes the wrapped function's arguments and the reserved words.
+    """A method that takes the wrapped function's arguments and three reserved keywords.
 
-    The reserved words are *history*, *config* and *qtm_config*.
+    The reserved keywords are *history*, *config* and *qtm_config*.
     """
 
     @overload
@@ -126,9 +126,9 @@ class Wrapped(Generic[P, R]):
       to the function instead of to qtmiddleware.
     - *qtm_config*: settings for this call, whatever parameters the function has.
 
-    If a function calls its own wrapped self while it searches, the inner calls return the plain
-    function's results, so that the number of searches stays the function's own. A context variable
-    marks the outer call, and qtmiddleware's threads and tasks inherit it.
+    If a function calls its own wrapped version while it searches, the inner calls return the plain
+    function's results, so that qtmiddleware adds no searches to them. A context variable marks the
+    outer call, and qtmiddleware's threads and tasks inherit the variable.
     """
 
     is_async = False
@@ -153,7 +153,7 @@ class Wrapped(Generic[P, R]):
             response = self._fn(*args, **kwargs)
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response
-        request, call = self._prepare(args, kwargs, brief=True)
+        request, call = self._prepare(args, kwargs, response_only=True)
         return call.finish(run(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -174,8 +174,8 @@ class Wrapped(Generic[P, R]):
             *args: the function's own positional arguments.
             history: the conversation so far, oldest message first.
             config: settings that override the config for this call.
-            qtm_config: the same as *config*, for a function that has a ``config`` parameter of its
-                own.
+            qtm_config: settings that override the config for this call, for a function that has its
+                own ``config`` parameter.
             **kwargs: the function's own keyword arguments.
 
         Raises:
@@ -271,7 +271,7 @@ class Wrapped(Generic[P, R]):
         be ``{"question": text, "relevant": [id, ...]}``, which names the passages that answer it.
 
         The first question is examined in detail. The function is called about ten times, both as it
-        is and as the middleware would call it. If the settings ask a model or a reranker, that is
+        is and as the middleware would call it. If the settings use a model or a reranker, it is
         asked once. Then the order of the plain call is compared with the order of the rules for at
         most ten of the questions, which takes two calls per question.
 
@@ -307,7 +307,8 @@ class Wrapped(Generic[P, R]):
             collection: What the function searches, such as "the staff handbook".
             about: One sentence on what the collection holds.
             fields: Names of the metadata that each result shows.
-            arguments: Arguments of the function beside the question and the number of passages.
+            arguments: Further arguments of the function, without the question and the number of
+                passages.
         """
         from qtmiddleware.tools.search_tool import SearchTool
 
@@ -329,7 +330,7 @@ class Wrapped(Generic[P, R]):
     def top_k_argument(self) -> str | None:
         """The name of the parameter that holds the number of passages wanted.
 
-        ``None`` if the signature does not show one, or if the number is inside another argument.
+        ``None`` if the signature shows no such parameter, or if another argument holds the number.
         """
         name = self._signature.top_k_argument
         return None if name is None or "." in name else name
@@ -337,7 +338,7 @@ class Wrapped(Generic[P, R]):
     def configured(self, config: Mapping[str, Any]) -> Self:
         """Return the same function with *config* overriding its settings.
 
-        The returned function learns for itself: it shares nothing that this function has learned.
+        The returned function starts without the facts that this function has learned.
 
         Raises:
             ConfigError: for invalid settings, and for settings that cannot change once a function
@@ -388,7 +389,7 @@ class Wrapped(Generic[P, R]):
     def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Yield the arguments of each call, one call per query of the list passed as the query."""
+        """Yield the arguments of one call per query of a list that was passed as the query."""
         signature = self._signature.choose_for_call(args, kwargs)
         queries = signature.read_passed(args, kwargs)
         if not isinstance(queries, list | tuple):
@@ -411,11 +412,11 @@ class Wrapped(Generic[P, R]):
         config: Any = None,
         qtm_config: Mapping[str, Any] | None = None,
         *,
-        brief: bool = False,
+        response_only: bool = False,
     ) -> tuple[Request, Invocation]:
-        """Return the request that the flow works on, and the invocation that performs its searches.
+        """Return the request for one call, and the invocation that performs its searches.
 
-        *brief* says that the caller reads nothing but the function's response.
+        *response_only* says that the caller needs only the function's response, not a `Retrieval`.
         """
         if isinstance(history, Iterator):
             history = tuple(history)
@@ -462,7 +463,7 @@ class Wrapped(Generic[P, R]):
                 if problem is None
                 else ()
             ),
-            response_only=brief
+            response_only=response_only
             and context.log is None
             and not context.observation.is_observed
             and not hooks,
@@ -475,7 +476,11 @@ class Wrapped(Generic[P, R]):
             self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model
         )
         call.adds_field = problem is None
-        if problem is None and (share := context.settings.shadow) is not None and is_drawn(share):
+        if (
+            problem is None
+            and (share := context.settings.shadow) is not None
+            and should_shadow(share)
+        ):
             call.shadow = partial(call.start_shadow, request)
         return request, call
 
@@ -495,8 +500,8 @@ class Wrapped(Generic[P, R]):
     def _find_shadow_share(self) -> float | None:
         """Return the share of calls to retrieve in shadow mode, or ``None`` without shadow mode.
 
-        It is also ``None`` if the function takes vectors: the caller passes a text, which the plain
-        function cannot take.
+        Returns ``None`` also if the function takes vectors, because the plain function cannot take
+        the caller's text.
         """
         overrides = current_overrides()
         context = self._source.current(overrides) if overrides else self._context
@@ -510,15 +515,18 @@ class Wrapped(Generic[P, R]):
         response: Any,
         seconds: float,
     ) -> None:
-        """Retrieve for this call beside the caller, who already has *response*. Raise nothing."""
-        if is_drawn(share):
+        """Retrieve for a *share* of the calls again, in the background; raises nothing.
+
+        The caller already has *response*, which took *seconds*.
+        """
+        if should_shadow(share):
             with suppress(Exception):
                 request, call = self._prepare(args, kwargs)
                 if request.problem is None:
                     call.start_shadow(request, response, seconds * 1e3)
 
     def _read_context(self, overrides: Layers, *, may_be_for_function: bool) -> CallContext:
-        """Return the context under *overrides*.
+        """Return the context of this call, with settings overridden by *overrides*.
 
         If an invalid config may have been meant for the function's own ``**kwargs``, the
         `ConfigError` says how to pass it there.
@@ -540,7 +548,7 @@ class Wrapped(Generic[P, R]):
     def _should_pass_through(self) -> bool:
         """Return whether this call goes straight to the function.
 
-        That is so if the settings change nothing, or if the function is searching through itself.
+        The call does so if the settings change nothing, or if the function is calling itself.
         """
         return (self._context.is_off and not current_overrides()) or is_nested_call(self._fn)
 
@@ -551,7 +559,10 @@ class Wrapped(Generic[P, R]):
         kwargs: dict[str, Any],
         settings: Settings,
     ) -> tuple[Any, Degradation | None]:
-        """Return the query as passed (``""`` if there is none) and why it cannot be improved."""
+        """Return the query as passed, and the reason if the query cannot be improved.
+
+        The query is ``""`` if the call has none. The reason is ``None`` if there is no problem.
+        """
         try:
             query = signature.read_query(args, kwargs)
         except ClauseProblem as error:
@@ -571,7 +582,10 @@ class Wrapped(Generic[P, R]):
     def _choose_text_fields(
         signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[str, ...]:
-        """Return the fields to search by words beside this call's own clause."""
+        """Return the text fields for a keyword search in addition to this call's own clause.
+
+        Returns no fields if the call cannot have this search, or if the settings name none.
+        """
         fields = settings.hybrid.text_fields
         return (
             fields if fields and can_add_text_clause(signature.read_clauses(args, kwargs)) else ()
@@ -595,7 +609,7 @@ class Wrapped(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return the wrapped function on a class, a bound method on an object, as functions do."""
+        """Return this object if it is looked up on a class, or a bound method if on an object."""
         return (
             Bound(self, instance) if instance is not None and can_become_method(self._fn) else self
         )
@@ -628,11 +642,11 @@ class Wrapped(Generic[P, R]):
         return self
 
     def __reduce_ex__(self, _: SupportsIndex) -> Any:
-        """Pickle by import name if that name refers to this object, else by its making.
+        """Pickle this object by its import name if it has one, else by its parts.
 
-        An object without such a name is pickled as its function, its middleware and its options.
-        Clients, caches, locks and keys are not pickled: the other process makes its own. Raises
-        `PicklingError`, which says what to do, if the object cannot be pickled either way.
+        The parts are the function, the middleware and the options. Clients, caches, locks and keys
+        are not pickled: the other process makes its own. Raises `PicklingError`, which says what to
+        do, if neither way is possible.
         """
         modules, name = find_modules_by_value(), find_import_name(self._fn, self)
         if name is not None and (
@@ -695,7 +709,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
             response = await make_awaitable(self._fn(*args, **kwargs))
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
-        request, call = self._prepare(args, kwargs, brief=True)
+        request, call = self._prepare(args, kwargs, response_only=True)
         return call.finish(await arun(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -723,7 +737,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
 
 
 def _empty(kind: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
-    """Return an object of *kind* without any attributes, for unpickling."""
+    """Return an object of the class *kind* without any attributes, for unpickling."""
     return kind.__new__(kind)
 
 
@@ -794,7 +808,7 @@ class Bound(Generic[P, R]):
         return await self.__func__.acheck(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def as_tool(self, **options: Any) -> SearchTool:
-        """`Wrapped.as_tool` on this object."""
+        """Return this method as a tool, as `Wrapped.as_tool` does for a function."""
         from qtmiddleware.tools.search_tool import SearchTool
 
         return SearchTool(self, **options)
@@ -827,7 +841,7 @@ class Bound(Generic[P, R]):
 
 
 class WrappedClassMethod(classmethod):  # type: ignore[type-arg]
-    """A class method around a wrapped function that keeps the function's methods reachable.
+    """A class method that gives access to the methods of a wrapped function, such as `retrieve`.
 
     From Python 3.13 on, a plain `classmethod` no longer calls ``__get__`` of the function it holds.
     """
@@ -837,15 +851,15 @@ class WrappedClassMethod(classmethod):  # type: ignore[type-arg]
 
 
 def can_become_method(fn: Any) -> bool:
-    """Return whether *fn* as a class attribute becomes a method, as functions do.
+    """Return whether *fn* becomes a method if it is a class attribute.
 
-    Partials and callable objects do not.
+    Functions become methods. Partials and other callable objects do not.
     """
     return isinstance(fn, types.FunctionType) or hasattr(type(fn), "_is_qtmiddleware")
 
 
 def mark_as_coroutine_function(target: Any) -> None:
-    """Mark *target* so that `inspect.iscoroutinefunction` and older checks see it must be awaited.
+    """Mark *target* as a coroutine function for `inspect.iscoroutinefunction`.
 
     Before Python 3.12, asyncio's own mark is set instead.
     """

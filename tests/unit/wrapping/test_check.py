@@ -429,7 +429,7 @@ def test_a_check_leaves_no_trace(
         warnings.simplefilter("error")
         check = wrapped.check(QUERY)
     assert {it: getattr(wrapped._context.learned, it) for it in state} == state
-    assert not before.warned.of_problem
+    assert not before.issued_warnings.about_problem
     assert (heard, list(tmp_path.iterdir()), len(before.cache.local)) == ([], [], 0)
     assert [record for record in caplog.records if QUERY in record.getMessage()] == []
     for secret in (QUERY, "jaco", "TypeError: can't"):

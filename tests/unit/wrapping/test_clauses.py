@@ -19,9 +19,9 @@ from qtmiddleware.wrapping.clauses import (
     can_add_text_clause,
     find_syntax,
     list_fields,
-    put_question,
     read_question,
     read_type,
+    replace_question,
     strip_syntax,
 )
 from qtmiddleware.wrapping.signatures import QUERIES, read_signature
@@ -58,7 +58,7 @@ def test_a_copy_holds_the_other_text_and_the_callers_clauses_stay(
     held: Any = [make(question) for make in made]
     held = tuple(held) if is_tuple else held
     before = copy.deepcopy(held)
-    changed = put_question(held, other)
+    changed = replace_question(held, other)
     assert held == before
     assert (type(changed), len(changed)) == (type(held), len(held))
     assert [type(it) for it in changed] == [type(it) for it in held]
@@ -132,7 +132,7 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
 )
 def test_what_is_no_list_of_clauses_is_left_alone(value: Any) -> None:
     assert not are_clauses(value)
-    assert put_question(value, "other") is value
+    assert replace_question(value, "other") is value
     assert not can_add_text_clause(value)
     assert not are_vector_clauses(value)
     with pytest.raises(ClauseProblem) as caught:
@@ -151,8 +151,8 @@ def test_a_vector_goes_where_the_clause_holds_one() -> None:
         DenseVectorQuery(field="vec", values=[1.0]),
         {"type": "sparse_vector", "sparse_values": "text"},
     )
-    assert put_question([dense], [2.0, 3.0])[0].values == [2.0, 3.0]
-    assert put_question([sparse], [0.0, 2.0])[0]["sparse_values"] == {
+    assert replace_question([dense], [2.0, 3.0])[0].values == [2.0, 3.0]
+    assert replace_question([sparse], [0.0, 2.0])[0]["sparse_values"] == {
         "indices": [1],
         "values": [2.0],
     }
