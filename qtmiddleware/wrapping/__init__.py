@@ -1,1 +1,1 @@
-"""The decorator, the middleware, the wrapped function, signatures and the query log."""
+"""Wrap retrieval functions: the decorator, the middleware, wrapped functions and the query log."""

@@ -1,4 +1,4 @@
-"""The settings, components and learned facts that a call of a wrapped function works with."""
+"""The settings, components and learned facts that one call of a wrapped function uses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CallContext:
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for all work except the search for the original query."""
+        """The threads that do all work except the original query's own search."""
         return self.components.bulkhead
 
     @property
@@ -70,22 +70,22 @@ class CallContext:
 
     @property
     def observation(self) -> Observation:
-        """The observation that receives the operations of the call."""
+        """The object that reports the call's operations to the observers."""
         return self.components.observation
 
     @property
     def hooks(self) -> tuple[RetrievalHook, ...]:
-        """The hooks to call with the retrieval: the function's own hook, then the middleware's."""
+        """The hooks to call with the `Retrieval`: the function's hook, then the middleware's."""
         return tuple(hook for hook in (self.hook, self.components.hook) if hook is not None)
 
     @property
     def model(self) -> GovernedModel:
-        """The model for the transformations, made when it is first needed."""
+        """The model that transforms questions, created when it is first needed."""
         return self.components.get_model(self.settings)
 
     @property
     def chat(self) -> GovernedModel:
-        """The model that writes answers, made when it is first needed."""
+        """The model that writes answers, created when it is first needed."""
         return self.components.get_chat_model(self.settings)
 
     @property
@@ -106,7 +106,7 @@ class CallContext:
 
 
 class ContextSource:
-    """Makes the `CallContext` of each call of one wrapped function.
+    """Provides the `CallContext` of each call of one wrapped function.
 
     A context uses the middleware's settings at the moment the call begins. *shape*, *embedder*,
     *hook* and the learned facts belong to the function; *cache* and *sampler* belong to the
@@ -163,9 +163,9 @@ class ContextSource:
         return context
 
     def with_config(self, config: Mapping[str, Any]) -> ContextSource:
-        """Return a source of contexts whose settings are overridden by *config*.
+        """Return a new source for the same function, with settings overridden by *config*.
 
-        The new source has its own learned facts and its own cache.
+        The new source starts with an empty cache and without learned facts.
         """
         cache = TransformationCache(self.current((config,)).settings)
         return ContextSource(

@@ -1,7 +1,7 @@
-"""Check how a wrapped function is read, and what the middleware changes for a few questions.
+"""Check how qtmiddleware reads a wrapped function, and what it changes for a few questions.
 
-The function is called both as its caller calls it and as the middleware would call it, a few times
-each. The check changes no learned facts, writes no query log and informs no observer.
+The function is called a few times as its caller calls it, and a few times as the middleware would
+call it. The check learns nothing, writes no query log and notifies no observer.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ _MENDS: Final = {
 
 
 class CheckState(StrEnum):
-    """The state of one checked subject: it works, has a problem, or takes no part.
+    """The state of one checked item: it works, has a problem, or is not used.
 
-    A part of the middleware that works but should be turned off is a problem too.
+    A feature that works but should be turned off also counts as a problem.
     """
 
     OK = "ok"
@@ -128,13 +128,12 @@ class Finding:
     """One finding of a check.
 
     Attributes:
-        subject: the thing that was checked, such as ``query`` or ``model``.
-        state: whether the subject works, has a problem, or takes no part.
+        subject: the checked item, such as ``query`` or ``model``.
+        state: whether the item works, has a problem, or is not used.
         text: the finding in a sentence. It may quote an exception that the function raised.
         mend: how to fix the problem; ``""`` if there is nothing to do.
-        values: the finding for programs: names, numbers and lists of texts. For a part of the
-            middleware that was tried, ``advice`` is ``keep``, ``measure``, ``leave_off`` or
-            ``unseen``.
+        values: the finding as data for programs: names, numbers and lists of texts. If a feature
+            was tried, ``advice`` is ``keep``, ``measure``, ``leave_off`` or ``unseen``.
     """
 
     subject: str
@@ -155,10 +154,10 @@ class Check:
         question: the question that was tried; the first one if there were several.
         keywords: the question's keywords.
         findings: the findings, in the order of the check.
-        verdicts: for each part of the middleware, whether to keep it, measure it or leave it off,
-            and how to fix a part that has no effect.
+        verdicts: for each feature of the middleware (keywords, the model's variants, reranking),
+            whether to keep it, measure it or leave it off, and how to fix it if it has no effect.
         sample: the effect of the rules on the order for several questions; ``None`` if there was
-            one question, or if the rules take no part.
+            one question, or if the rules were not tried.
     """
 
     function: str
@@ -170,11 +169,11 @@ class Check:
 
     @property
     def helps(self) -> bool:
-        """Whether at least one part of the middleware works and should stay on."""
+        """Whether at least one feature of the middleware works and need not be turned off."""
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the check as nested dicts for `json.dumps`, with ``helps`` and states as texts."""
+        """Return the check, including ``helps``, as nested dicts for `json.dumps`."""
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
@@ -214,9 +213,9 @@ class Check:
 def check(
     request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()
 ) -> Flow[Check]:
-    """Return the flow that checks the wrapped function with the question of *request*.
+    """Return a flow that checks the wrapped function with the question of *request*.
 
-    The flow reports the function's exceptions as findings and does not raise them.
+    The flow does not raise the function's exceptions but reports them as findings.
 
     Args:
         request: the request made from the user's arguments.
@@ -227,7 +226,7 @@ def check(
 
 
 class _Obstacle(Exception):
-    """Ends a check because of a finding that keeps every part of the middleware from helping."""
+    """Ends a check early: *finding* is a problem that keeps every feature from working."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__()
@@ -294,7 +293,7 @@ class _Checkup:
         )
 
     def _judge_parts(self) -> Flow[list[Finding]]:
-        """Return the verdict on each part of the middleware."""
+        """Return one verdict per feature: keywords, the model's variants and, if on, reranking."""
         part_names = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
             plain, candidates = yield from self._search_both_ways()
@@ -332,7 +331,7 @@ class _Checkup:
         return finding
 
     def _check_if_disabled(self, part: str) -> Finding | None:
-        """Return the verdict on *part* if a setting turns *part* off, else ``None``."""
+        """Return the verdict that a setting turns the feature *part* off, or ``None`` if it is on."""
         settings = self.settings
         if part == _VARIANTS:
             if settings.transformation_type == "none":
@@ -365,10 +364,10 @@ class _Checkup:
     # ------------------------------------------------------------------------------------
 
     def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
-        """Return two results: of the caller's own call, and of a call for more passages.
+        """Return the result of the caller's own call, and the result of a call for more passages.
 
-        Both results are the same if no call for more passages is made. Raises `_Obstacle` if the
-        function fails or its response cannot be read.
+        If no call for more passages succeeds, both are the result of the caller's own call. Raises
+        `_Obstacle` if the function fails or its response cannot be read.
         """
         self._check_query()
         if self.request.embeds:
@@ -433,7 +432,7 @@ class _Checkup:
 
     @property
     def _place_text(self) -> str:
-        """The place of the question in words: the argument, and the clause if there is one."""
+        """The argument that holds the question, and the clause if there is one, as text."""
         kinds = " and ".join(f"`{kind}`" for kind in self._place_values.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -443,7 +442,7 @@ class _Checkup:
 
     @property
     def _place_values(self) -> dict[str, Any]:
-        """The place of the question for programs: the argument, the clauses and their fields."""
+        """The argument that holds the question, its clauses and their fields, as data."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_type, self.clauses)))
@@ -483,7 +482,7 @@ class _Checkup:
         )
 
     def _note_top_k(self) -> None:
-        """Add findings: which parameter sets the number of passages, and which asks for a page."""
+        """Add findings on the parameters that set the number of passages and select a page."""
         name, value = self.call.signature.top_k_argument, self.request.top_k
         if page := self.request.page:
             self._note_page(page)
@@ -607,7 +606,7 @@ class _Checkup:
         return candidates
 
     def _note_small_collection(self, count: int) -> None:
-        """Recommend a model for a collection of *count* passages, unless one is in use already."""
+        """Recommend a model for a collection of only *count* passages, unless one is in use."""
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
@@ -622,13 +621,13 @@ class _Checkup:
     def _time_calls(
         self, widened_top_k: int | None, first_outcome: Outcome
     ) -> Flow[dict[int | None, list[Outcome]]]:
-        """Time the caller's own call and the call for *widened_top_k* passages, in turns.
+        """Time the caller's own call and a call for *widened_top_k* passages alternately.
 
-        Taking turns lets a change in the load affect both kinds of calls.
+        The calls alternate so that a change in load affects both.
 
         Returns:
-            The outcomes by the number of passages asked for; ``None`` is the key of the caller's
-            own calls.
+            The outcomes of the calls, by the number of passages requested. The caller's own calls
+            have the key ``None``.
         """
         calls: dict[int | None, list[Outcome]] = {None: [], widened_top_k: []}
         spent = first_outcome.seconds
@@ -732,7 +731,7 @@ class _Checkup:
         return text, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
-        """Add a finding: whether a keyword search can be added to this call, and at what cost."""
+        """Add a finding on whether a keyword search can be added to this call, and its cost."""
         if not can_add_text_clause(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
@@ -786,10 +785,10 @@ class _Checkup:
             self._add_finding(_build_off(subject, f"could be added; it {text}", mend, **values))
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
-        """Return the fields that a keyword search could search if the settings name none.
+        """Return the fields for a keyword search if the settings name none.
 
-        If the call's clause embeds texts, these are the clause's fields. Otherwise it is the text
-        field of the passages.
+        If the index embeds the query, these are the fields of the call's clause. Otherwise it is
+        the text field of the passages.
         """
         if read_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
@@ -863,8 +862,8 @@ class _Checkup:
     ) -> Flow[tuple[Retrieval, _OrderChange]]:
         """Retrieve with *changes* to the settings.
 
-        Returns the retrieval, and how its order differs from *before*. Exceptions from the function
-        pass through.
+        Returns the retrieval, and the change from the order *before* to the retrieval's order.
+        Exceptions from the function pass through.
         """
         request = replace(self.request, settings=replace(self.settings, **changes))
         if request.settings.transformation_type == "none":
@@ -876,7 +875,10 @@ class _Checkup:
     def _try_keywords(
         self, plain: SearchResult, candidates: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """Return the verdict on the keywords, and the order of a retrieval with keywords only."""
+        """Return the verdict on the keywords, and the passage keys in the order by keywords.
+
+        If the keywords cannot be tried, the keys are in the order of the caller's own call.
+        """
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
@@ -948,7 +950,7 @@ class _Checkup:
             )
 
     def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
-        """Return one question's passages in the plain order and under the rules.
+        """Return one question's passages twice: in the plain order, and in the rules' order.
 
         Exceptions from the function pass through.
         """
@@ -1109,7 +1111,7 @@ class _Checkup:
 
 @dataclass(frozen=True, slots=True)
 class _OrderChange:
-    """The change of a result's order from *before* to *after*."""
+    """The passage keys of a result, *before* and *after* a change of the settings."""
 
     before: Sequence[Key]
     after: Sequence[Key]
@@ -1141,7 +1143,7 @@ def _build_ok(subject: str, text: str, /, **values: Any) -> Finding:
 def _describe_effect(
     part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
 ) -> Finding:
-    """Return the verdict on a *part* that was tried without relevance judgements."""
+    """Return the verdict on the feature *part*, which was tried without relevance judgements."""
     advice = Advice.MEASURE if is_changed else Advice.UNSEEN
     mend = _MEASURE if is_changed else unseen_mend
     return Finding(
@@ -1160,7 +1162,8 @@ def _build_problem(subject: str, text: str, mend: str = "", /, **values: Any) ->
 def _advise_field(option: str, field: str | None) -> str:
     """Return the advice to set *option* of ``keywordEvidence`` to *field*.
 
-    Returns ``""`` if *field* is ``None``, which means that the passages have no fields.
+    If *field* is ``""``, the advice does not name a field. If *field* is ``None``, the passages
+    have no fields and the advice is ``""``.
     """
     if not field:
         return (

@@ -43,7 +43,7 @@ _SYNTAX: Final = re.compile(r'&&|\|\||[!"\\^~*?:(){}\[\]/]|(?<!\S)[+-]|\b(?:AND|
 
 
 class ClauseProblem(WrapError):
-    """The question in the clauses of a call cannot be improved.
+    """The clauses of a document search hold no question that qtmiddleware can improve.
 
     Attributes:
         reason: the reason in one word.
@@ -61,10 +61,10 @@ class ClauseProblem(WrapError):
 
 
 def are_clauses(value: Any) -> bool:
-    """Return whether *value* is a list of clauses of known types that one search may combine.
+    """Return whether *value* is a list of ``score_by`` clauses that one search may combine.
 
-    Other values are left for the function itself to reject. An iterator does not count as a list,
-    because reading an iterator uses it up.
+    False if the type of a clause is unknown, and for an iterator, because reading an iterator uses
+    it up.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
@@ -104,7 +104,7 @@ def are_vector_clauses(clauses: Any) -> bool:
 def can_add_text_clause(clauses: Any) -> bool:
     """Return whether a keyword search may be added to a call with *clauses*.
 
-    This is possible if the clauses search by a vector, from the caller or from the index.
+    True if the clauses search by a vector, whether the caller passes it or the index computes it.
     """
     return are_clauses(clauses) and read_type(clauses[0]) not in COMBINED
 
@@ -192,9 +192,10 @@ def _replace_in_clause(clause: Any, kind: str, question: Any) -> Any:
 
 
 def _to_sparse(vector: Any) -> Any:
-    """Return a sparse model's *vector* in the form that Pinecone takes.
+    """Return a sparse *vector* as Pinecone takes it: the non-zero values and their indices.
 
-    The vector may be a sequence of numbers, one per term of the model's vocabulary.
+    A vector that has indices already is returned unchanged. Any other vector is a sequence of
+    numbers, one per term of the model's vocabulary.
     """
     if isinstance(vector, Mapping) or hasattr(vector, "indices"):
         return vector

@@ -1,4 +1,4 @@
-"""The decorator, which makes a middleware and wraps a function with it."""
+"""The `middleware` decorator, which creates a `QueryMiddleware` and wraps a function with it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ R = TypeVar("R")
 
 
 class Decorator(Protocol):
-    """The type of the decorator that `middleware` with options returns.
+    """The type of the decorator that `middleware` returns when it is called with options.
 
-    The decorator wraps a function and keeps its signature.
+    The decorated function keeps its signature.
     """
 
     @overload
@@ -43,10 +43,8 @@ class Decorator(Protocol):
 class EmbeddingDecorator(Protocol):
     """The type of the decorator that `middleware(embed=...)` returns.
 
-    The decorator wraps a function that takes a vector.
-
-    The caller passes a text instead of the vector, so the function's own parameter types do not
-    apply.
+    The decorator wraps a function that takes a vector. Callers pass a text instead, so the
+    decorated function does not keep its parameter types.
     """
 
     @overload
@@ -103,13 +101,13 @@ def middleware(
     """Decorate a retrieval function, with or without parentheses.
 
     *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
-    come from the environment and the defaults. *client*, *reranker*, *redact*, *observers* and
-    *clock* are the arguments of `QueryMiddleware`. The other options are the options of
+    come from the environment and the built-in defaults. *client*, *reranker*, *redact*,
+    *observers* and *clock* are passed to `QueryMiddleware`. All other options are passed to
     `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind*
     and *on_retrieval*.
 
     Raises:
-        WrapError: for an unknown option, or for anything but a function.
+        WrapError: if an option is unknown, or if *fn* is not a function.
     """
     check_options(middleware, options, WrapOptions.__optional_keys__)
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):

@@ -28,7 +28,7 @@ def read_path(holder: Any, path: Sequence[str]) -> Any:
 def replace_at_path(holder: Any, path: Sequence[str], value: Any) -> Any:
     """Return a copy of *holder* with *value* at the end of *path*.
 
-    The objects along the path are copied too.
+    The objects along the path are copied too, so the original does not change.
     """
     if not path:
         return value

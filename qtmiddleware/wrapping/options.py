@@ -64,7 +64,10 @@ def _build_advice(name: str, caller: Callable[..., Any], known: Collection[str])
 
 
 def _list_settings() -> dict[str, list[Sequence[str]]]:
-    """Return the paths of settings and groups by name, without names that are too common."""
+    """Return the config paths by the name of the setting or group.
+
+    A name that occurs in more than two groups, such as ``enabled``, is left out.
+    """
     paths_by_name: dict[str, list[Sequence[str]]] = {}
     for key in all_keys():
         paths_by_name[fold(key.path[0])] = [key.path[:1]]

@@ -1,4 +1,4 @@
-"""The search over the configured store, opened when it is first needed."""
+"""The wrapped search of the configured store. The store is opened when it is first needed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class StoreSearch(Protocol):
         """The embedder for the search's queries, or ``None`` if the search takes texts."""
 
     def with_settings(self, settings: Settings) -> StoreSearch:
-        """Return a search with other *settings* over the same open store."""
+        """Return a search that has other *settings* and uses the same open store."""
 
     def close(self) -> None:
         """Close everything that was opened for this search."""
 
 
 class OwnSearch:
-    """Makes the wrapped search over the configured store, once for all callers. Thread-safe."""
+    """Opens the configured store once and wraps its search for all callers. Thread-safe."""
 
     __slots__ = ("_embedder", "_lock", "_opened", "_search", "_settings", "_store")
 
@@ -66,11 +66,11 @@ class OwnSearch:
             return self._search
 
     def with_settings(self, settings: Settings) -> OwnSearch:
-        """Return the search with other *settings*.
+        """Return the search for other *settings*.
 
-        If *settings* name the same store, the new search uses the store that is open already.
-        Otherwise it opens another store, and the old store is freed with the last search over it,
-        which a caller may still hold.
+        If *settings* name the same store, the new search uses the store that is already open.
+        Otherwise it opens its own store when it is first used. The old store stays open for callers
+        that still use it.
         """
         if _build_search_key(settings) == _build_search_key(self._settings):
             return self

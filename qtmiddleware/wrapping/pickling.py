@@ -1,7 +1,7 @@
-"""Check whether the parts of a middleware can be pickled.
+"""Check whether the arguments of a middleware or a wrapped function can be pickled.
 
-Functions are pickled by name or, with cloudpickle, by value. Objects are never pickled, because
-they may hold keys.
+Functions are pickled by name or, with cloudpickle, by value. Other objects are rejected, because
+they may hold API keys.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _read_module(frame: Any) -> str:
 
 
 def find_import_name(fn: Any, target: object) -> str | None:
-    """Return the qualified name of *fn* if the module of *fn* holds *target* under this name.
+    """Return the qualified name of *fn* if importing this name from its module gives *target*.
 
-    Returns ``None`` if the module holds nothing or another object under the name.
+    Returns ``None`` if the name is missing or refers to another object.
     """
     name = getattr(fn, "__qualname__", None)
     place: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
@@ -57,8 +57,8 @@ def find_import_name(fn: Any, target: object) -> str | None:
 def check_picklable(label: str, value: Any, *, by_value: bool) -> None:
     """Raise `PicklingError` if *value* cannot be pickled; *label* names it in the message.
 
-    Only functions can be pickled, because an object may hold a key or a connection. *by_value* says
-    whether the pickler also accepts functions that cannot be imported.
+    Functions, strings and ``None`` can be pickled. Other objects may hold a key or a connection.
+    *by_value* says whether the pickler also accepts functions that cannot be imported.
     """
     from pickle import PicklingError
 

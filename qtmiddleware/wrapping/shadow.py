@@ -1,7 +1,8 @@
-"""Shadow mode: callers get the plain function's result, and a share of calls is retrieved again.
+"""Shadow mode: try qtmiddleware in the background while callers get the plain function's result.
 
-The second retrieval runs in the background, and nobody waits for it. The differences between both
-results are logged, and written to the query log for ``qtm shadow report``.
+For a share of the calls, qtmiddleware retrieves again after the caller has its result. The
+differences between the two results are logged, and written to the query log for
+``qtm shadow report``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _random: Final = SystemRandom()
 
 
 def should_shadow(share: float) -> bool:
-    """Decide at random whether to retrieve a call in shadow mode.
+    """Decide at random whether to repeat a call in shadow mode.
 
     *share* is the probability of ``True``, from 0 to 1.
     """
@@ -61,16 +62,16 @@ class ShadowRuns:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the runs under way, which belong to the parent process after a fork."""
+        """Reset the runs under way: after a fork, they belong to the parent process."""
         self.running = 0
         self._tasks.clear()
 
     def start(
         self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead
     ) -> None:
-        """Perform *flow* in a thread of *bulkhead*, and call *finish* with its result.
+        """Start *flow* in a thread of *bulkhead*; the thread calls *finish* with the result.
 
-        Raises nothing. The run is dropped if too many runs are under way or no thread is free.
+        Never raises. The run is dropped if too many runs are under way or no thread is free.
         """
         if self._reserve_slot():
             try:
@@ -79,10 +80,10 @@ class ShadowRuns:
                 self._release_slot("dropped")
 
     def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
-        """Perform *flow* in a task of the running event loop, and call *finish* with its result.
+        """Start *flow* as a task of the running event loop; the task calls *finish* at its end.
 
-        The clients of an asynchronous function belong to this loop. Raises nothing. The run is
-        dropped if too many runs are under way.
+        The task runs in this loop because the clients of an asynchronous function belong to it.
+        Never raises. The run is dropped if too many runs are under way.
         """
         if self._reserve_slot():
             task = asyncio.get_running_loop().create_task(self._aperform(flow, performer, finish))
