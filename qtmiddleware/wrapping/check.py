@@ -331,7 +331,7 @@ class _Checkup:
         return finding
 
     def _check_if_disabled(self, part: str) -> Finding | None:
-        """Return the verdict that a setting turns the feature *part* off, or ``None`` if it is on."""
+        """Return a verdict if a setting turns the feature *part* off, else ``None``."""
         settings = self.settings
         if part == _VARIANTS:
             if settings.transformation_type == "none":

@@ -82,7 +82,7 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class AskOptions(TypedDict, total=False):
-    """The options of one call to the language model.
+    """The keyword arguments of `QueryMiddleware.transform`.
 
     - *history*: the conversation so far, oldest message first.
     - *config*: settings that override the config for this call.
@@ -105,10 +105,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class WrapOptions(ReadOptions, total=False):
-    """The options of `QueryMiddleware.wrap`, which explains them.
-
-    They say how to read a function's calls and responses.
-    """
+    """The options of `QueryMiddleware.wrap`: how to read a function's calls and responses."""
 
     embed: Any
 
@@ -118,7 +115,7 @@ _UNHURRIED_MS: Final = 600_000
 
 
 class _RehearsalModel:
-    """A model that replies at once, with a text in every field that a prompt asks for."""
+    """A fake model for warming up: replies at once, with a text in every field of the prompt."""
 
     name = "rehearsal"
 
@@ -142,14 +139,14 @@ class _RehearsalModel:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Question:
-    """One of several questions that all follow the same conversation, *history*."""
+    """A question, and the conversation before it, *history*."""
 
     text: str
     history: History
 
 
 class QueryMiddleware:
-    """Improves the results of the retrieval functions it wraps, as its configuration says.
+    """Wraps retrieval functions and improves their results, as its configuration says.
 
     A `QueryMiddleware` may be used by many threads and event loops at once.
 
@@ -158,9 +155,9 @@ class QueryMiddleware:
             default, the settings come from the environment and the defaults.
         client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
             both; a chat model of LangChain or LlamaIndex; a function of messages, synchronous or
-            not; or an object with ``name``, ``complete`` and ``acomplete``. Each of these serves
-            blocking and awaiting calls. By default, a client is made when it is first needed, with
-            the key and address from the environment.
+            not; or an object with ``name``, ``complete`` and ``acomplete``. Each works for
+            synchronous and asynchronous calls. By default, a client is made when it is first
+            needed, with the key and address from the environment.
         reranker: scores candidates if the configuration enables reranking: an object with
             ``rerank`` and ``name``, a cross-encoder of sentence-transformers, or a function of a
             question and texts. By default, the model named in ``rerank.model`` is loaded.
@@ -262,20 +259,20 @@ class QueryMiddleware:
         are keyword arguments:
 
         - *query_arg*, *top_k_arg*: the names of the parameters for the query and for the number of
-          passages, if they are unusual. ``request.text`` reaches into an object or a mapping.
-        - *page_arg*: the name of the parameter that asks for a page, if it is unusual; ``False`` if
-          no parameter does.
-        - *embed*: turns texts into vectors, for a function that takes a vector: a function of one
-          text or of a list of texts, or an object of LangChain, LlamaIndex or
-          sentence-transformers.
-        - *read*, *write*: read the matches from a response of your own shape, and write other
-          matches back into it.
-        - *kind*: ``sync`` or ``async``, if the function does not show which it is.
+          passages. By default, common names such as ``query`` and ``top_k`` are recognized. A name
+          with a dot, such as ``request.text``, is a field of an argument.
+        - *page_arg*: the name of the parameter that selects a page of results; ``False`` if there
+          is none. By default, common names such as ``page`` and ``offset`` are recognized.
+        - *embed*: the embedding function, if *fn* takes a vector. It takes one text or a list of
+          texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
+        - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*
+          returns the matches in a response; *write* puts other matches into it.
+        - *kind*: ``sync`` or ``async``, if qtmiddleware does not recognize which one *fn* is.
         - *on_retrieval*: is called with every `Retrieval` of the function, as `RetrievalHook`
           describes.
 
         Raises:
-            WrapError: if the signature of *fn* does not show the query, and for an unknown option.
+            WrapError: if no parameter of *fn* can be the query, or if an option is unknown.
         """
         check_options(self.wrap, options, WrapOptions.__optional_keys__)
         if isinstance(fn, classmethod | staticmethod):
@@ -306,8 +303,8 @@ class QueryMiddleware:
         settings, also through functions that are already wrapped. A function taken from `retriever`
         keeps its store: read `retriever` again if *config* names another store.
 
-        The parts that the new settings need are loaded first, which may take a while. The key is
-        read from the environment again. A reload keeps:
+        Models and packages that the new settings need are loaded first, which may take a while. The
+        API key is read from the environment again. A reload keeps:
 
         - the cached transformations and the spent budget,
         - the circuit breaker, if model and service are the same,
@@ -351,9 +348,9 @@ class QueryMiddleware:
         )
 
     def health(self) -> Health:
-        """Return the state of this middleware's parts, as far as it is known from past calls.
+        """Return the state of the models, threads, caches and budget, as known from past calls.
 
-        This method returns at once, asks no service and raises nothing.
+        Returns at once, contacts no service and never raises.
         """
         # Imported here so that a user who never asks does not pay for these modules.
         from qtmiddleware.wrapping.health import read_health
@@ -361,16 +358,16 @@ class QueryMiddleware:
         return read_health(self._components, self._cache)
 
     def ready(self) -> Readiness:
-        """Return whether questions should be sent here, for a readiness probe.
+        """Return whether this middleware is ready for questions, for a readiness probe.
 
-        This method returns at once and raises nothing. The middleware is ready if it can answer
-        within the deadline. It is not ready in two cases:
+        Returns at once and never raises. The middleware is ready if it can answer within the
+        deadline. It is not ready in two cases:
 
         - While models or packages are being loaded: at most ten seconds if the loading began by
           itself.
         - After `close`, until `warm_up` or a ``with`` block.
 
-        A model, Redis or reranker that is down does not count, because the rules then provide the
+        It stays ready if a model, Redis or a reranker is down, because the rules then provide the
         results.
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
@@ -383,11 +380,11 @@ class QueryMiddleware:
         """Load everything that the first question needs, and return when that is done.
 
         Packages are imported, word lists and prompts are read, and the model's client is made. If a
-        reranker is configured, its model is read. Nothing is sent and nothing costs money.
+        reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
-        If the configuration asks a model, most of this already happens in the background as soon as
-        the middleware is made; this method then waits for it. It raises nothing: if a part cannot
-        be loaded, for example because a key is missing, the first question reports it.
+        If the configuration uses a model, most of this already happens in the background when the
+        middleware is created, and this method waits for it. It never raises: the first question
+        reports what could not be loaded, for example because a key is missing.
         """
         # `ready` counts only threads that are alive: in a forked process the thread that was
         # warming up is gone.
@@ -404,7 +401,7 @@ class QueryMiddleware:
     def _load(self, components: Components | None = None) -> None:
         """Load the packages of the language model, and make the model's client.
 
-        A question that is asked in the meantime waits for the client.
+        Questions asked in the meantime wait for the client.
         """
         components = components or self._components
         if components.can_ask_slow_model():
@@ -413,7 +410,7 @@ class QueryMiddleware:
                 model.warm_up()
 
     def _rehearse(self) -> None:
-        """Transform one question without asking any service, to load the prompts and rules."""
+        """Load the prompts and rules by transforming one question with a fake model."""
         settings = replace(
             self.settings,
             escalation=replace(self.settings.escalation, mode="always"),
@@ -533,7 +530,7 @@ class QueryMiddleware:
         An iterator, or any other iterable without a length, is transformed as you iterate over the
         results: ``limits.maxConcurrency`` queries and a few more are read at a time. Because nobody
         waits for a single query, a model call may take a minute unless ``limits`` says otherwise.
-        Queries that a busy service rejects are sent again at one shared pace.
+        Queries that a busy service rejects are retried at a rate that all queries share.
 
         Raises:
             InvalidQuery: for an invalid query; with an iterator, when the invalid query is reached.
@@ -562,7 +559,7 @@ class QueryMiddleware:
     ) -> Generator[Transformed[Q]]:
         """Yield each of *questions* with its transformation and its cost.
 
-        This method treats a stream of questions as `transform` treats an iterator of texts.
+        Works like `transform` with an iterator of texts.
 
         Args:
             questions: objects with a ``text`` and a ``history``.
@@ -666,7 +663,7 @@ class QueryMiddleware:
     def _transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return the flow that transforms one query or a list, and its performer.
+        """Return the flow that transforms one query or a list, and the performer of its model calls.
 
         Raises `InvalidQuery` for an invalid query.
         """

@@ -1,7 +1,7 @@
-"""Find the query and the number of passages in the calls of a wrapped function.
+"""Find and replace the query and the number of passages in calls of a wrapped function.
 
-The signature is read once. After that, each call is read and rewritten without binding the
-arguments to the signature again. The caller's arguments are never changed.
+A signature is read once and then used for every call. The caller's arguments are never changed:
+each replacement is made in a copy.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ def read_signature(
     page_arg: PageArgument = None,
     takes_vector: bool = False,
 ) -> CallSignature:
-    """Return the signature of *fn*, which finds the query and the number of passages in calls.
+    """Return a `CallSignature`, which finds the query and the number of passages in calls of *fn*.
 
     Args:
         fn: the function to read.
         query_arg: the name of the query's parameter, with dots for a value inside it
-            (``query.inputs.text``). By default, the usual names are looked for; if there is none of
-            them, the first positional parameter is the query.
+            (``query.inputs.text``). By default, common names such as ``query`` are tried, then the
+            first positional parameter.
         top_k_arg: the name of the parameter for the number of passages, with dots for a value
-            inside it. By default, the usual names are looked for.
-        page_arg: the name of the parameter that asks for a page, or ``False`` if none does. By
-            default, `Paging` looks for one.
-        takes_vector: whether *fn* takes the query's vector in place of the text.
+            inside it. By default, common names such as ``top_k`` are tried.
+        page_arg: the name of the parameter that selects a page of results; ``False`` if there is
+            none. By default, `Paging` looks for one.
+        takes_vector: whether *fn* takes the query's vector instead of its text.
 
     Raises:
         WrapError: with advice, if no parameter can be the query.
@@ -118,7 +118,7 @@ class CallSignature:
         argument: the name of the query's parameter, with dots for a value inside it.
         top_k_argument: the name of the parameter for the number of passages; ``None`` if the
             signature shows none.
-        paging: the object that finds the argument with which a call asks for a page.
+        paging: finds the argument with which a call selects a page of results.
     """
 
     __slots__ = (
@@ -151,10 +151,10 @@ class CallSignature:
         self._home = self._find_target_keyword()
 
     def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
-        """Return the signature that fits this call, which is usually this object.
+        """Return the signature to use for this call, usually this object.
 
-        A function that shows no parameters may take a text or clauses. For a call with clauses, a
-        `ClauseSignature` is returned.
+        If a call passes clauses to a function whose parameters are not known, a `ClauseSignature`
+        is returned.
         """
         parameters = self._parameters
         if (
@@ -173,14 +173,14 @@ class CallSignature:
 
     @property
     def takes_any_keyword(self) -> bool:
-        """Whether the function takes keywords that its signature does not name."""
+        """Whether the function takes ``**kwargs``."""
         return self._parameters.any_keyword
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query as it was passed, unchecked.
+        """Return the query that a call passes, without checking the query.
 
-        If the query is a list of one text, as Chroma takes it, that text is returned. Raises
-        `WrapError` if the call holds no query.
+        If the query is a list with one text, as Chroma takes it, the text is returned. Raises
+        `WrapError` if the call has no query.
         """
         value = self.read_passed(args, kwargs)
         return (
@@ -190,9 +190,9 @@ class CallSignature:
         )
 
     def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query as it was passed; a list of one text stays a list.
+        """Return the query exactly as a call passes it: a list with one text stays a list.
 
-        Raises `WrapError` if the call holds no query.
+        Raises `WrapError` if the call has no query.
         """
         place, value = self._find_query(args, kwargs)
         for name in self._find_path(place, value):
@@ -201,9 +201,9 @@ class CallSignature:
         return value
 
     def read_top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """Return the number of passages that the caller passes, or the signature's default.
+        """Return the number of passages that a call asks for, or the parameter's default.
 
-        Returns ``None`` if this value is not an integer.
+        Returns ``None`` if the value is not an integer.
         """
         top_k = self._read_nested_top_k(*self._find_query(args, kwargs))
         if self._top_k_path:
@@ -275,9 +275,9 @@ class CallSignature:
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the arguments with the query's text moved to the function's own parameter.
+        """Return the call's arguments with the query's text moved to the parameter that takes it.
 
-        The arguments stay as they are if the function takes the text where the caller passed it.
+        The arguments are returned unchanged if the caller passed the text there already.
         """
         if self._home and args:
             with suppress(WrapError):
@@ -287,7 +287,7 @@ class CallSignature:
         return args, kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
-        """Return the locations where a call may hold the query, in the order to look."""
+        """Return the parameters that may hold the query, in the order to try."""
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
             return (query_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
@@ -301,9 +301,9 @@ class CallSignature:
         )
 
     def _find_target_keyword(self) -> str:
-        """Return the keyword by which the function takes a text that was passed elsewhere.
+        """Return the keyword that must receive a query text passed as another argument.
 
-        Returns ``""`` if a text never has to move to another parameter.
+        Returns ``""`` if the text never has to be moved.
         """
         parameters = self._parameters
         if (
@@ -317,7 +317,7 @@ class CallSignature:
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Put *query* into *args* or *kwargs*, in place of *value* at *place*."""
+        """Replace *value*, which *args* or *kwargs* hold at *place*, with *query*."""
         if self._home and place != self._home and isinstance(value, str):
             _remove_argument(place, args, kwargs)
             kwargs[self._home] = query
@@ -333,7 +333,7 @@ class CallSignature:
         return self._name, self._parameters.find_position(self._name)
 
     def _find_query(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
-        """Return the place at which the query was passed, and the value that was passed."""
+        """Return the keyword or position at which a call passes the query, and the passed value."""
         null_name: Place | None = None
         for name, index in self._locations:
             if name in kwargs:
@@ -354,7 +354,7 @@ class CallSignature:
         raise self._build_missing_error()
 
     def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
-        """Return the path from the passed *value* to its text; empty if *value* is the text."""
+        """Return the path to the query's text inside *value*; empty if *value* is the text."""
         if value is None or isinstance(value, _QUERY_TYPES):
             return ()
         if self._path and place in (self._name, self._parameters.find_position(self._name)):
@@ -380,7 +380,7 @@ class CallSignature:
         return read_field(value, "top_k") if self._find_path(place, value) == _NESTED else None
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
-        """Return the name under which a call passes the number of passages, or ``None``."""
+        """Return the name of the parameter that sets the number of passages, or ``None``."""
         if self._top_k_path:
             return None
         if self.top_k_argument is not None or not self._parameters.any_keyword:
@@ -407,7 +407,7 @@ class CallSignature:
 
 
 class PineconeSearchSignature(CallSignature):
-    """Pinecone's search, which takes the text inside ``inputs`` or ``query``, by keyword only."""
+    """The signature of Pinecone's search: the text is inside the keyword ``inputs`` or ``query``."""
 
     __slots__ = ()
 
@@ -429,20 +429,23 @@ class PineconeSearchSignature(CallSignature):
 
 
 class ClauseSignature(CallSignature):
-    """A document search, which takes the query inside the clauses of ``score_by``.
+    """The signature of a document search: the query is inside the clauses of ``score_by``.
 
-    A caller may pass a text in addition to the clauses. If the function itself has no parameter for
-    the text, the text goes into the clauses.
+    A caller may pass a text in addition to the clauses. If the function has no parameter for the
+    text, the text replaces the query in the clauses.
     """
 
     __slots__ = ()
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the text in the clauses; raises `ClauseProblem` if the text cannot be improved."""
+        """Return the query: a text passed in addition to the clauses, else the query in them.
+
+        Raises `ClauseProblem` if the query cannot be improved.
+        """
         return self.read_passed(args, kwargs)
 
     def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the text in the clauses, or a list of several queries unchanged."""
+        """Return the query, or the list of queries if the call passes several."""
         call_clauses, place = self.read_clauses(args, kwargs), self._find_text(args, kwargs)
         if place is None or not call_clauses:
             return clauses.read_question(call_clauses)
@@ -481,7 +484,7 @@ class ClauseSignature(CallSignature):
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the arguments with a text moved into the clauses, if one was passed separately."""
+        """Return the call's arguments, with a separately passed text moved into the clauses."""
         place = self._find_text(args, kwargs)
         if place is None or not self.read_clauses(args, kwargs):
             return args, kwargs
@@ -490,14 +493,11 @@ class ClauseSignature(CallSignature):
         )
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether this call's clause holds a vector."""
+        """Return whether the clause of this call takes a vector."""
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the clauses of this call, or no clauses if they cannot be read.
-
-        A partial may have set the clauses.
-        """
+        """Return the clauses that this call passes or a partial sets; empty if unreadable."""
         value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
         return value if clauses.are_clauses(value) else ()
 
@@ -515,7 +515,7 @@ class ClauseSignature(CallSignature):
     def add_field(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return new arguments that also ask for *field* of each document."""
+        """Return new arguments that also request *field* of each document."""
         new_args, new_kwargs = list(args), dict(kwargs)
         fields = self._parameters.read_value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
         self._parameters.assign(clauses.INCLUDE_FIELDS, [*fields, field], new_args, new_kwargs)
@@ -535,7 +535,7 @@ class ClauseSignature(CallSignature):
         self._assign(place, clauses.replace_question(value, query), args, kwargs)
 
     def _find_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
-        """Return the place of a text that is passed in addition to the clauses, or ``None``."""
+        """Return the keyword or position of a text passed besides the clauses, or ``None``."""
         parameters, first_position = self._parameters, self._parameters.first_location[1] or 0
         if not parameters.any_keyword:
             for name in QUERIES:
@@ -549,9 +549,9 @@ class ClauseSignature(CallSignature):
 
 
 class VectorSignature(CallSignature):
-    """A function that takes the query's vector, while callers pass the text.
+    """The signature of a function that takes the query's vector, while callers pass the text.
 
-    The text may be in any of the usual parameters.
+    Callers may pass the text under any of the common names for a query.
     """
 
     __slots__ = ()
@@ -712,7 +712,7 @@ class Parameters:
         return self._positions.get(name)
 
     def find_name(self, place: Place) -> str | None:
-        """Return the name of the parameter that is passed at *place*, or ``None``."""
+        """Return the name of the parameter at *place*, a keyword or position, or ``None``."""
         names = self.named if isinstance(place, str) else self._positions
         return next((name for name in names if place in (name, self._positions.get(name))), None)
 
@@ -730,17 +730,17 @@ class Parameters:
     def read_given(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
     ) -> Any:
-        """Return the value that a call passes as parameter *name*, else *default*."""
+        """Return the value that a call passes for parameter *name*, or *default* if it has none."""
         if name in kwargs:
             return kwargs[name]
         index = self._positions.get(name)
         return args[index] if index is not None and index < len(args) else default
 
     def assign(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Put *value* into *args* or *kwargs* as parameter *name*.
+        """Set parameter *name* to *value* in *args* or *kwargs*.
 
-        The new value replaces the value that the call passes. If the call does not pass the
-        parameter, it is passed by keyword if possible.
+        The value replaces the value that the call passes. If the call passes none, *value* is
+        passed by keyword if possible.
         """
         index = self._positions.get(name)
         if name not in kwargs and index is not None:

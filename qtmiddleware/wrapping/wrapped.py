@@ -63,10 +63,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AskMethod(Protocol[P, T_co]):
-    """A method that takes the wrapped function's arguments and three reserved keywords.
-
-    The reserved keywords are *history*, *config* and *qtm_config*.
-    """
+    """A method that takes the wrapped function's arguments, *history*, *config* and *qtm_config*."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
@@ -115,10 +112,10 @@ def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
 class Wrapped(Generic[P, R]):
     """A synchronous retrieval function wrapped with the middleware.
 
-    Calling this object takes the function's arguments and returns the function's type. `retrieve`
-    and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and their asynchronous
-    variants return the language model's answer from the passages found. These methods take the
-    function's own arguments and three reserved words:
+    Call this object like the function itself: it returns the same type. `retrieve` and `aretrieve`
+    return a `Retrieval` instead. `answer`, `stream_answer` and their asynchronous variants return
+    the language model's answer, based on the passages found. These methods take the function's own
+    arguments and three more keywords:
 
     - *history*: the conversation so far, oldest message first. If the function has a parameter of
       that name, the function gets it too.
@@ -126,9 +123,8 @@ class Wrapped(Generic[P, R]):
       to the function instead of to qtmiddleware.
     - *qtm_config*: settings for this call, whatever parameters the function has.
 
-    If a function calls its own wrapped version while it searches, the inner calls return the plain
-    function's results, so that qtmiddleware adds no searches to them. A context variable marks the
-    outer call, and qtmiddleware's threads and tasks inherit the variable.
+    If the function calls its own wrapped version while it searches, the inner calls return the
+    plain function's results.
     """
 
     is_async = False
@@ -195,7 +191,7 @@ class Wrapped(Generic[P, R]):
     ) -> Retrieval:
         """Do what `retrieve` does without blocking the running event loop.
 
-        A synchronous function runs in one of qtmiddleware's threads.
+        If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
         return call.finish(await arun(retrieval_flow(request), call))
@@ -248,16 +244,16 @@ class Wrapped(Generic[P, R]):
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
-        """Return a stream of the answer: the passages first, then the model's text as it comes."""
+        """Return a stream of the answer: first the passages, then the text as the model writes it."""
         from qtmiddleware.answering import AnswerStream
 
         return AnswerStream(*self._prepare_answer(args, kwargs))
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
-        """Return the stream of `stream_answer` for asynchronous iteration.
+        """Return a stream like that of `stream_answer`, for ``async for`` and ``async with``.
 
-        Nothing is called before you iterate over the stream or enter it with ``async with``.
+        The function and the model are called only when you enter the stream or iterate over it.
         """
         from qtmiddleware.answering import AsyncAnswerStream
 
@@ -270,10 +266,10 @@ class Wrapped(Generic[P, R]):
         `retrieve_many`, and the other arguments that the function needs. A question of a list may
         be ``{"question": text, "relevant": [id, ...]}``, which names the passages that answer it.
 
-        The first question is examined in detail. The function is called about ten times, both as it
-        is and as the middleware would call it. If the settings use a model or a reranker, it is
-        asked once. Then the order of the plain call is compared with the order of the rules for at
-        most ten of the questions, which takes two calls per question.
+        The first question is examined in detail: the function is called about ten times, both as it
+        is and as the middleware would call it. A model or reranker in the settings is called once.
+        Then the plain order is compared with the rules' order for at most ten of the questions,
+        which takes two calls per question.
 
         Print the result to read it.
 
@@ -336,9 +332,9 @@ class Wrapped(Generic[P, R]):
         return None if name is None or "." in name else name
 
     def configured(self, config: Mapping[str, Any]) -> Self:
-        """Return the same function with *config* overriding its settings.
+        """Return a copy of this wrapped function with *config* overriding its settings.
 
-        The returned function starts without the facts that this function has learned.
+        The copy starts without the facts that this function has learned from its calls.
 
         Raises:
             ConfigError: for invalid settings, and for settings that cannot change once a function
@@ -389,7 +385,7 @@ class Wrapped(Generic[P, R]):
     def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Yield the arguments of one call per query of a list that was passed as the query."""
+        """Yield the positional and keyword arguments of one call per query of the passed list."""
         signature = self._signature.choose_for_call(args, kwargs)
         queries = signature.read_passed(args, kwargs)
         if not isinstance(queries, list | tuple):
@@ -485,11 +481,10 @@ class Wrapped(Generic[P, R]):
         return request, call
 
     def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned) -> str:
-        """Return the argument that asks for a page, or ``""`` if none does.
+        """Return the name of the argument that selects a page, or ``""`` if there is none.
 
-        If only some calls show that the function has pages, the page argument also counts for all
-        calls after the first such call: the first page is often requested without any page
-        argument.
+        If the signature does not show whether the function has pages, all calls after the first
+        call with a page argument count as paged: the first page is often requested without one.
         """
         paging = self._signature.paging
         page = paging.find(args, kwargs)
@@ -498,10 +493,10 @@ class Wrapped(Generic[P, R]):
         return learned.page if paging.is_open else page
 
     def _find_shadow_share(self) -> float | None:
-        """Return the share of calls to retrieve in shadow mode, or ``None`` without shadow mode.
+        """Return the share of calls to repeat in shadow mode; ``None`` if shadow mode is off.
 
-        Returns ``None`` also if the function takes vectors, because the plain function cannot take
-        the caller's text.
+        Also ``None`` if the function takes vectors, because the plain function cannot take the
+        caller's text.
         """
         overrides = current_overrides()
         context = self._source.current(overrides) if overrides else self._context
@@ -515,9 +510,9 @@ class Wrapped(Generic[P, R]):
         response: Any,
         seconds: float,
     ) -> None:
-        """Retrieve for a *share* of the calls again, in the background; raises nothing.
+        """Start a shadow retrieval in the background, with the probability *share*; never raises.
 
-        The caller already has *response*, which took *seconds*.
+        The caller gets *response*, which took *seconds*.
         """
         if should_shadow(share):
             with suppress(Exception):
@@ -546,9 +541,9 @@ class Wrapped(Generic[P, R]):
             ) from None  # fmt: skip
 
     def _should_pass_through(self) -> bool:
-        """Return whether this call goes straight to the function.
+        """Return whether to call the plain function and do nothing else.
 
-        The call does so if the settings change nothing, or if the function is calling itself.
+        True if the settings change nothing, or if the function is calling itself.
         """
         return (self._context.is_off and not current_overrides()) or is_nested_call(self._fn)
 
@@ -559,9 +554,10 @@ class Wrapped(Generic[P, R]):
         kwargs: dict[str, Any],
         settings: Settings,
     ) -> tuple[Any, Degradation | None]:
-        """Return the query as passed, and the reason if the query cannot be improved.
+        """Return the query, and a degradation that says why the query cannot be improved.
 
-        The query is ``""`` if the call has none. The reason is ``None`` if there is no problem.
+        The query is ``""`` if the call has none. The degradation is ``None`` if the query can be
+        improved.
         """
         try:
             query = signature.read_query(args, kwargs)
@@ -582,9 +578,9 @@ class Wrapped(Generic[P, R]):
     def _choose_text_fields(
         signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[str, ...]:
-        """Return the text fields for a keyword search in addition to this call's own clause.
+        """Return the fields of an extra keyword search besides this call's own vector search.
 
-        Returns no fields if the call cannot have this search, or if the settings name none.
+        Empty if the call does not allow the extra search, or if the settings name no fields.
         """
         fields = settings.hybrid.text_fields
         return (
@@ -642,11 +638,11 @@ class Wrapped(Generic[P, R]):
         return self
 
     def __reduce_ex__(self, _: SupportsIndex) -> Any:
-        """Pickle this object by its import name if it has one, else by its parts.
+        """Pickle this object by its import name if it has one, else with all that it wraps.
 
-        The parts are the function, the middleware and the options. Clients, caches, locks and keys
-        are not pickled: the other process makes its own. Raises `PicklingError`, which says what to
-        do, if neither way is possible.
+        That is the function, the middleware and the options. Clients, caches, locks and keys are
+        not pickled: the other process makes its own. Raises `PicklingError`, which says what to do,
+        if the object cannot be pickled.
         """
         modules, name = find_modules_by_value(), find_import_name(self._fn, self)
         if name is not None and (
