@@ -1,4 +1,4 @@
-"""The models, rerankers, logs and glossaries that settings ask for, each made once per setting."""
+"""The models, rerankers, logs and glossaries of a middleware, each made once per setting."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 class ComponentCache(Generic[T]):
-    """A thread-safe cache of components, by the values that the components are made from.
+    """A thread-safe cache of components such as models. The keys are the settings they depend on.
 
-    Components of the middleware's own settings are always kept. Of the components for calls that
+    Components for the middleware's own settings are always kept. Of the components for calls that
     override settings, the `MOST_KEPT` most recently used are kept. A dropped component is closed as
     soon as no call is using it.
     """
@@ -52,8 +52,8 @@ class ComponentCache(Generic[T]):
     def get(self, key: Hashable, make: Callable[[], T], *, is_own: bool = False) -> T:
         """Return the component for *key*, made by *make* if there is none yet.
 
-        *is_own* says that the key belongs to the middleware's own settings. The component may then
-        come from the previous cache.
+        *is_own* says that *key* is made from the middleware's own settings. Such a component is
+        taken from the previous cache if possible.
         """
         with self._lock.free:
             if key in self._own:
@@ -94,7 +94,7 @@ class ComponentCache(Generic[T]):
 def drain(component: object) -> None:
     """Close *component* as soon as no call is using it.
 
-    Nothing happens to a component that holds nothing open.
+    A component without a `Draining` as its ``in_use`` is ignored: it holds nothing open.
     """
     if isinstance(in_use := getattr(component, "in_use", None), Draining):
         in_use.retire()
@@ -105,9 +105,9 @@ class Components:
 
     The components serve the middleware's own settings and any overrides.
 
-    With *previous*, the middleware's components before a reload, the new components take over the
-    threads, the circuit breakers, and every client, model and reranker whose settings stay the
-    same. The previous components do not change before `replace_previous`.
+    *previous* are the components before a reload. The new components take over their threads and
+    circuit breakers, and every client, model and reranker whose settings stay the same. The
+    previous components do not change before `replace_previous`.
     """
 
     def __init__(
@@ -167,10 +167,11 @@ class Components:
         self.get_glossary(settings)
 
     def with_config(self, config: Config) -> Components:
-        """Return new components for *config*, to be put in place with `replace_previous`.
+        """Return new components for *config*; call their `replace_previous` to complete a reload.
 
-        If nothing would change, these components themselves are returned: the settings are equal,
-        and the environment has the same key and address. Raises `ConfigError`.
+        Returns this object if nothing would change: the settings are equal and name no glossary
+        file, and the environment has the same key and address. Raises `ConfigError` if *config* is
+        invalid.
         """
         is_same = config.settings == self.config.settings
         # A glossary's file may have changed while its name stayed the same.
@@ -191,9 +192,9 @@ class Components:
         return Components(config, *constructor_arguments, previous=self)
 
     def replace_previous(self) -> None:
-        """Take over from the previous components.
+        """Apply the new limits, and close what only the previous components use.
 
-        Parts that only the previous components hold are closed as soon as no call is using them.
+        Each client, model and reranker is closed as soon as no call is using it.
         """
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
@@ -228,7 +229,7 @@ class Components:
         return resolved
 
     def get_model(self, settings: Settings) -> GovernedModel:
-        """Return the model for the transformations.
+        """Return the model that transforms questions.
 
         The user's own client is used even if *settings* name another model.
         """

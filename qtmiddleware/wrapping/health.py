@@ -61,7 +61,7 @@ class ModelHealth:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsHealth:
-    """The threads for all work except the searches for original queries.
+    """The threads that do all work except the original queries' own searches.
 
     Attributes:
         in_use: threads in use now.
@@ -155,7 +155,7 @@ class RedisHealth:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """An amount that was spent, with its limit.
+    """An amount that was spent, such as US dollars, and its limit.
 
     Attributes:
         spent: the amount spent, including the most that calls under way may spend.
@@ -173,7 +173,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class BudgetHealth:
-    """The spending of this process, with all its middlewares.
+    """The model calls, tokens and US dollars that all middlewares of this process spent.
 
     Attributes:
         calls: model calls in the last minute.
@@ -204,7 +204,7 @@ class Health:
         model: the model for the transformations. The same service and model share one circuit
             breaker.
         chat_model: the model that writes answers.
-        threads: the threads for all work except the searches for original queries.
+        threads: the threads that do all work except the original queries' own searches.
         shadow: the retrievals in shadow mode.
         cache: the cache of transformations in this process.
         redis: the shared cache.
@@ -229,7 +229,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The readiness of a middleware: true if there are no *reasons* against sending questions."""
+    """The readiness of a middleware: true if *reasons*, why it is not ready, is empty."""
 
     reasons: tuple[NotReady, ...] = ()
 
@@ -242,7 +242,7 @@ class Readiness:
 
 
 def read_health(components: Components, cache: TransformationCache) -> Health:
-    """Return the health of a middleware at once, without asking any service."""
+    """Return the health of a middleware at once, without contacting any service."""
     settings, bulkhead, local, shared = (
         components.config.settings,
         components.bulkhead,
@@ -285,7 +285,7 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
 
 
 def _build_spending(spent: float, limit: float | None) -> Spending:
-    # Sums of floating-point amounts end in noise such as 0.30000000000000004.
     """Return the amount *spent*, rounded, together with its *limit*."""
+    # Sums of floating-point amounts end in noise such as 0.30000000000000004.
     spent = round(spent, 9)
     return Spending(spent, limit, None if limit is None else max(0, round(limit - spent, 9)))

@@ -1,4 +1,4 @@
-"""Call a wrapped function for its caller, once per text that the flow searches for."""
+"""Call a wrapped function once for each text that a retrieval searches for."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """In shadow mode, a function of the caller's response and of its duration in milliseconds."""
+    """In shadow mode, is called with the caller's response and its duration in milliseconds."""
     known_model: GovernedModel | None = None
-    """The model for the transformations, if it was looked up already."""
+    """The model that transforms questions, if it was looked up already."""
     adds_field: bool = True
     """Whether a document search may also be asked for the text field.
 
@@ -91,12 +91,12 @@ class Invocation:
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for all work except the search for the original query."""
+        """The threads that do all work except the original query's own search."""
         return self.context.bulkhead
 
     @property
     def model(self) -> GovernedModel:
-        """The model for the transformations."""
+        """The model that transforms questions."""
         return self.known_model or self.context.model
 
     @property
@@ -170,7 +170,7 @@ class Invocation:
         return attempts
 
     def _find_missing_field(self) -> str:
-        """Return the name of the text field that the caller does not ask for but could.
+        """Return the name of the text field that the caller could request but does not.
 
         Returns ``""`` if there is no such field, and always in shadow mode.
         """
@@ -209,7 +209,7 @@ class Invocation:
             return response
 
     def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        """Call the function with *query*, and ask for the passages and the field of *attempt*."""
+        """Call the function with *query*, and request the passages and the field of *attempt*."""
         signature, args, kwargs = self.signature, self.args, self.kwargs
         if step.fields and isinstance(signature, ClauseSignature):
             args, kwargs = signature.replace_clauses(
@@ -294,10 +294,10 @@ class Invocation:
             _warn_of_setup(message, retrieval.trace.query_id)
 
     def start_shadow(self, request: Request, response: Any, ms: float) -> None:
-        """Retrieve for *request* in the background, with shadow mode off; raises nothing.
+        """Start a shadow retrieval for *request* in the background. Never raises.
 
-        The caller already got *response*, which took *ms* milliseconds. An asynchronous function is
-        called in the running event loop, and any other function in a thread.
+        The caller gets *response*, which took *ms* milliseconds. An asynchronous function is called
+        in the running event loop, and any other function in a thread.
         """
         settings = replace(request.settings, shadow=None)
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
@@ -312,7 +312,7 @@ class Invocation:
     def _finish_shadow(
         self, request: Request, response: Any, ms: float, retrieval: Retrieval
     ) -> None:
-        """Log the differences between *retrieval* and *response*, which the caller got."""
+        """Log the differences between *retrieval* and the caller's *response*."""
         from qtmiddleware.wrapping.query_log import PlainResult
 
         self._warn_once(retrieval)

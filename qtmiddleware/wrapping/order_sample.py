@@ -1,8 +1,8 @@
 """Compare passages in the plain order and under the rules, and advise whether to keep the rules.
 
-Without judgements, nobody knows whether a changed order is better. In a trial on ten small
-collections, the share of changed questions did not show which collections gain from the rules.
-Therefore, a sample without judgements never says that the rules help.
+Without relevance judgements, nobody knows whether a changed order is better. In a trial on ten
+small collections, the share of questions with a changed order did not predict which collections
+gain from the rules. Therefore, a sample without judgements never says that the rules help.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIGNIFICANT: Final = 0.05
 
 
 class Advice(StrEnum):
-    """The advice on one part of the middleware: keep it, measure it, or leave it off."""
+    """The advice on one feature: keep it, measure it, leave it off, or its effect is unseen."""
 
     KEEP = "keep"
     MEASURE = "measure"
@@ -72,10 +72,10 @@ class OrderExample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSample:
-    """The places of the answers to judged questions, in the plain order and under the rules.
+    """The positions of the answers to judged questions, in the plain order and under the rules.
 
-    The user named the relevant passages of each judged question. The answer in a list is the first
-    relevant passage.
+    A judged question is a question whose relevant passages the user named. Its answer is the first
+    relevant passage of a list.
 
     Attributes:
         questions: judged questions that were asked.
@@ -113,7 +113,7 @@ class OrderSample:
         changed: questions for which any passage is new or moves.
         examples: at most two questions for which another passage comes first. They are the
             questions with the clearest leader in the plain order.
-        judged: the places of the answers; ``None`` if no question names relevant passages.
+        judged: the positions of the answers; ``None`` if no question names relevant passages.
         errors: the reasons why questions failed, each reason once.
     """
 
@@ -173,10 +173,9 @@ class OrderSample:
 
 
 def is_significant(better: int, worse: int) -> bool:
-    """Return whether chance alone is unlikely to move this many answers up.
+    """Return whether significantly more answers moved up (*better*) than down (*worse*).
 
-    *better* answers moved up and *worse* answers moved down. The test is a one-sided sign test at
-    5 %.
+    This is a one-sided sign test at 5 %.
     """
     moved = better + worse
     ways = sum(comb(moved, count) for count in range(better, moved + 1))
@@ -290,8 +289,8 @@ def sample_orders(
 def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
     """Count the judged questions whose answer is found, comes first, moves up or moves down.
 
-    *places* holds two places per question: in the plain order and under the rules, counted from 0.
-    A place is ``None`` if the list holds no answer.
+    *places* holds the answer's position in the plain order and under the rules, counted from 0, for
+    each question. A position is ``None`` if the list holds no answer.
     """
     absent = float("inf")
     ranks = [

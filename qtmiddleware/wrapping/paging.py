@@ -1,8 +1,8 @@
-"""Find the argument of a call that asks for one page of the passages, by name, type and value.
+"""Find the argument with which a call selects a page of results, by name, type and value.
 
-A page must hold the passages of the plain call. Otherwise a reader who turns the pages sees some
-passages twice and misses others. A database cursor, a date or a filter may have the same name and
-is not a page.
+A page must hold the plain function's passages. Otherwise a reader who turns the pages would see
+some passages twice and miss others. An argument of the same name may be a database cursor, a date
+or a filter, and does not select a page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qtmiddleware.retrieval.responses import list_fields
 from qtmiddleware.runtime.fields import read_annotations
 
 PageArgument = str | Literal[False] | None
-"""The argument that asks for a page; ``False`` if none does; ``None`` to look for one."""
+"""The argument that selects a page; ``False`` if there is none; ``None`` to look for one."""
 
 # Folded names (see `_fold`) of a count of passages or pages, and of a token to continue from.
 _COUNTS: Final = frozenset(
@@ -148,19 +148,19 @@ class Parameters(Protocol):
         """Return the value of parameter *name* in a call, or the parameter's default."""
 
     def read_given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return the value that a call passes as parameter *name*, else ``None``."""
+        """Return the value that a call passes for parameter *name*, or ``None``."""
 
 
 class Paging:
-    """Finds the argument with which calls of one function ask for a page.
+    """Finds the argument with which calls of one function select a page of results.
 
     Args:
         parameters: the function's parameters.
         page_argument: the page argument as the user named it (see `PageArgument`).
-        other_parameters: the parameters of the query and of the number of passages, which never ask
-            for a page.
-        holders: the names in *other_parameters* whose argument is an object that holds the value,
-            such as a request object. The object may hold a page too.
+        other_parameters: the parameters of the query and of the number of passages, which never
+            select a page.
+        holders: the names in *other_parameters* that take an object with several fields, such as a
+            request object. One of its fields may select a page.
     """
 
     __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
@@ -208,7 +208,7 @@ class Paging:
         return self._named is not None
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the argument that asks for a page in this call, or ``""`` if none does."""
+        """Return the name of the argument that selects a page in this call, or ``""``."""
         if self._named is not None:
             return self._named or ""
         if not (self._declared or self._homes or self._parameters.any_keyword):
@@ -250,9 +250,9 @@ def _may_hold_page(name: str) -> bool:
 
 
 def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
-    """Return whether an argument *name* with this *value*, which is not ``None``, asks for a page.
+    """Return whether the argument *name* with this *value*, not ``None``, selects a page.
 
-    *name* is in the form that `_fold` returns.
+    *name* is a result of `_fold`.
     """
     if isinstance(value, str):
         if name in _OFTEN_DATES:
@@ -273,7 +273,7 @@ def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
 
 
 def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield the names of the fields of *holder*, a mapping or an object, that ask for a page.
+    """Yield the names of the fields of *holder*, a mapping or an object, that select a page.
 
     If a field of an object is ``None``, the field's annotation decides.
     """
@@ -310,9 +310,9 @@ def _read_annotation(kind: type, name: str) -> Any:
 
 
 def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:
-    """Return whether a parameter asks for the first page if a call does not set the parameter.
+    """Return whether a call without this parameter gets the first page of results.
 
-    *name* and the names of the other parameters, *siblings*, are in the form that `_fold` returns.
+    *name* and *siblings*, the names of all parameters, are results of `_fold`.
     """
     if name not in _NAMES:
         return default is not None and default is not Parameter.empty and _is_page(name, default)

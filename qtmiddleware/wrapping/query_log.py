@@ -19,7 +19,7 @@ from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 logger: Final = get_logger("qtmiddleware")
 
 Redact = Callable[[str], str]
-"""A function that returns a query's text in the form for the log."""
+"""A function that takes a query's text and returns the text to write to the log."""
 
 PASSAGE_CHARS: Final = 4_000
 """The most characters of a passage that are written to the log."""
@@ -34,8 +34,8 @@ def _build_row(
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    # In a key, the passage's text follows a NUL.
     """Return the row of one passage in a record."""
+    # In a key, the passage's text follows a NUL.
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
     row.update(
         {
@@ -58,7 +58,7 @@ def _build_rows(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the two lists that a `Hybrid` search merged; empty for other searches."""
+    """Return rows for the two lists that a `Hybrid` search merged; empty for other searches."""
     return {f"initial_{name}": _build_rows(initial) for name, initial in ranking.initial.items()}
 
 
@@ -114,7 +114,7 @@ def hash_text(text: str) -> str:
 
 
 class TextWriter:
-    """Prepares the texts of one record: redacted by *redact*, hashed or left out.
+    """Prepares the texts of one log record: unchanged, redacted by *redact*, hashed or left out.
 
     Query texts are hashed if *query_text* is false. Passage texts are left out unless
     *passage_text* is true. If *redact* raises an exception or returns no text, the text is hashed,
@@ -130,7 +130,7 @@ class TextWriter:
         self.failure = ""
 
     def write(self, text: str) -> str:
-        """Return *text* in the form for the log: unchanged, redacted or hashed; raises nothing."""
+        """Return *text* as it appears in the log: unchanged, redacted or hashed. Never raises."""
         if not self._query_text:
             return hash_text(text)
         if self._redact is None:
@@ -147,17 +147,17 @@ class TextWriter:
         return redacted
 
     def write_passage(self, text: str | None) -> str | None:
-        """Return a passage's *text* in the form for the log, cut to `PASSAGE_CHARS` characters.
+        """Return a passage's *text* as it appears in the log, cut to `PASSAGE_CHARS` characters.
 
-        Returns ``None`` if passage texts are left out. Raises nothing.
+        Returns ``None`` if passage texts are left out. Never raises.
         """
         return self.write(text[:PASSAGE_CHARS]) if text is not None and self._passage_text else None
 
     def write_keywords(self, keywords: str, query: str) -> str:
-        """Return a query's *keywords* in the form for the log; raises nothing.
+        """Return a query's *keywords* as they appear in the log. Never raises.
 
-        Keywords are in lower case, which *redact* may not recognize. Therefore, if *redact* changes
-        the query, only the keywords whose words are still in the redacted query are returned.
+        *redact* may miss sensitive words in lower case, as keywords are written. If *redact*
+        changes the query, only keywords that still occur in the redacted query are returned.
         """
         if keywords and self._query_text and (redacted := self.write(query)) != query:
             words = set(_find_words(redacted))
@@ -173,7 +173,7 @@ def _find_words(text: str) -> list[str]:
 
 @dataclass(eq=False, repr=False, slots=True)
 class PlainResult:
-    """The plain function's result, which the caller got in shadow mode.
+    """The plain function's result, which the caller received in shadow mode.
 
     Attributes:
         matches: the passages of the result; none if they cannot be read.
@@ -186,11 +186,11 @@ class PlainResult:
     dropped: int = 0
 
     def count_kept(self, retrieval: Retrieval) -> int:
-        """Return the number of passages that both this result and *retrieval* hold."""
+        """Return the number of passages that are in both this result and *retrieval*."""
         return len(set(_find_keys(self.matches)) & set(_find_keys(retrieval.matches)))
 
     def to_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
-        """Return this result and its differences from *retrieval* as a record.
+        """Return this result and its differences from *retrieval* as a dict for `json.dumps`.
 
         *writer* prepares the texts.
         """
@@ -213,7 +213,7 @@ def _find_keys(matches: Iterable[Match]) -> list[Key]:
 def build_record(
     retrieval: Retrieval, writer: TextWriter | None = None, plain: PlainResult | None = None
 ) -> dict[str, Any]:
-    """Return one retrieval as a plain record for `json.dumps`.
+    """Return *retrieval* as a dict for `json.dumps`, which is one record of the query log.
 
     ``retrieval_steps`` holds the list of every search, the fused list, the reranked list and the
     final list, with the score and title of each passage. For a `Hybrid` search, it also holds the
@@ -311,10 +311,10 @@ class QueryLog:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
     def append(self, retrieval: Retrieval, plain: PlainResult | None = None) -> Degradation | None:
-        """Write the record of *retrieval*; raises nothing.
+        """Write the record of *retrieval*, and return a degradation if writing failed, else ``None``.
 
-        Returns a degradation if writing failed, else ``None``. A warning is logged when writing
-        begins to fail, and another when writing works again, with the number of failures.
+        Never raises. A warning is logged when writing begins to fail, and another when writing
+        works again, with the number of failures.
         """
         try:
             self.write(retrieval, plain)

@@ -663,7 +663,7 @@ class QueryMiddleware:
     def _transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return the flow that transforms one query or a list, and the performer of its model calls.
+        """Return the flow that transforms one query or a list, and the performer of its calls.
 
         Raises `InvalidQuery` for an invalid query.
         """

@@ -407,7 +407,7 @@ class CallSignature:
 
 
 class PineconeSearchSignature(CallSignature):
-    """The signature of Pinecone's search: the text is inside the keyword ``inputs`` or ``query``."""
+    """The signature of Pinecone's search: the text is inside ``inputs`` or ``query``."""
 
     __slots__ = ()
 

@@ -23,12 +23,12 @@ from qtmiddleware.types import Deadline, Transformation
 CALL_MS: Final = 60_000
 """The time limit of one model call in milliseconds, unless the settings set one.
 
-The limit is long because nobody waits for any single answer.
+The limit is long because nobody waits for a single reply.
 """
 SPARE: Final = 4
-"""The number of questions under way in addition to those with a model call under way.
+"""The number of questions in progress beyond the number of concurrent model calls.
 
-While a question waits to repeat its call, these questions go first.
+While one question waits to retry its call, these questions can call the model.
 """
 _NO_LIMIT_MS: Final = 30 * 24 * 3_600_000
 _THREADS: Final = 10_000
@@ -120,13 +120,13 @@ class TransformStream:
         self._bulkhead = Bulkhead(_THREADS)
 
     def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
-        """Yield the result for each of *questions*: as soon as it is done, or *in_order*.
+        """Yield the result of each question as soon as it is done, or *in_order* of *questions*.
 
-        Only a few questions are in memory at a time. Closing the generator drops the questions
-        under way.
+        Only a few questions are in memory at a time. Closing the generator drops the questions in
+        progress.
 
         Raises:
-            ModelError: if the pace was stopped. The results that are done are yielded first.
+            ModelError: if an error stopped the pace. Finished results are yielded first.
         """
         stream, limit = (
             (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)
@@ -164,7 +164,7 @@ class TransformStream:
 
 
 class _PacedModel:
-    """A model for one question, which asks the model *inner* at the shared *pace*.
+    """Passes one question's calls on to the model *inner*, at the shared *pace*.
 
     Attributes:
         replies: the replies of *inner* so far.
@@ -200,7 +200,7 @@ class _PacedModel:
 def _find_failure(transformation: Transformation) -> str:
     """Return the reason why the model call failed, as recorded in *transformation*.
 
-    Returns ``""`` if the call gave a transformation, or if its text was dropped.
+    Returns ``""`` if the call did not fail, even if its text was dropped.
     """
     reasons = [
         detail

@@ -63,7 +63,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AskMethod(Protocol[P, T_co]):
-    """A method that takes the wrapped function's arguments, *history*, *config* and *qtm_config*."""
+    """A method that takes the wrapped function's arguments and three more keywords.
+
+    The keywords are *history*, *config* and *qtm_config*.
+    """
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
