@@ -68,7 +68,7 @@ class MovedModules:
         path: Sequence[str] | None = None,  # noqa: ARG004
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        """Return a spec that loads the module with the old name *name* from its new place.
+        """Return a spec that loads the module with the old name *name* by its new name.
 
         Returns ``None`` if no module of this name has moved.
         """
@@ -90,7 +90,7 @@ class MovedModules:
 
 
 class _AliasLoader:
-    """Import loader that returns the module *new_name*, which keeps its own name and spec."""
+    """Import loader that returns the module *new_name* without changing its name and spec."""
 
     def __init__(self, new_name: str) -> None:
         self._new_name = new_name

@@ -1,4 +1,4 @@
-"""Show a `Retrieval` in a notebook: a table of its passages, and why each one moved."""
+"""Show a `Retrieval` in a notebook: a table of its passages, with the reason why each one moved."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def describe(retrieval: Any) -> str:
 def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     """Return one row per passage of *retrieval*.
 
-    A row holds four values: the passage's place, its place in the plain function's result, its
-    match, and the reason why the passage moved.
+    A row holds the passage's position, its position in the plain function's result, its match, and
+    the reason why it moved.
     """
     plain_keys = next(
         (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None

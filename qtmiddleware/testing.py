@@ -1,4 +1,4 @@
-"""Test doubles for your own tests."""
+"""Test doubles for your own tests: a scripted language model and a recording observer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ScriptedModel:
 
     Args:
         script: the reply. A text is sent as it is, and a mapping as JSON. An exception is raised. A
-            list is a streamed reply: texts, pauses in seconds, and an exception at the point where
-            the stream breaks off. A function gets the prompt and returns the script for this call.
+            list is a streamed reply: it holds texts, pauses in seconds, and an exception to raise.
+            A function takes the prompt and returns the script for this call.
         name: the model's name.
         seconds: how long each reply takes to begin.
 
@@ -79,7 +79,7 @@ class ScriptedModel:
         yield Reply("".join(pieces))
 
     def _play(self, prompt: Prompt) -> Iterator[str | float]:
-        """Yield the reply's pieces and pauses; a text is cut into pieces of a few characters."""
+        """Yield the texts and the pauses in seconds of the reply; a long text is cut into pieces."""
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script

@@ -1,8 +1,8 @@
-"""Find the marks in an answer that cite passages, while the answer is still being written.
+"""Find and rewrite the citation marks of an answer, while the answer is still being written.
 
 A mark is a citation as models write it: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, or
 ``【1】``. Each mark is rewritten as one ``[n]`` per passage. A mark that cites no existing passage
-is removed together with the space before it. Everything else stays as it is:
+is removed together with the space before it. Everything else stays unchanged:
 
 - text in code, between backticks,
 - parts of a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
@@ -47,7 +47,7 @@ _LINE_PREFIX_CHARS: Final = " \t>*-+.0123456789"
 
 
 def parse_numbers(items: str) -> list[range] | None:
-    """Return the passage numbers in *items*, the text inside a mark's brackets.
+    """Return the passage numbers in *items*, the text inside a mark's brackets, as ranges.
 
     Returns ``None`` if the numbers cannot be passage numbers, as in ``3-1``.
     """
@@ -65,7 +65,7 @@ def parse_numbers(items: str) -> list[range] | None:
 class CitationReader:
     """Rewrites the citation marks of an answer that arrives in pieces.
 
-    The joined result does not depend on where the pieces are cut.
+    The joined output does not depend on where the answer is cut into pieces.
 
     Args:
         count: the number of passages.
@@ -138,10 +138,7 @@ class CitationReader:
             self._code = 0
 
     def _read_ticks(self, count: int) -> None:
-        """Update whether the next text is code, after *count* backticks in a row.
-
-        Code is a fenced block, or text between backticks.
-        """
+        """Begin or end a code block or inline code, after *count* backticks in a row."""
         if count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
             self._fence = 0 if count >= self._fence > 0 else self._fence or count
         elif not self._fence:
@@ -158,9 +155,9 @@ class CitationReader:
         self._length += len(self._out[-1])
 
     def _read_bracket(self, tail: str, place: int, mark: re.Match[str] | None) -> int:
-        """Read the bracket at *place* in *tail*, and return the place where reading continues.
+        """Read the bracket at the index *place* of *tail*, and return the index to continue at.
 
-        *mark* is the mark that begins with this bracket, or ``None``.
+        *mark* is the citation mark that begins with this bracket, or ``None``.
         """
         ranges = None
         if mark is not None and self._is_citation(mark, tail[mark.end() : mark.end() + 1]):

@@ -3,12 +3,11 @@
     retrieve ─┬─ plain: passages ──────────────────────────────────┬─ ask ─ read ─ Answer
               └─ synthesis: (passages ─ ask ─ read) × n sub-queries ┘
 
-A synthesis answers each sub-query from the passages that the sub-query's own search found when the
-question was retrieved.
+A synthesis answers each sub-query from the passages that the sub-query's own search found.
 
-The last model call is separate from the steps before it, so that it can be streamed:
-`AnswerFlow.retrieve` and `AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer
-from the model's reply, streamed or not.
+The last model call is separate from the steps before it, so that it can be streamed. Run
+`AnswerFlow.retrieve` and `AnswerFlow.draft`, call the model, and pass its reply to
+`AnswerFlow.conclude`.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ logger: Final = get_logger("qtmiddleware")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The input of the last model call of an answer.
+    """The input of the model call that writes an answer.
 
     Attributes:
         stage: the name of the call's stage in the trace.
@@ -89,13 +88,13 @@ class Draft:
 
 
 class AnswerFlow:
-    """Makes the answer to one question, as flows that a caller runs.
+    """Answers one question in steps: retrieve passages, draft the model call, read the reply.
 
     Args:
         request: the request that holds the question.
         chat: the model that writes the answer.
         finish_retrieval: is called with the retrieval when its trace is complete, and returns the
-            retrieval to put into the answer.
+            retrieval for the answer.
     """
 
     def __init__(
@@ -153,9 +152,9 @@ class AnswerFlow:
         return self.retrieval
 
     def draft(self) -> Flow[Draft | Answer]:
-        """Return the draft for the last model call.
+        """Return the draft of the model call that writes the answer.
 
-        Returns the finished answer if the model is not needed, for example without any passages.
+        Returns the finished answer if that call is not needed, for example without any passages.
         """
         return observe_steps(self._draft(), self.observation)
 
@@ -193,8 +192,8 @@ class AnswerFlow:
     def conclude(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
-        If the last call of a synthesis failed, the sub-answer that cites the most passages becomes
-        the answer.
+        If the call that combines sub-answers failed, the sub-answer that cites the most passages
+        becomes the answer.
 
         Raises:
             ModelError: if the call failed or its reply is empty, and there are no sub-answers.
@@ -235,7 +234,7 @@ class AnswerFlow:
         )
 
     def abandon(self) -> None:
-        """Stop the answer: record it as cancelled, and finish the retrieval."""
+        """Record the answer as cancelled, and complete the retrieval's trace."""
         self.observation.end("cancelled")
         if self.retrieval is not None and not self._is_finished:
             if self._asked_stage:
@@ -258,7 +257,7 @@ class AnswerFlow:
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
         """Answer the sub-queries in *questions*, and return the draft that combines the answers.
 
-        Returns ``None`` if too few sub-queries got an answer (``fusion.minSuccesses``). The
+        Returns ``None`` if fewer than ``fusion.minSuccesses`` sub-queries have an answer. The
         question is then answered as a whole.
         """
         sub_answers = yield from self._answer_sub_queries(questions)
@@ -320,9 +319,9 @@ class AnswerFlow:
     def _search_sub_query(self, question: str) -> Flow[tuple[Match, ...] | None]:
         """Return the passages for the sub-query *question*, or ``None`` if its search failed.
 
-        The retrieval has usually searched for the sub-query already. That response is scored and
-        cut like the response to any query. A sub-query that is equal to the user's question had no
-        search of its own, so it is searched now.
+        The retrieval has usually searched for the sub-query already, and that response is used. A
+        sub-query that is equal to the user's question had no search of its own, so it is searched
+        now.
         """
         responses = self._responses or {}
         outcome = Outcome(responses[question]) if question in responses else None
@@ -474,7 +473,7 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
 def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     """Return the passages for the question itself, without those for its sub-queries.
 
-    Only the ``concat`` fusion keeps a list per query. With any other fusion, or if the
+    Only the ``concat`` fusion keeps one list per query. With any other fusion, or if the
     question's own list is empty, all passages are returned.
     """
     if not retrieval.offsets:
@@ -503,8 +502,8 @@ def _join_sub_answers(
 
 
 def _say_no_answer(question: str) -> str:
-    """Return a sentence that says that the passages do not hold the answer.
+    """Return the sentence "the passages do not hold the answer" in the language of *question*.
 
-    The sentence is in the language of *question*, or in English if the language is not known.
+    The sentence is in English if the language is not known.
     """
     return load(detect_language(question) or "en").no_answer

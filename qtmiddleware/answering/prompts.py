@@ -1,4 +1,4 @@
-"""The prompts for answers: instructions, and passages as data."""
+"""The prompts for answers, which keep the instructions apart from the passages."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages
     """Return the first of *matches* that fit into *most_chars* together.
 
     Matches without a text are skipped. If the first passage alone is too long, its text is cut.
-    Each entry also holds the passage's title, source, URL and place from the metadata, and the
-    ``context`` that ingestion may have written for the chunk.
+    From the metadata, each entry also holds the passage's title, source, URL, page or heading, and
+    the ``context`` that ingestion may have written for it.
     """
     kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ _FROM_PASSAGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One kind of answer that the model is asked for.
+    """The instructions for one kind of answer, such as a sub-answer.
 
     Attributes:
         mode: the prompt's name.
@@ -167,8 +167,8 @@ class Task:
     ) -> Prompt:
         """Return the prompt for *question*.
 
-        The system message holds only instructions and rules. *material*, *question* and *history*
-        are in the user message.
+        The system message holds only instructions and rules. The user message holds *material*,
+        *question* and *history*.
         """
         own_instruction = find_own_instruction(settings, self.mode)
         turns = select_recent(history, question, settings.llm.history_messages)

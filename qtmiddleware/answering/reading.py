@@ -33,9 +33,9 @@ _MARKER_SPELLINGS: Final = tuple(
 
 
 class OpeningReader:
-    """Removes a model's thoughts and the `MARKER` from the beginning of an answer.
+    """Removes the model's reasoning and the `MARKER` from the beginning of an answer.
 
-    The answer arrives in pieces. Text that may still become a thought or the marker is held back.
+    The answer arrives in pieces. Text that may still become reasoning or the marker is held back.
 
     Attributes:
         found: whether the passages hold the answer; false after the marker was read.
@@ -53,7 +53,7 @@ class OpeningReader:
         return self._read_held_text(is_last=False)
 
     def end(self) -> str:
-        """Return the text that was held back; a thought without an end is dropped."""
+        """Return the text that was held back, without reasoning that has no end tag."""
         return "" if self._held is None else self._read_held_text(is_last=True)
 
     def _read_held_text(self, *, is_last: bool) -> str:
@@ -90,7 +90,7 @@ class OpeningReader:
 
     @staticmethod
     def _may_continue(text: str, marker: re.Match[str] | None) -> bool:
-        """Return whether the next piece may complete a thought or the marker in *text*.
+        """Return whether the next piece may complete a reasoning tag or the marker in *text*.
 
         *marker* is the marker at the start of *text*, or ``None``.
         """
@@ -106,8 +106,8 @@ class OpeningReader:
 class AnswerReader:
     """Reads one answer piece by piece and returns the text that can be shown.
 
-    The returned pieces together are *text*, wherever the answer was cut. Removed are thoughts, the
-    `MARKER`, and citations of passages that do not exist.
+    The model's reasoning, the `MARKER` and citations of passages that do not exist are removed. The
+    returned pieces, joined, are `text`, wherever the answer was cut.
 
     Args:
         matches: the passages that the answer may cite.

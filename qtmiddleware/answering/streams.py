@@ -67,8 +67,8 @@ class _BaseStream:
     def shown(self) -> str:
         """All pieces so far, joined into one text.
 
-        At the end of the stream, this is the answer's text. The only exception is a synthesis that
-        breaks off after its first words: the answer then has a different text.
+        At the end of the stream, this is the answer's text. There is one exception: if the model
+        fails while it combines sub-answers, the answer is one of the sub-answers.
         """
         return "".join(self._shown)
 
@@ -77,7 +77,10 @@ class _BaseStream:
         return text
 
     def _store_answer(self, answer: Answer) -> str:
-        """Store the finished *answer*; return its text if no piece was shown yet, else ``""``."""
+        """Store the finished *answer*, and return the text that is still to be shown.
+
+        That is the whole text if no piece was shown yet, else ``""``.
+        """
         self._answer = answer
         return "" if self._shown else self._record_shown(answer.text)
 
@@ -138,7 +141,7 @@ class AnswerStream(_BaseStream):
             yield text
 
     def close(self) -> None:
-        """Stop the model; unread pieces are lost. Closing twice does no harm."""
+        """Stop the model and drop unread pieces. You may close a stream more than once."""
         self._pieces.close()
         self._answering.abandon()
 
@@ -207,7 +210,7 @@ class AsyncAnswerStream(_BaseStream):
             yield text
 
     async def aclose(self) -> None:
-        """Stop the model; unread pieces are lost. Closing twice does no harm."""
+        """Stop the model and drop unread pieces. You may close a stream more than once."""
         await self._pieces.aclose()
         self._answering.abandon()
 

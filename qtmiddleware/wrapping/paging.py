@@ -312,7 +312,8 @@ def _read_annotation(kind: type, name: str) -> Any:
 def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:
     """Return whether a call without this parameter gets the first page of results.
 
-    *name* and *siblings*, the names of all parameters, are results of `_fold`.
+    *name* and *siblings*, the names of the neighbouring parameters or fields, are results of
+    `_fold`.
     """
     if name not in _NAMES:
         return default is not None and default is not Parameter.empty and _is_page(name, default)

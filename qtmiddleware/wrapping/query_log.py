@@ -311,7 +311,7 @@ class QueryLog:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
     def append(self, retrieval: Retrieval, plain: PlainResult | None = None) -> Degradation | None:
-        """Write the record of *retrieval*, and return a degradation if writing failed, else ``None``.
+        """Write the record of *retrieval*, and return a `Degradation` only if writing failed.
 
         Never raises. A warning is logged when writing begins to fail, and another when writing
         works again, with the number of failures.

@@ -200,7 +200,7 @@ class _PacedModel:
 def _find_failure(transformation: Transformation) -> str:
     """Return the reason why the model call failed, as recorded in *transformation*.
 
-    Returns ``""`` if the call did not fail, even if its text was dropped.
+    Returns ``""`` if no call failed, or if the transformation holds a text.
     """
     reasons = [
         detail

@@ -247,7 +247,7 @@ class Wrapped(Generic[P, R]):
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
-        """Return a stream of the answer: first the passages, then the text as the model writes it."""
+        """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
         return AnswerStream(*self._prepare_answer(args, kwargs))
