@@ -1,7 +1,6 @@
-"""Tables of the choices: a model's texts, transforms, fusion methods, stores and providers.
+"""Tables of all built-in transforms, fusion methods, stores, model providers and model texts.
 
-Settings, schema, documentation, command line, weights, labels, guard and cache are derived from
-the rows of these tables.
+The settings, schema, documentation and command line are derived from the rows of these tables.
 
 - A new transform needs a row in `TRANSFORMS` and a prompt file of the same name in
   `transforms/prompts/`. If it needs a text of its own, add a field to `Transformation`.
@@ -41,7 +40,7 @@ class TextField:
 
     Attributes:
         name: the field's name.
-        shape: the form of the text.
+        shape: ``line``, ``passage`` or ``list``.
         label: the text's name for people.
         variant: the kind of the `Variant` that searches the text; ``""`` if it is not searched.
         weight: the variant's default weight in the fusion.
@@ -50,8 +49,8 @@ class TextField:
         guard: the rule that the text must follow.
         is_pairs: whether each text is a label and a value, such as ``region: Germany``. An object
             in the model's reply is read as a list of these pairs.
-        aliases: a pattern for other keys and labels under which models return the field, in lower
-            case without marks.
+        aliases: a pattern for other keys under which models return the field, in lower case without
+            punctuation.
     """
 
     name: str
@@ -201,7 +200,7 @@ NOTHING: Final = Transformation()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class TransformRow:
-    """One way to transform a question.
+    """One transform of questions, such as ``rewrite``.
 
     Attributes:
         name: the value of ``transformationType``.
@@ -303,14 +302,14 @@ def prompt_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class FusionMethod:
-    """One way to merge several rankings into one.
+    """One method to merge several rankings into one, such as ``rrf``.
 
     Attributes:
         name: the value of ``fusion.method``.
         weighs: whether the method uses the weights of the variants.
         needs_scores: whether ``weighted_rrf`` is used instead if there are no usable scores.
-        merges: whether the method merges the lists. If not, every list stays as it is, and nothing
-            is scored or reranked.
+        merges: whether the method merges the rankings. If not, every ranking stays as it is, and
+            nothing is scored or reranked.
     """
 
     name: str
@@ -331,7 +330,7 @@ FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _index_rows(
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class StoreRow:
-    """One kind of store.
+    """One kind of vector store, such as ``pinecone``.
 
     Attributes:
         name: the value of ``store.kind``, and the name of the module in `stores` that defines the
@@ -354,7 +353,7 @@ STORES: Final[Mapping[str, StoreRow]] = _index_rows(
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class ModelProvider:
-    """One way to reach a language model.
+    """One provider of language models, such as ``openai``.
 
     Attributes:
         name: the name of the provider's module in `llms`. It defines ``accepts(client)``, which
@@ -403,7 +402,7 @@ LANGUAGES: Final = _find_languages()
 """The codes of the languages that have a word list in `preprocessing/lexicons`, sorted."""
 
 PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")
-"""The metadata fields that give a chunk's place in its document.
+"""The metadata fields that say where in its document a chunk begins and ends.
 
 A chunk holds the first value of each field, and the last value if that is different.
 """

@@ -1,7 +1,7 @@
-"""Transforms, fusion methods and document readers that users add from outside this package.
+"""Transforms, fusion methods and document readers that users add to this package.
 
-A user's part is an entry point of an installed package. It is looked up by its name if no part of
-this package has the name, and it is checked before use.
+Each is an entry point of an installed package, and is checked before use. The built-in transforms,
+fusion methods and readers take precedence over entry points of the same name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_ERROR_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTransform:
-    """A transform of your own: instructions for the model, and the texts that the model writes.
+    """A transform of your own: instructions for the model, and the texts that the model returns.
 
     An entry point of the group ``qtmiddleware.transforms`` names an object of this class.
 
@@ -63,8 +63,8 @@ class OwnFusion:
     Attributes:
         merge: A function that takes three arguments: the rankings (`qtmiddleware.types.Ranking`,
             each best first), 1 if higher scores are better or -1 if lower scores are better, and
-            ``fusion.rrfK``. The function returns a pair of key and score per passage. The highest
-            score comes first; passages without a pair come last.
+            ``fusion.rrfK``. The function returns ``(key, score)`` pairs of passages in any order;
+            higher scores are better. Passages without a pair come last.
         weighs: Whether the weights of the variants count.
         needs_scores: Whether ``weighted_rrf`` is used instead if a ranking has no usable scores.
     """
@@ -75,7 +75,7 @@ class OwnFusion:
 
 
 class UnknownPart(ConfigError):
-    """No part of this name exists in this package or in an installed package."""
+    """No transform, fusion method or reader of this name is built in or installed."""
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _build_error(group: str, name: str, problem: str) -> ConfigError:
 
 
 def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
-    """Return the transform called *name*: from *configured*, else from an installed package.
+    """Return the transform *name* from the settings in *configured*, else from a package.
 
     Equal definitions give the same object.
 
@@ -170,9 +170,9 @@ def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
 
 
 def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield each problem in the *definition* of a transform called *name*.
+    """Yield each problem in the *definition* of the transform *name*.
 
-    A problem is a place within the definition (``""`` for the name), the value found there, and a
+    A problem is a tuple: the key in the definition (``""`` for the name), the invalid value, and a
     description of the allowed values.
     """
     if not _NAME.fullmatch(name):
@@ -198,7 +198,7 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the weight of each of *fields* by name; ``None`` for a field without a weight."""
+    """Return the weights by the names of *fields*; ``None`` for a field without a weight."""
     weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
     return {_convert_to_snake(field): weight for field, weight in weights.items()}
 
@@ -235,7 +235,7 @@ class FoundFusion:
 
 @cache
 def find_fusion(name: str) -> FoundFusion:
-    """Return the fusion method called *name* from an installed package.
+    """Return the fusion method *name* from an installed package.
 
     Raises:
         UnknownPart: No installed package has a fusion method of this name.
@@ -256,12 +256,12 @@ def find_fusion(name: str) -> FoundFusion:
 
 
 def has_reader(ending: str) -> bool:
-    """Return whether an installed package reads files of *ending* (such as ``.tape``)."""
+    """Return whether an installed package reads files that end in *ending*, such as ``.tape``."""
     return ending.removeprefix(".") in find_names(READER_GROUP)
 
 
 def find_reader(ending: str) -> Callable[..., Any]:
-    """Return the function that reads files of *ending* (such as ``.tape``).
+    """Return the function that reads files that end in *ending*, such as ``.tape``.
 
     Raises:
         UnknownPart: No installed package has a reader for *ending*.

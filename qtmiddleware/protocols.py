@@ -1,6 +1,6 @@
-"""The interfaces of your own models, embedders, stores and observers.
+"""The interfaces for your own models, embedders, stores and observers.
 
-They are protocols: any object with these methods will do.
+They are protocols: your class needs these methods but no base class.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from qtmiddleware.types import Deadline, Message, Noun, Operation, Retrieval
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ReplyField(Noun):
-    """One field that the model is asked to fill.
+    """One field of the JSON reply that the model is asked for.
 
     Attributes:
-        name: the field's name in the JSON reply.
+        name: the field's name in the reply.
         shape: ``line``, ``passage`` or ``list``.
         description: the field's meaning, as the prompt explains it.
         min_items: the fewest items of a list.
@@ -87,10 +87,9 @@ class Reply(Noun):
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """Answers prompts.
+    """A language model: returns replies to prompts.
 
-    Both methods raise no exception but `ModelError`. They should return or raise before the
-    deadline passes.
+    Both methods raise only `ModelError`. They should return or raise before the deadline passes.
     """
 
     @property
@@ -108,15 +107,21 @@ class LanguageModel(Protocol):
 class StreamingModel(LanguageModel, Protocol):
     """A language model that can also send its reply in pieces.
 
-    A stream may yield a `Reply` before the last one. This means that the text is complete, and only
-    the cost is still unknown.
+    A stream may yield a first `Reply` as soon as the text is complete, and a second one when the
+    cost is known.
     """
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """Yield the reply's pieces as they come, then the whole `Reply`; raises `ModelError`."""
+        """Yield the pieces of the reply as they arrive, then the whole `Reply`.
+
+        Raises `ModelError` if the model fails.
+        """
 
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
-        """Yield the reply's pieces as they come, then the whole `Reply`; raises `ModelError`."""
+        """Yield the pieces of the reply as they arrive, then the whole `Reply`.
+
+        Raises `ModelError` if the model fails.
+        """
 
 
 @runtime_checkable
@@ -125,7 +130,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """The embedding model's name; stored with an index."""
+        """The embedding model's name, which is stored with an index."""
 
     @property
     def dimension(self) -> int:
@@ -154,7 +159,7 @@ class Reranker(Protocol):
     def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         """Return one score per text, in the order of *texts*; higher is better.
 
-        The method may raise any exception. The order of the passages then stays as it was.
+        If this method raises an exception, the order of the passages stays as it was.
         """
 
 
@@ -187,8 +192,8 @@ Record = dict[str, Any]
 class Store(Protocol):
     """Keeps passages with their vectors and finds the nearest passages. Raises `StoreError`.
 
-    A store that embeds texts itself (*embeds*) gets empty vectors and is searched by text. An
-    *atomic* store makes every `write` visible as a whole or not at all.
+    If `embeds` is true, the store embeds texts itself: it gets empty vectors and is searched by
+    text.
     """
 
     @property
@@ -240,12 +245,12 @@ class Store(Protocol):
         """Return the number of passages."""
 
     def close(self) -> None:
-        """Release files and connections; closing twice does no harm."""
+        """Release files and connections. A store may be closed more than once."""
 
 
 @runtime_checkable
 class KeywordStore(Protocol):
-    """A store that also finds passages by their words."""
+    """A store that can also search passages by their words."""
 
     def keyword_search(
         self,
@@ -267,7 +272,7 @@ class Observer(Protocol):
     An observer must be quick and thread-safe, because it is called in the thread or task that
     performs the operation. An exception that it raises is logged once and changes nothing else.
 
-    - A part of an operation starts after the operation itself.
+    - An operation starts after its parent.
     - Each operation ends once. An abandoned operation ends when it is abandoned, in the thread or
       task that waited for it, even if the call itself goes on.
     - If `on_start` sets a context variable for a search, embedding, model call or reranking, the
@@ -278,7 +283,7 @@ class Observer(Protocol):
         """Handle the start of *operation*."""
 
     def on_end(self, operation: Operation) -> None:
-        """Handle the end of *operation*, which has the *id* of its start."""
+        """Handle the end of *operation*, which has the same ``id`` as at its start."""
 
 
 Clock = Callable[[], datetime]

@@ -79,7 +79,7 @@ class ScriptedModel:
         yield Reply("".join(pieces))
 
     def _play(self, prompt: Prompt) -> Iterator[str | float]:
-        """Yield the texts and the pauses in seconds of the reply; a long text is cut into pieces."""
+        """Yield the reply's texts and its pauses in seconds; a long text is cut into pieces."""
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script

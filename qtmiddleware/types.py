@@ -22,10 +22,10 @@ NEVER: Final = float("inf")
 
 
 class Deadline:
-    """A moment after which nobody waits for a result any more.
+    """A time limit: after this moment, nobody waits for the result.
 
     `cancel` makes the deadline pass at once, for all code that checks it. `begin` moves the
-    deadline closer, so that at most *seconds* are left.
+    deadline to at most *seconds* from now.
 
     Args:
         at: the moment, in seconds on the monotonic clock; infinite by default.
@@ -49,7 +49,7 @@ class Deadline:
         return self._at
 
     def remaining(self) -> float:
-        """Return the seconds left: 0 if the deadline has passed, infinite if it never passes."""
+        """Return the seconds left: 0 if the deadline has passed, infinite if there is no limit."""
         return max(0.0, self._at - monotonic()) if self._at != NEVER else NEVER
 
     @property
@@ -62,11 +62,11 @@ class Deadline:
         return Deadline(min(self._at, monotonic() + seconds))
 
     def copy(self) -> Deadline:
-        """Return a copy of this deadline that is begun and cancelled independently."""
+        """Return a copy: to begin or cancel the copy does not change this deadline."""
         return Deadline(self._at, self._seconds)
 
     def begin(self) -> None:
-        """Move the deadline closer: at most the *seconds* of the constructor are left."""
+        """Move the deadline closer if more than the constructor's *seconds* are left."""
         if self._seconds != NEVER:
             self._at = min(self._at, monotonic() + self._seconds)
 
@@ -76,9 +76,9 @@ class Deadline:
 
 
 class Noun:
-    """The base class of frozen dataclasses, which compares, hashes and prints their fields.
+    """The base class of frozen dataclasses, with methods to compare, hash and print them.
 
-    The methods are written once here, because `dataclass` would generate and compile them for each
+    Inheriting these methods is faster than letting `dataclass` generate and compile them for each
     class whenever a process starts.
     """
 
@@ -105,13 +105,13 @@ class Noun:
 
 
 def _read_compared(noun: Any) -> Any:
-    """Return the values of those fields of *noun* that equality compares."""
+    """Return the values of the fields by which *noun* is compared and hashed."""
     return _make_reader(noun.__class__)(noun)
 
 
 @cache
 def _make_reader(cls: Any) -> Callable[[Any], Any]:
-    """Return a function that reads all compared fields of *cls* at once."""
+    """Return a function that returns the compared fields of an object of *cls*, read at once."""
     return attrgetter(
         *(compared_field.name for compared_field in fields(cls) if compared_field.compare)
     )
@@ -153,18 +153,19 @@ class Decision(Noun):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Trace:
-    """The record of one retrieval, written while it runs.
+    """The record of one retrieval, written while the retrieval runs.
 
-    It holds no query or passage text except the dates and versions that a question names.
+    It holds no text of queries or passages, except dates and versions named in a question.
 
     Attributes:
         query_id: a random name, 16 hex digits.
-        llm_calls: requests that were sent to language models.
-        input_tokens: tokens that the models read.
-        output_tokens: tokens that the models wrote.
+        llm_calls: the number of requests to language models.
+        input_tokens: the number of tokens that the models read.
+        output_tokens: the number of tokens that the models wrote.
         cost_usd: the cost of the model calls in US dollars; ``None`` if a price is not known.
-        cache_hits: transformations that were in the cache, or shared with an equal question.
-        searches: calls of the wrapped function.
+        cache_hits: the number of transformations that were in the cache, or shared with an equal
+            question.
+        searches: the number of calls of the wrapped function.
         read_price: US dollars per million read units (``store.readPrice``); ``None`` if not set.
         replayed_ms: for replayed model replies, the milliseconds that the original replies took.
         original_ms: milliseconds that the original query's own search took.
@@ -242,13 +243,13 @@ class Trace:
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
-        """Record *what*, a fact about *subject* that is not a failure."""
+        """Record the fact *what* about *subject*; it is not a failure."""
         self.notes.append((subject, what))
 
     def spent(
         self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
     ) -> None:
-        """Add model calls, with their tokens and their cost."""
+        """Add model calls, their tokens and their cost in US dollars to the totals."""
         self.llm_calls += calls
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -257,16 +258,16 @@ class Trace:
         )
 
     def count_search(self, calls: int, units: Sequence[float] = ()) -> None:
-        """Count a search that took *calls* calls of the function.
+        """Add a search that took *calls* calls of the function.
 
-        *units* are the read units of the last call, if its response holds them.
+        *units* holds the read units of the last call, or nothing if its response names none.
         """
         self.searches += calls
         if units:
             self._more_read_units += sum(units) - 1
 
     def add_searches(self, other: Trace) -> None:
-        """Add the searches of *other* to this trace."""
+        """Add the searches of *other*, and their read units, to this trace."""
         self.searches += other.searches
         self._more_read_units += other._more_read_units
 
@@ -326,10 +327,10 @@ class Message(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Query(Noun):
-    """A question in the forms in which it is searched.
+    """A question, and the texts made from it for searching.
 
     Attributes:
-        original: the user's text, byte for byte.
+        original: the user's text, unchanged.
         text: the text to embed.
         keywords: the words for keyword evidence.
         language: the code of the word list that was used; ``""`` if none was.
@@ -363,12 +364,11 @@ class Match(Noun):
         namespace: the passage's namespace.
         score: the backend's score for the user's question, or for its standalone form if that was
             searched. ``None`` if only variants found the passage, because their scores belong to
-            other texts. With the ``concat`` fusion, it is the score in the passage's own list.
-        fused_score: qtmiddleware's own score, which falls from the first to the last passage of the
-            result; higher is better.
+            other texts. With the ``concat`` fusion, the score in the passage's own list.
+        fused_score: qtmiddleware's own score, by which the result is sorted; higher is better.
         text: the passage's text; ``None`` if the response holds none.
         metadata: the passage's metadata.
-        found_by: the kinds of variant that found the passage, in the order they were searched.
+        found_by: the kinds of the variants that found the passage, in the order of their searches.
         rerank_score: the reranker's score; ``None`` if the reranker did not score this passage.
         raw: the object that the wrapped function returned for the passage.
         key: the passage's key in the lists of its `Retrieval`.
@@ -390,14 +390,14 @@ class Match(Noun):
 class Ranking(Noun):
     """The result of one variant's search, as three lists of equal length, best passage first.
 
-    The passages are not objects, because most of them are scored and never shown.
+    There is no object per passage, because most passages are scored but never shown.
 
     Attributes:
         variant: the variant that was searched.
         keys: the keys of the passages.
         scores: the backend's own scores; ``None`` for a passage without one.
-        items: the objects that the function returned, or a mapping for each plain tuple and for
-            each row of columns.
+        items: the objects that the function returned. A plain tuple or a row of columns becomes a
+            mapping.
         initial: the two lists that a `Hybrid` search merged, by the names ``vector`` and ``bm25``;
             empty otherwise.
     """
@@ -411,7 +411,7 @@ class Ranking(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Degradation(Noun):
-    """One problem because of which a result is not as requested.
+    """One problem that made a result differ from what was requested.
 
     Attributes:
         stage: the stage in which the problem happened.
@@ -462,7 +462,7 @@ _STANDING_SENTENCES: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Standing(Noun):
-    """A question's signals, compared with the signals of the same function's earlier questions.
+    """How sure a result looks: its signals compared with those of the function's earlier results.
 
     Attributes:
         confidence: the weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
@@ -484,7 +484,7 @@ class Standing(Noun):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """One sentence per signal, or the reason why there is no confidence; without query text."""
+        """One sentence per signal, or one that says why there is no confidence; no query text."""
         if self.problem:
             return (self.problem,)
         return tuple(
@@ -518,7 +518,7 @@ class Retrieval(Noun):
         response: the result in the wrapped function's own type and shape.
         variants: the texts that were searched, the original query first.
         status: ``full``, or ``degraded`` if something did not go as requested.
-        degradations: the problems because of which the result is not as requested.
+        degradations: the problems that made the result differ from what was requested.
         trace: the record of the retrieval: times, calls, costs and notes.
         transformation: the texts that the model wrote; empty if no model was asked.
         offsets: with the ``concat`` fusion, where each list begins in *matches*, in the order of
@@ -530,10 +530,10 @@ class Retrieval(Noun):
             rules did not run: with ``preprocess`` off, or for a query that cannot be improved.
         fused_scores: the scores of *fused*; higher is better.
         rerank_scores: the reranker's scores of *reranked*; ``None`` for a passage without a text.
-        gains: for fusion methods that add scores, the amount that each place of each ranking added.
-            If a ranking holds a passage twice, only the first place counts.
+        gains: for fusion methods that add scores, the amount that each position of each ranking
+            added. If a ranking holds a passage twice, only the first position counts.
         evidence: the effect of keywords on the order; ``None`` if keywords were not used.
-        standing: the result's signals, compared with the signals of earlier questions.
+        standing: the result's signals, compared with those of earlier questions.
     """
 
     original_query: str = field(repr=False)
@@ -678,7 +678,7 @@ class Operation(Noun):
         kind: ``retrieval``, ``answer`` or ``transform``, or a part of one of these: ``search``,
             ``embedding``, ``model`` or ``rerank``.
         name: the kind of variant of a search, or the mode of a model call's prompt.
-        parent: the operation that this one is a part of.
+        parent: the operation that includes this one; ``None`` for an outermost operation.
         model: the name of the model that is asked, embeds or reranks; ``""`` if not known.
         provider: the provider of the model, named as in OpenTelemetry's conventions (``openai``,
             ``azure.ai.openai``, ...); ``""`` if not known.
@@ -691,12 +691,13 @@ class Operation(Noun):
             more) or ``cancelled``.
         reason: the reason for a failure in one word: the reason of a `ModelError`, else the type of
             the exception.
-        counts: the numbers that apply, of ``passages``, ``searches``, ``degradations``, ``texts``,
-            ``llm_calls``, ``input_tokens``, ``output_tokens`` and ``citations``.
-        content: the input: a query's text, texts, a `Prompt`. It holds users' texts, so nothing
-            prints it.
-        result: the output: a `Retrieval`, an `Answer`, the function's response, a `Reply`, ... It
-            holds passages' texts, so nothing prints it.
+        counts: the counts that apply to this operation: ``passages``, ``searches``,
+            ``degradations``, ``texts``, ``llm_calls``, ``input_tokens``, ``output_tokens`` or
+            ``citations``.
+        content: the input, such as a query's text, a list of texts or a `Prompt`. It is never
+            printed, because it holds users' texts.
+        result: the output, such as a `Retrieval`, an `Answer`, a `Reply` or the function's
+            response. It is never printed, because it holds passages' texts.
     """
 
     id: int

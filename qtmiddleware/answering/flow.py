@@ -502,7 +502,7 @@ def _join_sub_answers(
 
 
 def _say_no_answer(question: str) -> str:
-    """Return the sentence "the passages do not hold the answer" in the language of *question*.
+    """Return a sentence in the language of *question* for passages that do not hold the answer.
 
     The sentence is in English if the language is not known.
     """

@@ -49,8 +49,8 @@ def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages
     """Return the first of *matches* that fit into *most_chars* together.
 
     Matches without a text are skipped. If the first passage alone is too long, its text is cut.
-    From the metadata, each entry also holds the passage's title, source, URL, page or heading, and
-    the ``context`` that ingestion may have written for it.
+    From the metadata, each entry also holds the passage's title, source, URL, location (such as the
+    page), and the ``context`` that ingestion may have written for it.
     """
     kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []
