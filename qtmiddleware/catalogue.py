@@ -173,7 +173,7 @@ class Transformation:
     )
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts of the field *name* as a tuple, which is empty if the field is."""
+        """Return the texts of the field *name* as a tuple; empty if the field has none."""
         value: str | tuple[str, ...] | None = getattr(self, name)
         return (value,) if isinstance(value, str) else value or ()
 

@@ -68,7 +68,7 @@ class MovedModules:
         path: Sequence[str] | None = None,  # noqa: ARG004
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        """Return a spec that loads the module with the old name *name* by its new name.
+        """Return an import spec for *name*, the old name of a module that moved.
 
         Returns ``None`` if no module of this name has moved.
         """

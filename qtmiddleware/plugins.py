@@ -121,7 +121,7 @@ def _find_package_name(entry: EntryPoint) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Return the error's class and message on one line, the message cut to 200 characters."""
+    """Return the error's class and message on one line. The message is cut to 200 characters."""
     message = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -134,7 +134,7 @@ def _build_error(group: str, name: str, problem: str) -> ConfigError:
 
 
 def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
-    """Return the transform *name* from the settings in *configured*, else from a package.
+    """Return the transform *name* from *configured*, else from an installed package.
 
     Equal definitions give the same object.
 
@@ -198,7 +198,7 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the weights by the names of *fields*; ``None`` for a field without a weight."""
+    """Return the weight of each field by the field's name; ``None`` if it has no weight."""
     weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
     return {_convert_to_snake(field): weight for field, weight in weights.items()}
 

@@ -141,9 +141,9 @@ class Embedder(Protocol):
 
 
 def is_embedder(given: object) -> TypeGuard[Embedder]:
-    """Return whether *given* can embed texts.
+    """Return whether *given* has a method ``embed`` and is not a class.
 
-    The dimension is not read, because reading it may load a model or ask a server.
+    The dimension is not read, because reading it may load a model or call a server.
     """
     return callable(getattr(given, "embed", None)) and not isinstance(given, type)
 
@@ -202,7 +202,7 @@ class Store(Protocol):
 
     @property
     def atomic(self) -> bool:
-        """Whether readers see either all of a `write` or nothing of it."""
+        """Whether a reader sees either all changes of a `write` or none of them."""
 
     @property
     def identity(self) -> str:

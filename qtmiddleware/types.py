@@ -62,7 +62,7 @@ class Deadline:
         return Deadline(min(self._at, monotonic() + seconds))
 
     def copy(self) -> Deadline:
-        """Return a copy: to begin or cancel the copy does not change this deadline."""
+        """Return an independent copy: calling `begin` or `cancel` on it changes only the copy."""
         return Deadline(self._at, self._seconds)
 
     def begin(self) -> None:
@@ -111,7 +111,7 @@ def _read_compared(noun: Any) -> Any:
 
 @cache
 def _make_reader(cls: Any) -> Callable[[Any], Any]:
-    """Return a function that returns the compared fields of an object of *cls*, read at once."""
+    """Return a function that returns the values of all compared fields of an object of *cls*."""
     return attrgetter(
         *(compared_field.name for compared_field in fields(cls) if compared_field.compare)
     )
@@ -199,7 +199,7 @@ class Trace:
 
     @property
     def added_ms(self) -> float:
-        """Milliseconds that this retrieval took beyond the original query's own search."""
+        """The milliseconds that this retrieval took in addition to the original query's search."""
         return max(0.0, self.total_ms - self.original_ms)
 
     @property
@@ -243,7 +243,7 @@ class Trace:
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
-        """Record the fact *what* about *subject*; it is not a failure."""
+        """Record *what* as a note on *subject*, which does not mark the result as degraded."""
         self.notes.append((subject, what))
 
     def spent(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, slots=True)
 class IssuedWarnings:
-    """The warnings that were already given for one wrapped function.
+    """The warnings that were already issued for one wrapped function.
 
     Attributes:
         about_pages: whether the user was warned that the function returns pages.
@@ -90,7 +90,7 @@ class CallContext:
 
     @property
     def is_off(self) -> bool:
-        """Whether the settings cannot change any result, and nothing observes the call."""
+        """Whether the middleware can skip the call: nothing changes the result or observes it."""
         settings = self.settings
         return (
             settings.transformation_type == "none"

@@ -709,7 +709,7 @@ class _Checkup:
         self._note_scores(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
-        """Return two sentences: why the passages have no text, and how to fix this."""
+        """Return the reason why the passages have no text, and advice on how to fix this."""
         text, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, call = self.call.signature, self.call
         fields = [
@@ -875,9 +875,9 @@ class _Checkup:
     def _try_keywords(
         self, plain: SearchResult, candidates: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """Return the verdict on the keywords, and the passage keys in the order by keywords.
+        """Return the verdict on the keywords, and the passage keys of the result with keywords.
 
-        If the keywords cannot be tried, the keys are in the order of the caller's own call.
+        If the keywords cannot be tried, the keys are those of the caller's own result.
         """
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
@@ -1009,7 +1009,7 @@ class _Checkup:
         return note.removeprefix("order kept: ") or "the scores count for more than the keywords"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
-        """Return the verdict on the model's variants, after one retrieval that asks the model."""
+        """Return the verdict on the model's variants, after one retrieval that calls the model."""
         if not self.call.context.components.has_model:
             mend = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
             return self._note_model(

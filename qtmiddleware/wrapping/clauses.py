@@ -87,7 +87,7 @@ def read_type(clause: Any) -> str:
 
 
 def list_fields(clauses: Sequence[Any]) -> list[str]:
-    """Return the document fields that *clauses* search, each once, in order."""
+    """Return the names of the document fields that *clauses* search, without duplicates."""
     names: list[Any] = []
     for clause in clauses:
         clause_fields = read_field(clause, "fields")
@@ -160,9 +160,9 @@ def build_text_clause(fields: Sequence[str], keywords: str) -> list[dict[str, An
 
 
 def find_syntax(text: str) -> str:
-    """Return the first piece of Lucene syntax in *text*, or ``""`` if there is none.
+    """Return the first Lucene operator in *text*, or ``""`` if there is none.
 
-    A question mark at the end does not count, although in Lucene it matches any one letter.
+    A question mark at the end is ignored, although in Lucene it matches any single character.
     """
     match = _SYNTAX.search(text.rstrip().rstrip("?"))
     return "" if match is None else match[0]
@@ -194,7 +194,7 @@ def _replace_in_clause(clause: Any, kind: str, question: Any) -> Any:
 def _to_sparse(vector: Any) -> Any:
     """Return a sparse *vector* as Pinecone takes it: the non-zero values and their indices.
 
-    A vector that has indices already is returned unchanged. Any other vector is a sequence of
+    If *vector* already has indices, it is returned unchanged. Otherwise it is a sequence of
     numbers, one per term of the model's vocabulary.
     """
     if isinstance(vector, Mapping) or hasattr(vector, "indices"):

@@ -12,7 +12,7 @@ from qtmiddleware.wrapping.components import Components
 
 
 class RedisState(StrEnum):
-    """The last known state of the shared cache."""
+    """The last known state of the shared Redis cache."""
 
     NOT_USED = "not_used"
     NOT_ASKED_YET = "not_asked_yet"
@@ -21,7 +21,7 @@ class RedisState(StrEnum):
 
 
 class NotReady(StrEnum):
-    """A reason why a middleware should not get questions."""
+    """A reason why a middleware is not ready for questions."""
 
     CLOSED = "closed"
     LOADING = "loading"
@@ -136,7 +136,7 @@ class CacheHealth:
 
 @dataclass(frozen=True, slots=True)
 class RedisHealth:
-    """The shared cache, as far as it is known from the last request to it.
+    """The state of the shared Redis cache, as known from the last request to it.
 
     Attributes:
         state: the last known state.
@@ -196,13 +196,13 @@ class BudgetHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a middleware at one moment, as far as it is known from past calls.
+    """The health of a middleware at one moment, as known from past calls.
 
-    Printed, it has one line per part.
+    Printed, it has one line per attribute.
 
     Attributes:
-        model: the model for the transformations. The same service and model share one circuit
-            breaker.
+        model: the model that transforms questions. If it is also the chat model, both share one
+            circuit breaker.
         chat_model: the model that writes answers.
         threads: the threads that do all work except the original queries' own searches.
         shadow: the retrievals in shadow mode.
@@ -229,7 +229,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The readiness of a middleware: true if *reasons*, why it is not ready, is empty."""
+    """Whether a middleware is ready for questions. True if there are no *reasons* against it."""
 
     reasons: tuple[NotReady, ...] = ()
 

@@ -62,7 +62,7 @@ class _Attempt(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Invocation:
-    """Performs the searches of one call of the wrapped function, one per text."""
+    """Performs the searches for one call of a wrapped function: calls it once per searched text."""
 
     fn: Callable[..., Any]
     signature: CallSignature
@@ -157,7 +157,7 @@ class Invocation:
         return response
 
     def _should_embed(self, step: Search) -> bool:
-        """Return whether the function takes the text of *step* as a vector."""
+        """Return whether the text of *step* must be embedded before the function is called."""
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
@@ -380,7 +380,7 @@ class Invocation:
 def _warn_of_setup(message: str, query_id: str) -> None:
     """Log *message*, and issue a warning at the line that called the wrapped function.
 
-    Raises nothing, even if a filter turns warnings into errors.
+    Never raises, even if a filter turns warnings into errors.
     """
     logger.warning("%s", message, event="setup_problem", query_id=query_id)
     frame: FrameType | None = sys._getframe()

@@ -240,13 +240,13 @@ def sample_orders(
     *,
     left_out: int = 0,
 ) -> Flow[OrderSample]:
-    """Compare the plain order with the order under the rules for each of *questions*.
+    """Return how the order under the rules differs from the plain order for *questions*.
 
     Args:
         questions: the questions to ask.
         compare: returns a question's passages in the plain order and under the rules. If it raises
             an exception, the question counts as failed.
-        describe_error: returns the text for an exception.
+        describe_error: returns a description of an exception.
         left_out: the number of questions that are not asked.
     """
     changed, errors = 0, list[str]()

@@ -310,7 +310,7 @@ def _read_annotation(kind: type, name: str) -> Any:
 
 
 def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:
-    """Return whether a call without this parameter gets the first page of results.
+    """Return whether a parameter selects the first page of results if a call omits it.
 
     *name* and *siblings*, the names of the neighbouring parameters or fields, are results of
     `_fold`.

@@ -120,7 +120,7 @@ class _RehearsalModel:
     name = "rehearsal"
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """Return a reply that has the same text in every field of *prompt*."""
+        """Return a reply with the same text in every field that *prompt* asks for."""
         return Reply(
             json.dumps(
                 {
@@ -566,8 +566,8 @@ class QueryMiddleware:
             config: settings that override the config for this call.
             concurrency: the number of model calls under way at once; by default
                 ``limits.maxConcurrency``.
-            pace: the rate limiter for the model calls, which other streams may share; by default,
-                the stream has its own rate limiter.
+            pace: the rate limiter for the model calls, which several streams may share. By
+                default, the stream has its own.
             in_order: whether to yield the results in the order of *questions*. By default, each
                 result is yielded as soon as it is done.
 
@@ -663,7 +663,7 @@ class QueryMiddleware:
     def _transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return the flow that transforms one query or a list, and the performer of its calls.
+        """Return a flow that transforms one query or a list, and the performer to run it with.
 
         Raises `InvalidQuery` for an invalid query.
         """

@@ -112,7 +112,7 @@ _NO_TEXT_REASON: Final = (
 class CallSignature:
     """Reads and replaces the query and the number of passages in calls of a function.
 
-    This class is for functions that take the query as a text.
+    This class is for functions that take a text. Subclasses are for other functions.
 
     Attributes:
         argument: the name of the query's parameter, with dots for a value inside it.
@@ -317,7 +317,7 @@ class CallSignature:
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Replace *value*, which *args* or *kwargs* hold at *place*, with *query*."""
+        """Replace the argument *value* at *place* in *args* or *kwargs* with *query*."""
         if self._home and place != self._home and isinstance(value, str):
             _remove_argument(place, args, kwargs)
             kwargs[self._home] = query
@@ -438,7 +438,7 @@ class ClauseSignature(CallSignature):
     __slots__ = ()
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query: a text passed in addition to the clauses, else the query in them.
+        """Return the text passed in addition to the clauses, else the query in the clauses.
 
         Raises `ClauseProblem` if the query cannot be improved.
         """
@@ -474,7 +474,11 @@ class ClauseSignature(CallSignature):
         keywords: str,
         top_k: int | None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return new arguments whose only clause searches *fields* for *keywords*."""
+        """Return new arguments for a keyword search: one clause that searches *fields*.
+
+        The clause searches for *keywords*. *top_k* is the new number of passages; ``None`` leaves
+        the number unchanged.
+        """
         replaced, new_kwargs = self.replace(args, kwargs, query=keywords, top_k=top_k)
         new_args = list(replaced)
         clause = clauses.build_text_clause(fields, keywords)
@@ -497,7 +501,7 @@ class ClauseSignature(CallSignature):
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the clauses that this call passes or a partial sets; empty if unreadable."""
+        """Return the clauses of this call, also if a partial sets them; empty if unreadable."""
         value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
         return value if clauses.are_clauses(value) else ()
 

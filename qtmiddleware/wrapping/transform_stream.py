@@ -35,7 +35,7 @@ _THREADS: Final = 10_000
 
 
 class Question(Protocol):
-    """A question to transform."""
+    """The interface of a question to transform: its text and the conversation before it."""
 
     @property
     def text(self) -> str:
@@ -51,7 +51,7 @@ Q = TypeVar("Q", bound=Question)
 
 @dataclass(frozen=True, slots=True)
 class Transformed(Generic[Q]):
-    """The result for one question.
+    """The result of transforming one question.
 
     Attributes:
         question: the question.
@@ -97,7 +97,7 @@ def lift_deadlines(config: Config, settings: Settings) -> tuple[Settings, float]
 class TransformStream:
     """Transforms a stream of questions with a model.
 
-    The budget applies as always. A stream may be run repeatedly, also by several threads.
+    The settings' budget applies. A stream may be run more than once, also by several threads.
 
     Args:
         model: the model to ask.
@@ -120,7 +120,7 @@ class TransformStream:
         self._bulkhead = Bulkhead(_THREADS)
 
     def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
-        """Yield the result of each question as soon as it is done, or *in_order* of *questions*.
+        """Yield one result per question: as soon as it is done, or in order if *in_order*.
 
         Only a few questions are in memory at a time. Closing the generator drops the questions in
         progress.
@@ -164,7 +164,7 @@ class TransformStream:
 
 
 class _PacedModel:
-    """Passes one question's calls on to the model *inner*, at the shared *pace*.
+    """Forwards one question's model calls to *inner* at a rate shared with other questions.
 
     Attributes:
         replies: the replies of *inner* so far.

@@ -88,7 +88,7 @@ class AskMethod(Protocol[P, T_co]):
 
 
 class _AskDescriptor(Protocol[T_co]):
-    """The type of an `AskMethod` as a class attribute, before an object binds it."""
+    """The type of an `AskMethod` as a class attribute, not yet bound to an object."""
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
@@ -106,8 +106,8 @@ _FORWARDED_SPECIAL_NAMES: Final = frozenset({"__annotations__", "__isabstractmet
 def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
     """Return *method* itself, typed for type checkers as an `AskMethod`.
 
-    A signature cannot combine a `ParamSpec` with further keyword parameters, so the methods take
-    any arguments and `AskMethod`'s overloads say which ones are valid.
+    Python's type hints cannot add keyword parameters to a `ParamSpec`, so the methods take any
+    arguments and the overloads of `AskMethod` say which ones are valid.
     """
     return method
 
@@ -327,9 +327,10 @@ class Wrapped(Generic[P, R]):
 
     @property
     def top_k_argument(self) -> str | None:
-        """The name of the parameter that holds the number of passages wanted.
+        """The name of the parameter that sets the number of passages.
 
-        ``None`` if the signature shows no such parameter, or if another argument holds the number.
+        ``None`` if the signature shows no such parameter, or if the number is a field of another
+        argument.
         """
         name = self._signature.top_k_argument
         return None if name is None or "." in name else name
@@ -484,10 +485,10 @@ class Wrapped(Generic[P, R]):
         return request, call
 
     def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned) -> str:
-        """Return the name of the argument that selects a page, or ``""`` if there is none.
+        """Return the name of the argument that selects a page of results, or ``""``.
 
-        If the signature does not show whether the function has pages, all calls after the first
-        call with a page argument count as paged: the first page is often requested without one.
+        If the signature shows no page argument, all calls after the first call with one count as
+        paged: the first page is often requested without a page argument.
         """
         paging = self._signature.paging
         page = paging.find(args, kwargs)
