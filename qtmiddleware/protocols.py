@@ -126,7 +126,7 @@ class StreamingModel(LanguageModel, Protocol):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns texts into vectors of equal length."""
+    """An embedding model: turns texts into vectors of equal length."""
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ def is_embedder(given: object) -> TypeGuard[Embedder]:
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Scores how well passages answer a question."""
+    """A model that scores how well passages answer a question."""
 
     @property
     def name(self) -> str:

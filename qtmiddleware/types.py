@@ -54,7 +54,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether the moment has passed or the deadline was cancelled."""
+        """Whether the deadline has passed or was cancelled."""
         return monotonic() >= self._at
 
     def sooner(self, seconds: float) -> Deadline:
@@ -236,14 +236,14 @@ class Trace:
     ) -> None:
         """Record that stage *name* took *seconds*.
 
-        The stage ended just now. If it ended earlier, *began* is the time at which it began, in
+        By default, the stage ended just now. *began* is the time at which the stage began, in
         seconds on the clock of `time.perf_counter`.
         """
         started = self.clock() - seconds if began is None else began - self._began
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
-        """Record *what* as a note on *subject*, which does not mark the result as degraded."""
+        """Record the note *what* on *subject*. A note does not mark the result as degraded."""
         self.notes.append((subject, what))
 
     def spent(
@@ -344,7 +344,7 @@ class Query(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Variant(Noun):
-    """One text that is searched, with its *weight* in the fusion."""
+    """One text that is searched: the question itself or another text, with its fusion *weight*."""
 
     kind: VariantKind
     text: str = field(repr=False)
@@ -557,9 +557,9 @@ class Retrieval(Noun):
 
     @property
     def confidence(self) -> float | None:
-        """The rank of this result among the function's earlier results, from 0 to 1.
+        """How good this result looks among the function's earlier results, from 0 to 1.
 
-        The value is a percentile, not a probability. It is ``None`` until 20 questions were seen;
+        The value is a percentile, not a probability. It is ``None`` for the first 20 questions;
         `confidence_reasons` says why.
         """
         return self.standing.confidence

@@ -100,7 +100,7 @@ class CitationReader:
         return self._read_tokens(text, is_last=False)
 
     def end(self) -> str:
-        """Return the text that was held back, without white space at its end."""
+        """Return the rest of the text, which was held back, without trailing white space."""
         return self._read_tokens("", is_last=True)
 
     def _read_tokens(self, text: str, *, is_last: bool) -> str:

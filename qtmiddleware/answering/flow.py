@@ -117,10 +117,10 @@ class AnswerFlow:
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
     def build_flow(self) -> Flow[Answer]:
-        """Return the flow that makes the answer without streaming.
+        """Return a flow that makes the whole answer, without streaming.
 
-        The flow raises the exceptions of the wrapped function, and `ModelError` if the model gives
-        no answer.
+        The flow raises the wrapped function's exceptions, and `ModelError` if the model gives no
+        answer.
         """
         return observe_flow(self._run_steps(), self.observation)
 
@@ -185,7 +185,7 @@ class AnswerFlow:
         return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
 
     def start_call(self, draft: Draft) -> Deadline:
-        """Record that the call for *draft* begins now, and return its deadline."""
+        """Record that the model call for *draft* begins now, and return its deadline."""
         self._asked_stage = draft.stage
         return Deadline.after(self._settings.answer.timeout_ms / 1e3)
 
@@ -227,7 +227,7 @@ class AnswerFlow:
         return self._build_answer(text, reader.citations, draft.passages, found=reader.found)
 
     def observe_call(self, draft: Draft) -> Observation:
-        """Return the observation that reports a streamed model call for *draft*."""
+        """Return an observation that reports the streamed model call for *draft* to observers."""
         description = describe_model(self.chat) if self.observation.is_observed else {}
         return self.observation.child(
             "model", draft.prompt.mode, content=draft.prompt, **description
@@ -406,7 +406,7 @@ class AnswerFlow:
         )
 
     def _end_retrieval(self) -> Retrieval:
-        """Complete the trace, and return the retrieval as *finish_retrieval* returns it."""
+        """Complete the trace, call *finish_retrieval*, and return the retrieval it returns."""
         self._is_finished = True
         self._retrieved.trace.finish()
         self.retrieval = self._finish_retrieval(self._retrieved)
@@ -444,7 +444,7 @@ class AnswerFlow:
 
 
 def _enable_sub_queries(settings: Settings) -> Settings:
-    """Return *settings* with a transformation that includes sub-queries."""
+    """Return *settings* with a transformation type that gives sub-queries."""
     kind = settings.transformation_type
     if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:
         return settings
@@ -489,7 +489,7 @@ def _join_sub_answers(
 ) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
     """Join the passages of all *answers* into one list.
 
-    Returns the joined passages, and the sub-answers with citation numbers that refer to them.
+    Returns the joined passages, and the sub-answers with citations renumbered to match.
     """
     matches = tuple(match for _, passages in answers for match in passages.matches)
     entries = tuple(entry for _, passages in answers for entry in passages.entries)

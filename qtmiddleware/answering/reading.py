@@ -124,11 +124,11 @@ class AnswerReader:
         return self._record_shown(self._citing.feed(self._opening.feed(piece)))
 
     def end(self) -> str:
-        """Return the text that was held back."""
+        """Return the rest of the text, which was held back."""
         return self._record_shown(self._citing.feed(self._opening.end()) + self._citing.end())
 
     def read(self, text: str) -> None:
-        """Read *text* as a whole answer."""
+        """Read *text*, a whole answer, at once."""
         self.feed(text)
         self.end()
 

@@ -17,7 +17,7 @@ from qtmiddleware.types import Answer, Retrieval
 
 
 class _StreamedReply:
-    """A model's reply that arrives in pieces, with a reader for the text that can be shown."""
+    """A model's reply that arrives in pieces. *reader* returns the text that can be shown."""
 
     def __init__(self, draft: Draft) -> None:
         self.reader = AnswerReader(draft.matches)
@@ -37,7 +37,7 @@ class _StreamedReply:
         return "" if self._raw else self.reader.feed(piece.text)
 
     def build_outcome(self) -> Outcome:
-        """Return the outcome of the call: the whole reply, or the error."""
+        """Return the outcome of the model call: the whole reply, or the error."""
         seconds = perf_counter() - self._began
         if self.error is not None:
             return Outcome(error=self.error, seconds=seconds)
@@ -45,7 +45,7 @@ class _StreamedReply:
 
 
 class _BaseStream:
-    """The base class of `AnswerStream` and `AsyncAnswerStream`."""
+    """The base class of `AnswerStream` and `AsyncAnswerStream`, which keeps the shown text."""
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         self._answering = answering
@@ -164,7 +164,7 @@ class AsyncAnswerStream(_BaseStream):
 
     @property
     def retrieval(self) -> Retrieval | None:
-        """The retrieval for the question; ``None`` before ``async with`` or the first piece."""
+        """The retrieval for the question; ``None`` until you enter or iterate over the stream."""
         return self._answering.retrieval
 
     def __aiter__(self) -> Self:

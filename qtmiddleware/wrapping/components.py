@@ -94,7 +94,7 @@ class ComponentCache(Generic[T]):
 def drain(component: object) -> None:
     """Close *component* as soon as no call is using it.
 
-    A component without a `Draining` as its ``in_use`` is ignored: it holds nothing open.
+    A component whose ``in_use`` is not a `Draining` has nothing to close and is ignored.
     """
     if isinstance(in_use := getattr(component, "in_use", None), Draining):
         in_use.retire()
@@ -318,9 +318,9 @@ class Components:
         )
 
     def get_glossary(self, settings: Settings) -> Glossary | None:
-        """Return the glossary that *settings* name, or ``None``; raises `ConfigError`.
+        """Return the glossary that *settings* name, or ``None`` if they name none.
 
-        Each glossary is read once.
+        Each glossary is read once. Raises `ConfigError` if a glossary is invalid.
         """
         options = settings.glossary
         if options.path is None and not options.terms:
@@ -333,9 +333,9 @@ class Components:
         )
 
     def load_reranker(self) -> None:
-        """Load the reranker that the middleware's own settings name, so that no question waits.
+        """Load the reranker of the middleware's own settings, so that no question waits for it.
 
-        A failure is only logged.
+        If loading fails, a warning is logged and nothing is raised.
         """
         reranker: Any = self.get_reranker(self.config.settings)
         if reranker is not self._reranker and hasattr(reranker, "load"):
@@ -345,9 +345,9 @@ class Components:
                 logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
     def can_ask_slow_model(self) -> bool:
-        """Return whether the middleware's own settings may ask a model that takes time to load.
+        """Return whether the middleware's own settings use a model with a ``warm_up`` method.
 
-        Such a model has a ``warm_up`` method.
+        Such a model takes time to load.
         """
         settings = self.config.settings
         return (

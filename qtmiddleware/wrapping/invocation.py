@@ -83,7 +83,7 @@ class Invocation:
 
     @property
     def native_async(self) -> bool:
-        """Whether searching or embedding is awaited in the caller's own event loop.
+        """Whether searches or embeddings are awaited in the caller's own event loop.
 
         Embedding is always awaited in that loop, because the client's connections belong to it.
         """
@@ -105,12 +105,11 @@ class Invocation:
         return self.context.chat
 
     def search(self, step: Search) -> Any:
-        """Return the function's response to the text of *step*.
+        """Call the function for the text of *step*, and return its response.
 
-        If the function rejects the number of passages or the extra field, and the step allows a
-        second attempt, the function is called again with the caller's own arguments. All later
-        calls then use the caller's own arguments too. Exceptions from the last attempt pass
-        through.
+        If the function rejects the number of passages or the extra field, and *step* allows it, the
+        function is called again with the caller's own arguments. All later calls then use the
+        caller's own arguments too. Exceptions from the last attempt pass through.
         """
         query: Any = step.text
         if self._should_embed(step):

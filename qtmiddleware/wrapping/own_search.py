@@ -82,7 +82,7 @@ class OwnSearch:
         return search
 
     def close(self) -> None:
-        """Close the store if it is open; the next call of `get` opens it again."""
+        """Close the store if it is open. The next call of `get` opens it again."""
         with self._lock.free:
             opened, self._opened, self._search = self._opened, None, None
         if opened is not None:

@@ -34,7 +34,7 @@ def _build_row(
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    """Return the row of one passage in a record."""
+    """Return one passage's row in a log record: its id, namespace, labels, score and text."""
     # In a key, the passage's text follows a NUL.
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
     row.update(
@@ -81,7 +81,7 @@ def _build_merged_rows(
 def _build_match_rows(
     matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False
 ) -> list[dict[str, Any]]:
-    """Return one row per match, with the backend's score if *by_backend*, else the fused score."""
+    """Return one row per match; the score is the backend's if *by_backend*, else the fused one."""
     return [
         _build_row(
             (match.namespace, match.id or "\0"),

@@ -144,7 +144,7 @@ class Wrapped(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the function's response for these arguments, with better matches in it."""
+        """Call the function with these arguments, and return its response with better matches."""
         if self._should_pass_through():
             return self._fn(*args, **kwargs)
         if (share := self._find_shadow_share()) is not None:
@@ -701,7 +701,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the function's response for these arguments, with better matches in it."""
+        """Call the function with these arguments, and return its response with better matches."""
         if self._should_pass_through():
             return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         if (share := self._find_shadow_share()) is not None:
@@ -742,9 +742,9 @@ def _empty(kind: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
 
 
 class Bound(Generic[P, R]):
-    """A wrapped method bound to an object, as ``instance.method`` returns it.
+    """A wrapped method bound to an object, such as ``instance.method``.
 
-    Two look-ups of the same method on the same object are equal, as with plain methods.
+    Two bound methods of the same method and object are equal, as with plain methods.
     """
 
     def __init__(self, wrapped: Any, instance: Any) -> None:
