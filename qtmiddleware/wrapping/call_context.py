@@ -1,4 +1,4 @@
-"""The settings, components and learned facts that one call of a wrapped function uses."""
+"""The objects that one call of a wrapped function uses, such as its settings and components."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class IssuedWarnings:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class CallContext:
-    """The settings, components and learned facts for one call of a wrapped function.
+    """The settings and components for one call of a wrapped function.
 
-    All calls of the function share *learned* and *issued_warnings*. All functions of the middleware
-    share *cache* and *sampler*.
+    All calls of the function share *learned*, the facts learned from earlier calls, and
+    *issued_warnings*. All functions of the middleware share *cache* and *sampler*.
     """
 
     components: Components
@@ -108,9 +108,8 @@ class CallContext:
 class ContextSource:
     """Provides the `CallContext` of each call of one wrapped function.
 
-    A context uses the middleware's settings at the moment the call begins. *shape*, *embedder*,
-    *hook* and the learned facts belong to the function; *cache* and *sampler* belong to the
-    middleware.
+    A context uses the middleware's settings at the moment the call begins. *shape*, *embedder* and
+    *hook* belong to the function; *cache* and *sampler* belong to the middleware.
 
     Args:
         middleware: the `QueryMiddleware`.

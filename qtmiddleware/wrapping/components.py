@@ -105,9 +105,9 @@ class Components:
 
     The components serve the middleware's own settings and any overrides.
 
-    *previous* are the components before a reload. The new components take over their threads and
+    *previous* holds the components before a reload. The new components take over the threads, the
     circuit breakers, and every client, model and reranker whose settings stay the same. The
-    previous components do not change before `replace_previous`.
+    previous components do not change until `replace_previous` is called.
     """
 
     def __init__(

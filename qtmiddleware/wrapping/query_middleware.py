@@ -152,7 +152,7 @@ class QueryMiddleware:
 
     Args:
         config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. By
-            default, the settings come from the environment and the defaults.
+            default, the settings come from the environment and the built-in defaults.
         client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
             both; a chat model of LangChain or LlamaIndex; a function of messages, synchronous or
             not; or an object with ``name``, ``complete`` and ``acomplete``. Each works for
