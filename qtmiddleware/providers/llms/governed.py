@@ -27,7 +27,7 @@ _NEARLY: Final = 0.005
 
 
 class _NoReply(ModelError):
-    """A model returned something other than a reply. The message quotes no text of the model."""
+    """Raised if a model returns something other than a `Reply`; the message never quotes it."""
 
 
 def is_ours(model: object) -> bool:
@@ -39,7 +39,7 @@ def is_ours(model: object) -> bool:
 
 
 class GovernedModel:
-    """Calls *inner*, unless its circuit breaker is open or the budget has no room.
+    """Calls the model *inner*, unless its circuit breaker is open or the budget is used up.
 
     If the call is not allowed, raises `ModelError` ``circuit_open`` or ``over_budget`` at once. The
     breaker counts the result of a call as follows:
@@ -188,7 +188,7 @@ class GovernedModel:
 
 
 class _Call:
-    """One running call, whose result is reported to the breaker and the meter."""
+    """One running call, which reports its result to the breaker and its cost to the meter."""
 
     def __init__(
         self, model: GovernedModel, attempt: Attempt, reservation: Reservation, until: float
@@ -200,7 +200,7 @@ class _Call:
         self._has_output = False
 
     def settle(self, reply: object) -> Reply:
-        """Record that *reply* ends the call, with its cost, and return *reply*.
+        """Record that the call ended with *reply*, record its cost, and return *reply*.
 
         Raises `ModelError` if *reply* is not a `Reply`.
         """
@@ -221,7 +221,7 @@ class _Call:
         return reply
 
     def receive(self, piece: str | Reply) -> str | Reply:
-        """Return *piece* of a stream; if *piece* is a `Reply`, record the cost of the call."""
+        """Return *piece* of a stream; if it is a `Reply`, record the cost of the call."""
         self._has_output = True
         return self.settle(piece) if isinstance(piece, Reply) else piece
 

@@ -70,7 +70,8 @@ class OpenAIModel:
             ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
         temperature: The temperature; ``None`` sends none.
-        temperatures: The temperature for single prompts, by their mode, instead of *temperature*.
+        temperatures: The temperatures for prompts of certain modes, by mode. They override
+            *temperature*.
         max_tokens: The most tokens of an answer; ``None`` sends no limit.
         structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
         reasoning_effort: An effort, ``auto``, or ``None`` to send none.
@@ -215,9 +216,10 @@ class OpenAIModel:
             yield self._add_costs(response, piece)
 
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
-        """Return *piece*; if it is a `Reply`, add its calls and cost.
+        """Return *piece*; if *piece* is a `Reply`, first add its number of calls and its cost.
 
-        A reply also shows that the request was accepted, so its capabilities are remembered.
+        A reply also shows that the provider accepted the request, so the accepted options are
+        remembered.
         """
         if isinstance(piece, str):
             return piece
@@ -316,7 +318,7 @@ def _count_retries(response: Any) -> int:
 
 
 def accepts(candidate: Any) -> bool:
-    """Return whether *candidate* is a client of the ``openai`` package, or several."""
+    """Return whether *candidate* is a client of the ``openai`` package, or several such clients."""
     members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
     return isinstance(candidate, Clients) or all(_is_client(member) for member in members)
 
@@ -347,7 +349,7 @@ def read_options(settings: Settings) -> dict[str, Any]:
 
 
 def find_temperatures(settings: Settings) -> dict[str, float]:
-    """Return the temperatures that *settings* contain for single prompts, by the prompts' modes."""
+    """Return the temperatures in *settings* that apply only to prompts of one mode, by mode."""
     return {
         name: value
         for name, value in asdict(settings.llm.temperatures).items()
