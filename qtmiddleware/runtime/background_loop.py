@@ -145,7 +145,11 @@ async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -
 
 @contextmanager
 def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
-    """Yield the shared loop, or a second loop if this is the shared loop's own thread."""
+    """Yield an event loop that the calling thread can wait for.
+
+    This is the shared loop. In the thread of the shared loop, this is a second loop, because a loop
+    cannot wait for itself.
+    """
     if not _background.is_current():
         yield _background
         return

@@ -1,4 +1,4 @@
-"""The environment of the processes that this package starts, without keys they do not need."""
+"""Copy the environment for worker processes, without keys that the workers do not need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def needs_secrets(*names: str) -> Callable[[F], F]:
 
 
 def copy_environment_for(build: Callable[..., Any]) -> dict[str, str]:
-    """Return the environment for the worker processes of *build*.
+    """Return the environment for worker processes that call *build*.
 
     Contains all variables, unless `needs_secrets` marks the function.
     """

@@ -77,7 +77,7 @@ class RedisCache:
 
     @property
     def rest(self) -> float:
-        """How many seconds Redis is not called after a failure; 0 if Redis may be called now."""
+        """The number of seconds until Redis may be called again; 0 if it may be called now."""
         return self._breaker.rest
 
     def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:

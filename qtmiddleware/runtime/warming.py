@@ -67,7 +67,10 @@ def is_loading() -> bool:
 
 
 def is_warming() -> bool:
-    """Return whether a thread is loading or rehearsing; false 10 seconds after the last start."""
+    """Return whether a thread is loading or rehearsing.
+
+    Returns false once the last thread started more than 10 seconds ago.
+    """
     return monotonic() < _last_start + _LONGEST_WAIT and any(
         thread.is_alive() for thread in _loading.copy()
     )

@@ -76,8 +76,8 @@ class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
     An empty text is sent as one space, because the service rejects empty texts. A text of more than
-    24,573 bytes (about 8,191 tokens) is cut to 24,573 bytes, and then cut in half as often as the
-    service says that it is too long.
+    24,573 bytes (about 8,191 tokens) is cut to 24,573 bytes. If the service says that the text is
+    still too long, the text is cut in half, repeatedly if necessary.
 
     The embedder retries as often as the client allows (by default twice), with the pauses that the
     service asks for. The SDK's own retries are not used, because they ignore the timeout. Threads

@@ -95,7 +95,7 @@ class CallableModel:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The name given to this model, or the name of the model or function that it calls."""
         return self._name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:

@@ -47,10 +47,10 @@ class GovernedModel:
     - A reply or a refusal is an answer.
     - A cancelled call, a bug in the user's own code or a lack of threads is neither an answer nor a
       failure.
-    - A late call is a failure if it had at least half of the time allowed by *settings*.
+    - A late call is a failure only if it had at least half of the time that *settings* allow.
     - Every other error is a failure.
 
-    If the service says when to come back (429 with Retry-After), it is not called until then.
+    If the service asks for a pause (429 with Retry-After), it is not called until the pause ends.
 
     Raises `ConfigError` if the budget limits money and the price of *inner* is unknown.
     """

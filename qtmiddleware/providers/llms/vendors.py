@@ -116,7 +116,7 @@ class Vendor(ABC):
 
     @abstractmethod
     def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:
-        """Send *request* and return the client's answer; if *is_async*, return an awaitable of it.
+        """Send *request* and return the client's answer; if *is_async*, an awaitable of the answer.
 
         If the request asks for a stream, the answer is an iterator of events.
         """

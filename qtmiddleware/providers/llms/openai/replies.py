@@ -143,7 +143,7 @@ def read_names(completion: Any) -> tuple[str, str]:
 
 
 def _find_usage(completion: Any) -> Any:
-    """Return the token counts in *completion*, which OpenAI, LangChain or LlamaIndex made."""
+    """Return the token counts in *completion*, in the format of the library that made it."""
     raw = read_field(completion, "raw")
     return (
         read_field(completion, "usage")
@@ -271,7 +271,7 @@ class Events:
         self._after_return = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the data of each event that ends in *chunk*."""
+        """Add *chunk*, and yield the data of each event that ends in *chunk*."""
         if not chunk:
             return
         # If a line break "\r\n" was cut in two, its first half has ended the line already.
@@ -285,7 +285,7 @@ class Events:
         self._line.add(rest)
 
     def end(self) -> Iterator[bytes]:
-        """Yield the data of an unfinished last event."""
+        """Yield the data of the last event if no blank line ended the event."""
         yield from self._read(self._line.take())
         yield from self._read(b"")
 
@@ -463,10 +463,10 @@ class StreamReader:
         return self._take_text()
 
     def _take_text(self, *, last: bool = False) -> str:
-        """Return the new text; half a surrogate pair at its end is kept for the next call.
+        """Return the text that was not yielded yet.
 
-        Some servers cut between the two surrogates of a character. If *last* is true, nothing is
-        kept.
+        Some servers cut a character between the two surrogates of its pair. A first surrogate at
+        the end is kept for the next call, unless *last* is true.
         """
         text, self._half = self._half, ""
         if text and not last and "\ud800" <= text[-1] <= "\udbff":

@@ -114,10 +114,10 @@ _LAST_STEP: Final[Mapping[Part, int]] = {
 def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bool] | None:
     """Return the part of *request* that the provider rejected, and whether *error* names the part.
 
-    Returns ``None`` if the error has another cause. If a 400 or 422 gives no cause, the part is
-    guessed: the response format, which is rejected most often, or the stream's options if there is
-    no response format. A server error counts only if it names the response format, as some local
-    servers do.
+    Returns ``None`` if the error has another cause. If an error with status 400 or 422 names no
+    cause, the part is guessed. The guess is the response format, which is rejected most often, or
+    the stream's options if there is no response format. A server error counts only if it names the
+    response format, as some local servers do.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
