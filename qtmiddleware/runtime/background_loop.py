@@ -36,12 +36,12 @@ class _BackgroundLoop:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the loop: its thread belongs to the parent process."""
+        """After a fork, forget the loop, whose thread belongs to the parent process."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def is_current(self) -> bool:
-        """Return whether the calling thread is the thread that runs this loop."""
+        """Return whether the calling thread runs this loop."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:

@@ -77,7 +77,7 @@ class _Window:
 
 
 class Reservation:
-    """The most that one call may cost, until `settle` replaces it with the actual cost.
+    """The cost reserved for one call, until `settle` replaces it with the actual cost.
 
     Attributes:
         tokens: The number of tokens reserved for the call; after `settle`, the number spent.
@@ -112,8 +112,8 @@ class Reservation:
 class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last hours.
 
-    Before a call is made, the most that it may cost is counted, so that concurrent calls cannot
-    exceed a budget together. No amount is removed too early. Calls are removed up to 1 second late.
+    Before a call is made, its highest possible cost is counted, so that concurrent calls together
+    cannot exceed a budget. No amount is removed too early. Calls are removed up to 1 second late.
     Tokens and money are removed up to 1 minute late, or up to 1/1440 of the longest budget's hours
     if that is more. A forked process continues with the counts of its parent. Thread-safe.
     """

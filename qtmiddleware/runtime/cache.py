@@ -103,7 +103,7 @@ class TransformationCache:
         self.shared = _connect_redis(settings)
 
     def change(self, settings: Settings) -> None:
-        """Apply other *settings*; cached and running transformations stay.
+        """Apply new *settings*, and keep the cached and running transformations.
 
         If the Redis options changed, a new client replaces the old client, which closes as soon as
         no question uses it. If the settings cannot be applied, nothing changes, and the same errors

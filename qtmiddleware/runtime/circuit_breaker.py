@@ -136,7 +136,7 @@ class Breaker:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the running calls: they belong to the parent process."""
+        """After a fork, forget the running calls, which belong to the parent process."""
         self._lock = threading.Lock()
         self._probe: Attempt | None = None
         self._order = count()
@@ -167,7 +167,7 @@ class Breaker:
 
     @property
     def rest(self) -> float:
-        """The number of seconds until a call is let through; 0 if the next call is."""
+        """The number of seconds until a call may be made; 0 if a call may be made now."""
         with self._lock:
             self._end_overdue_calls()
             rest = self._rest

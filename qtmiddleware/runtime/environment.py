@@ -30,7 +30,7 @@ def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
 
 
 def needs_secrets(*names: str) -> Callable[[F], F]:
-    """Return a decorator that marks a function as needing no secrets except the variables *names*.
+    """Return a decorator that marks a function as needing only the secrets in variables *names*.
 
     `copy_environment_for` removes all other secrets from the environment of the function's workers.
     """

@@ -17,7 +17,7 @@ class Renewable(Protocol):
     """An object that can be reset in a forked process."""
 
     def renew(self) -> None:
-        """Make new locks, and forget all work that only the parent process continues."""
+        """After a fork, make new locks and forget the work that the parent process continues."""
 
 
 _renewables: Final[WeakSet[Renewable]] = WeakSet()
@@ -53,7 +53,7 @@ class ForkLock:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make a new lock."""
+        """After a fork, make a new lock."""
         self._kind = threading.Lock
         self._lock = threading.Lock()
 
@@ -87,7 +87,7 @@ class Draining:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the calls: they belong to the parent process."""
+        """After a fork, forget the calls, which belong to the parent process."""
         self._calls = 0
         # Re-entrant: the garbage collector may start under the lock and close a generator that is
         # inside, which leaves in the same thread.

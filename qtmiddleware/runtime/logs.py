@@ -62,7 +62,7 @@ def quote(text: str) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return *error* with its stack as text without keys, for a record at DEBUG level.
+    """Return *error* and its stack as text, with keys removed, for a record at DEBUG level.
 
     Never log the text above DEBUG, because it may quote a query or passage. It has at most 50 stack
     frames; of a text longer than 16,000 characters, the first and last 8,000 are kept.
@@ -87,7 +87,7 @@ def format_times(count: int) -> str:
 
 
 class LogSampler:
-    """Writes at most one record per kind and interval, and counts the records that it skips.
+    """Writes at most one log record per kind and interval, and counts the skipped records.
 
     The interval is *seconds* long. The first call of `log` after an interval, or `flush`, also logs
     how many records were skipped, so that no count is lost. Thread-safe; a forked process begins
@@ -103,7 +103,7 @@ class LogSampler:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the counts: the parent process logs them."""
+        """After a fork, forget the counts, which the parent process will log."""
         self._lock = Lock()
         # When the last record of a kind was written, and how many were left out since.
         self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
@@ -247,7 +247,7 @@ class Outage:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the outage: the parent process logs it."""
+        """After a fork, forget the outage, which the parent process will log."""
         self._lock = Lock()
         self._is_logged = False
         self._logged_at = float("-inf")

@@ -91,7 +91,7 @@ class Observation:
         return bool(self._observers)
 
     def child(self, kind: Any, name: str = "", **fields: Any) -> Observation:
-        """Return a new observation of an operation within this operation; it has not started yet.
+        """Return a new observation, not started yet, of an operation within this operation.
 
         Args:
             kind: The operation's kind.

@@ -100,7 +100,7 @@ class Pace:
 
     @property
     def limit(self) -> int:
-        """How many calls may run at once at the moment."""
+        """How many calls may run at once now."""
         return self._limit
 
     def perform(self, call: Callable[[], T]) -> T:
@@ -148,8 +148,8 @@ class Pace:
         """Wait at least *wait* seconds, until one more call may begin.
 
         Returns:
-            episode: How many pauses there have been so far.
-            answers: How many calls were answered so far.
+            episode: The number of pauses so far.
+            answers: The number of answered calls so far.
 
         Raises:
             ModelError: ``cancelled`` if all calls were stopped.
@@ -165,7 +165,7 @@ class Pace:
             raise ModelError("cancelled", "all calls were stopped")
 
     def _record_end(self, error: ModelError | None) -> None:
-        """Record the end of a call that is not repeated; *error* is ``None`` if it was answered.
+        """Record the end of a call that is not repeated; *error* is ``None`` if it succeeded.
 
         All calls are stopped if the key is rejected, or if the first calls all fail.
         """
@@ -182,9 +182,9 @@ class Pace:
                     self._stop(error)
 
     def _handle_failure(self, error: ModelError, episode: int) -> _Failure:
-        """Record the failure *error* of a call and return how to handle the failure.
+        """Record that a call failed with *error*, and return what to do next.
 
-        *episode* is the number of pauses there had been when the call began.
+        *episode* is the number of pauses before the call began.
         """
         if error.reason == "over_budget" and error.retry_after is None:
             return self._wait_for_room(error)

@@ -71,7 +71,7 @@ class RedisCache:
         return f"RedisCache({self.where})"
 
     def renew(self) -> None:
-        """Drop all connections, as a forked process must."""
+        """After a fork, replace all connections, which belong to the parent process."""
         self._client = self._address.client(self._timeout)
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
 

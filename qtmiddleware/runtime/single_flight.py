@@ -14,7 +14,7 @@ from qtmiddleware.runtime.forking import renew_after_fork
 
 
 class Flight:
-    """A computation that one caller, the leader, performs for all callers with the same key.
+    """A computation that one caller, the leader, performs for all callers that need its result.
 
     Attributes:
         until: When the leader is overdue, in seconds on the monotonic clock.
@@ -62,7 +62,7 @@ class SingleFlight:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget all flights: only the parent process continues them."""
+        """After a fork, forget all flights, which only the parent process continues."""
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
@@ -85,9 +85,10 @@ class SingleFlight:
         return Role.LEADER, flight
 
     def land(self, key: Hashable, flight: Flight, result: Any) -> None:
-        """End *flight* and give *result* to its followers; ``None`` if the leader gave up.
+        """End *flight* and give *result* to its followers.
 
-        The next caller who joins *key* leads a new flight.
+        If the leader gave up, *result* is ``None``. The next caller who joins *key* leads a new
+        flight.
         """
         with self._lock:
             # If this flight was overdue, somebody else may lead a new one by now, which stays.

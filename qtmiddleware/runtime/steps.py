@@ -143,7 +143,7 @@ class Beside:
     """Perform *search* in the caller's own thread or task, and *flow* at the same time.
 
     The result is two outcomes: the outcome of the search, which has no deadline, and the outcome of
-    the flow. If the search fails, the flow is given up and its outcome is late.
+    the flow. If the search fails, the flow is stopped and its outcome is late.
 
     Attributes:
         search: The search.
@@ -165,7 +165,7 @@ class Outcome:
         error: The exception that the step raised.
         seconds: How many seconds the step took or, if it was late, was awaited.
         began: When the step began, on the clock of `time.perf_counter`.
-        late: Whether the step was given up.
+        late: Whether waiting for the step ended before the step did.
     """
 
     value: Any = None
@@ -176,12 +176,12 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a value."""
+        """Whether the step succeeded: it was not late and raised no exception."""
         return self.error is None and not self.late
 
     @property
     def reason(self) -> str:
-        """Why there is no value: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
+        """Why the step failed: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
         if self.late:
             return "timeout"
         return "overloaded" if isinstance(self.error, Overloaded) else "failed"
@@ -372,7 +372,7 @@ def _observe_step(step: Leaf, parent: Observation, models: Models) -> Observatio
 
 
 def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """Return a new observation of embedding *texts* within *parent*; it has not started yet."""
+    """Return a new observation, not started yet, of embedding *texts* within *parent*."""
     if not parent.is_observed:
         return parent
     return parent.child(
@@ -391,12 +391,15 @@ def list_leaves(step: Step) -> Sequence[Leaf]:
 
 
 def _find_deadline(step: Step) -> float:
-    """Return when *step* is given up: the deadline of a `Together`, or never for a single step."""
+    """Return the deadline of *step* on the monotonic clock.
+
+    Only a `Together` has a deadline; for other steps it is infinite.
+    """
     return step.deadline.at if isinstance(step, Together) else NEVER
 
 
 def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
-    """Send *outcomes* of *step*, the last step, to *flow* and return the flow's next step.
+    """Send *outcomes* of the last step, *step*, to *flow* and return the flow's next step.
 
     Raises `StopIteration` at the end of the flow.
     """

@@ -56,7 +56,7 @@ class Threads:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the idle threads: they belong to the parent process.
+        """After a fork, forget the idle threads, which belong to the parent process.
 
         (gevent's greenlets survive a fork, but wait forever.)
         """
@@ -148,7 +148,7 @@ class Bulkhead:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the threads in use: they belong to the parent process."""
+        """After a fork, forget the threads in use, which belong to the parent process."""
         self._lock = threading.Lock()
         self.in_use = 0
         self._is_full = False
@@ -178,7 +178,7 @@ class Bulkhead:
         raise self._make_refusal()
 
     def give_up(self, calls: int) -> None:
-        """Add *calls*, a number of calls that still run although no caller waits for them."""
+        """Add *calls* to the number of calls that run on although no caller waits for them."""
         if calls:
             with self._lock:
                 self.given_up += calls

@@ -59,7 +59,7 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
 
 
 def is_loading() -> bool:
-    """Return whether a query must wait because something is being loaded."""
+    """Return whether a query must wait because a package or data is being loaded."""
     # Every query asks this, and mostly nothing is being loaded.
     return bool(_loading) and any(
         not loaded.is_set() and thread.is_alive() for thread, loaded in _loading.copy().items()

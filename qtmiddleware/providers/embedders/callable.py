@@ -139,12 +139,12 @@ class CallableEmbedder:
 
     @property
     def name(self) -> str:
-        """The *name* argument, or else the name of the function or model."""
+        """The *name* argument or, by default, the name of the function or model."""
         return self._name
 
     @property
     def server(self) -> Any:
-        """The server's host and port, if *given* is an embedder of this package with a server."""
+        """The host and port of the server that *given* calls; ``None`` if they are unknown."""
         return getattr(self._given, "server", None)
 
     @property

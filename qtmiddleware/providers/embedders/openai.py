@@ -125,7 +125,7 @@ class OpenAIEmbedder:
 
     @property
     def name(self) -> str:
-        """The model's name without the dimensions; an index stores `dimension` separately."""
+        """The model's name, without the length of the vectors."""
         return self._model
 
     @property

@@ -112,7 +112,10 @@ class CallableModel:
         return complete_in_background(partial(self._await_reply, lambda: answer), prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
+        """Return the reply to *prompt* without blocking the running loop.
+
+        Raises `ModelError` on failure.
+        """
         return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
 
     async def _await_reply(

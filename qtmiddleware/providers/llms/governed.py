@@ -119,7 +119,10 @@ class GovernedModel:
             return call.settle(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
+        """Return the reply to *prompt* without blocking the running loop.
+
+        Raises `ModelError` on failure.
+        """
         await await_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call:
             return call.settle(await self.inner.acomplete(prompt, deadline))

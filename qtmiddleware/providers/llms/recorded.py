@@ -230,7 +230,7 @@ class RecordedModel:
     def _add_record(
         self, record: Mapping[str, Any], queries_by_id: Mapping[str, tuple[str, tuple[str, ...]]]
     ) -> None:
-        """Add *record* to the indexes of texts and standalone forms."""
+        """Index *record* by its question's text and by its standalone form."""
         key = str(record.get("_id", ""))
         query_text, history = queries_by_id.get(key, ("", None))
         text = normalise(record.get("query") or query_text)
@@ -329,11 +329,17 @@ class RecordingModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*; errors of *inner* pass through."""
+        """Return *inner*'s reply to *prompt* and record the reply.
+
+        Errors from *inner* pass through unchanged.
+        """
         return self._record(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*; errors of *inner* pass through."""
+        """Return *inner*'s reply to *prompt* and record the reply.
+
+        The running loop is not blocked. Errors from *inner* pass through unchanged.
+        """
         return self._record(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _record(self, prompt: Prompt, reply: Reply) -> Reply:

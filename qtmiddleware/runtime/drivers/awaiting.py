@@ -1,8 +1,8 @@
 """Perform the steps of a flow without blocking the event loop.
 
-Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads.
-The original search always gets a thread. All other steps share the threads of the middleware's
-bulkhead.
+Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads. A
+synchronous original search always gets a thread. All other synchronous steps share the threads of
+the middleware's bulkhead.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class _Batch:
             )
 
     def _describe_late(self, position: int) -> Outcome:
-        """Return the outcome of the step at *position* as late."""
+        """Return a late outcome for the step at *position*."""
         now = perf_counter()
         began = self._begun.get(position, now)
         return Outcome(late=True, seconds=now - began, began=began)

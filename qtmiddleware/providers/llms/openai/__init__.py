@@ -41,10 +41,11 @@ class OpenAIModel:
     If the user gave only an async client, `complete` and `stream` run in the background loop, whose
     connections are kept.
 
-    **Stepping down.** With *structured_output* ``auto`` a JSON schema is requested; if it is
-    rejected, ``json_object``, and then plain text. If ``temperature``, ``reasoning_effort`` or the
-    token limit is rejected, it is omitted. Rejections are remembered as long as this object lives,
-    and one prompt takes at most five requests.
+    **Stepping down.** With *structured_output* ``auto``, a request asks for a JSON schema. If the
+    provider rejects the schema, the next request asks for ``json_object``, and then for plain text.
+    If ``temperature``, ``reasoning_effort`` or the token limit is rejected, it is omitted.
+    Rejections are remembered as long as this object lives, and one prompt takes at most five
+    requests.
 
     **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort
     that they accept, and other models get none. The token limit is called ``max_completion_tokens``
@@ -59,9 +60,9 @@ class OpenAIModel:
     of the request that succeeded.
 
     **Streams.** Pieces are yielded as the server sends them. A server that does not stream is asked
-    for the whole answer, which is the only piece. A `Reply` that is not the last item means that
-    the answer has ended and its cost is still missing; some servers send no cost and do not close
-    the stream. Closing the generator closes the connection.
+    for the whole answer, which is the only piece. If the answer has ended but its cost is missing,
+    a `Reply` is yielded before the last one, because some servers send no cost and do not close the
+    stream. Closing the generator closes the connection.
 
     Args:
         model: The model's name.
@@ -143,14 +144,17 @@ class OpenAIModel:
         return [piece for piece in pieces if isinstance(piece, Reply)][-1]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
+        """Return the reply to *prompt* without blocking the running loop.
+
+        Raises `ModelError` on failure.
+        """
         async with aclosing(self._aexchange(prompt, deadline, streams=False)) as pieces:
             return [piece async for piece in pieces if isinstance(piece, Reply)][-1]
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
 
-        Raises `ModelError`.
+        Raises `ModelError` on failure.
         """
         if not self._clients.can_block:
             return iterate_in_background_loop(partial(self.astream, prompt, deadline))
@@ -159,7 +163,7 @@ class OpenAIModel:
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
         """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
 
-        The running loop is not blocked. Raises `ModelError`.
+        The running loop is not blocked. Raises `ModelError` on failure.
         """
         return self._aexchange(prompt, deadline, streams=True)
 
