@@ -32,7 +32,7 @@ class Flight:
 
 
 class Role(Enum):
-    """The caller's role in a flight, as returned by `SingleFlight.join`.
+    """The caller's role in a shared computation, as returned by `SingleFlight.join`.
 
     Attributes:
         LEADER: The caller does the work and then calls `SingleFlight.land`.

@@ -327,7 +327,8 @@ def observe_steps(
 ) -> Flow[T]:
     """Return *flow* with each of its steps observed as an operation within *parent*.
 
-    A step that has an observation keeps it. *models* are the models that the steps call.
+    A step that already has an observation keeps that observation. *models* are the models that the
+    steps call.
     """
     return _observe_steps(flow, parent, models) if parent.is_observed else flow
 

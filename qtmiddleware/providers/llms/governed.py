@@ -39,7 +39,7 @@ def is_ours(model: object) -> bool:
 
 
 class GovernedModel:
-    """Calls the model *inner*, unless its circuit breaker is open or the budget is used up.
+    """Calls *inner*, unless its circuit breaker is open or the call would exceed the budget.
 
     If the call is not allowed, raises `ModelError` ``circuit_open`` or ``over_budget`` at once. The
     breaker counts the result of a call as follows:

@@ -306,7 +306,7 @@ _log = get_logger("qtmiddleware.llms")
 class RecordingModel:
     """Passes every prompt to *inner* and appends the reply to the recording at *path*.
 
-    One line is written per query and mode, in one piece, even from several threads. A query and
+    Each query and mode gets one line, and concurrent threads never mix their lines. A query and
     mode that the file already contains are not written again. A reply without a usable JSON object
     is returned but not recorded. If the file cannot be written, no reply is recorded. In both cases
     a warning is logged, without any text of the reply. The file contains queries and replies. A new

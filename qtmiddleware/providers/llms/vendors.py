@@ -372,9 +372,9 @@ def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> Vendor
 def make_provider_functions(
     vendor: Vendor,
 ) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
-    """Return the functions ``accepts`` and ``make_model`` of a vendor's module.
+    """Return the functions ``accepts`` and ``make_model`` for the module of *vendor*.
 
-    `MODEL_PROVIDERS` needs both.
+    Every module in `MODEL_PROVIDERS` must define both.
     """
     return vendor.accepts, partial(make_vendor_model, vendor)
 

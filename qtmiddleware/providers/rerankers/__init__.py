@@ -33,7 +33,7 @@ def as_reranker(candidate: Any, settings: Settings) -> Reranker:
     - ``None`` becomes the model that ``rerank.model`` names, loaded on first use.
     - An object with ``name`` and ``rerank`` is returned unchanged.
     - An object with ``predict`` is used as a sentence-transformers cross-encoder.
-    - Any other callable is used as a function from the question and the texts to scores.
+    - Any other callable is called with the question and the texts, and returns scores.
 
     Async functions are rejected.
     """

@@ -267,7 +267,7 @@ Negotiation = Generator[dict[str, Any], Received, Response]
 
 
 class Negotiator:
-    """Builds the requests for one model, and learns which parts its provider accepts.
+    """Builds the requests for one model, and learns which options its provider accepts.
 
     Thread-safe.
 
@@ -366,7 +366,7 @@ class Negotiator:
         return {**request, **STREAMS[capabilities.stream]} if streams else request
 
     def _name_token_limit(self, capabilities: ProviderCapabilities) -> str | None:
-        """Return the name of the token limit; ``None`` if no limit is sent.
+        """Return the name of the parameter for the token limit; ``None`` if no limit is sent.
 
         Services other than OpenAI often know only the old name ``max_tokens`` and ignore the new
         name.
