@@ -9,7 +9,7 @@ from typing import Any
 def replace_surrogates(text: str) -> str:
     """Return *text* with each lone surrogate replaced by U+FFFD.
 
-    JSON can contain lone surrogates, but UTF-8 and tokenizers cannot.
+    JSON can contain lone surrogates, but UTF-8 cannot, and tokenizers reject them.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 

@@ -157,8 +157,8 @@ def is_vendor_client(client: Any, resource: str) -> bool:
     """Return whether *client* is the SDK's own client, which can be copied and can stream.
 
     False for a wrapper, for a test double, and for a client whose ``create`` method of *resource*
-    (such as ``"embeddings"``) was replaced by a tracing library. These clients are called without
-    copying or streaming, so that their additions keep working.
+    (such as ``"embeddings"``) was replaced by a tracing library. Such clients are neither copied
+    nor asked to stream, so that the code added to them keeps working.
     """
     vendor = sys.modules.get("openai")
     # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.

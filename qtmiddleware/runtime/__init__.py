@@ -1,1 +1,1 @@
-"""Run flows: steps, drivers, threads, single flight, circuit breaker, budget, cache, forks."""
+"""Run queries: steps and their drivers, threads, caches, circuit breakers and budgets."""

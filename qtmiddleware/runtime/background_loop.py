@@ -36,12 +36,12 @@ class _BackgroundLoop:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the loop: its thread belongs to the parent process."""
+        """After a fork, forget the loop, whose thread belongs to the parent process."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def is_current(self) -> bool:
-        """Return whether the calling thread is the thread that runs this loop."""
+        """Return whether the calling thread runs this loop."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
@@ -145,7 +145,11 @@ async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -
 
 @contextmanager
 def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
-    """Yield the shared loop, or a second loop if this is the shared loop's own thread."""
+    """Yield an event loop that the calling thread can wait for.
+
+    This is the shared loop. In the thread of the shared loop, this is a second loop, because a loop
+    cannot wait for itself.
+    """
     if not _background.is_current():
         yield _background
         return

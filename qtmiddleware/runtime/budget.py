@@ -1,4 +1,4 @@
-"""Budgets: count what this process spends on language models, and refuse calls over the limits."""
+"""Count what this process spends on language models, and refuse calls that exceed a budget."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PARTS_OF_SPENDING: Final = 1_440
 
 @dataclass(slots=True)
 class _Part:
-    """The calls, tokens and money of one part of a window.
+    """The calls, tokens and money counted in one part of a time window.
 
-    A call under way counts with the most that it may cost.
+    A running call counts as the most that it may cost.
 
     Attributes:
         since: When the part began, in seconds on the meter's clock.
@@ -44,9 +44,10 @@ class _Part:
 
 
 class _Window:
-    """The calls, tokens and money of the last *seconds*, in at most *part_count* parts.
+    """A time window that counts the calls, tokens and money of the last *seconds*.
 
-    A part is removed once all amounts in it are older than *seconds*.
+    The window has at most *part_count* parts. A part is removed once all amounts in it are older
+    than *seconds*.
     """
 
     def __init__(self, seconds: float, part_count: int) -> None:
@@ -55,7 +56,10 @@ class _Window:
         self._parts: deque[_Part] = deque()
 
     def open_part(self, now: float) -> _Part:
-        """Return the part that counts spending at *now*, a new part if the last part is full."""
+        """Return the part of the window in which to count spending at the time *now*.
+
+        A new part begins *seconds* / *part_count* after the beginning of the last part.
+        """
         self._remove_old_parts(now)
         if not self._parts or self._parts[-1].since <= now - self.seconds / self._most:
             self._parts.append(_Part(now, now))
@@ -63,7 +67,7 @@ class _Window:
         return self._parts[-1]
 
     def list_recent(self, now: float, seconds: float) -> list[_Part]:
-        """Return the parts of the last *seconds*, or of the whole window if it is shorter."""
+        """Return the parts of the window in which something was spent in the last *seconds*."""
         self._remove_old_parts(now)
         return [part for part in self._parts if part.last > now - seconds]
 
@@ -73,7 +77,7 @@ class _Window:
 
 
 class Reservation:
-    """The most that one call may cost, until `settle` replaces it with the actual cost.
+    """The cost reserved for one call, until `settle` replaces it with the actual cost.
 
     Attributes:
         tokens: The number of tokens reserved for the call; after `settle`, the number spent.
@@ -108,8 +112,8 @@ class Reservation:
 class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last hours.
 
-    Before a call is made, the most that it may cost is counted, so that concurrent calls cannot
-    exceed a budget together. No amount is removed too early. Calls are removed up to 1 second late.
+    Before a call is made, its highest possible cost is counted, so that concurrent calls together
+    cannot exceed a budget. No amount is removed too early. Calls are removed up to 1 second late.
     Tokens and money are removed up to 1 minute late, or up to 1/1440 of the longest budget's hours
     if that is more. A forked process continues with the counts of its parent. Thread-safe.
     """
@@ -162,9 +166,10 @@ class Meter:
     def _find_shortage(
         self, budget: BudgetSettings, tokens: int, usd: float
     ) -> tuple[str, float | None]:
-        """Return the sentence of `find_shortage`, and the seconds until there is room again.
+        """Return which limit one more call would exceed, and the seconds until there is room.
 
-        The seconds are ``None`` unless the limit is the calls per minute.
+        The limit is described in a sentence, which is ``""`` if no limit would be exceeded. The
+        seconds are ``None`` unless the limit is the calls per minute.
         """
         now, seconds = self._clock(), budget.hours * 3600.0
         # Middlewares share this meter: it must remember as long as the longest of their budgets.

@@ -82,7 +82,7 @@ class TTLCache(Generic[V]):
 
 
 class TransformationCache:
-    """The transformations that one middleware has cached, and those that are being made.
+    """Holds one middleware's cached transformations, and the transformations being made now.
 
     Attributes:
         local: The transformations cached in this process.
@@ -103,7 +103,7 @@ class TransformationCache:
         self.shared = _connect_redis(settings)
 
     def change(self, settings: Settings) -> None:
-        """Apply other *settings*; cached transformations and those being made stay.
+        """Apply new *settings*, and keep the cached and running transformations.
 
         If the Redis options changed, a new client replaces the old client, which closes as soon as
         no question uses it. If the settings cannot be applied, nothing changes, and the same errors

@@ -54,7 +54,7 @@ class Attempt:
     Attributes:
         is_probe: Whether the call tests whether a half-open breaker may close.
         has_time: Whether a late call counts as a failure.
-        is_over: Whether the end was reported, or the call is late.
+        is_over: Whether the caller reported how the call ended, or the call is late.
         pauses: How many pauses the service had asked for when the call began.
     """
 
@@ -79,7 +79,7 @@ class Attempt:
         self._breaker._report(self, _Result.FAILURE, rest)
 
     def time_out(self) -> None:
-        """Report that no answer came in time: a failure only if the call had enough time."""
+        """Report that no answer came in time; this is a failure only if *has_time* is true."""
         self._breaker._report(self, self.result_if_late)
 
     def abandon(self) -> None:
@@ -101,9 +101,9 @@ class Breaker:
     *failures* is 0, the breaker never opens.
 
     If a failure names a pause (Retry-After), the breaker opens for the length of the pause. It
-    opens for longer only if the failure is the last of *failures*. No probe follows a pause,
-    because a service that names a pause is working. All calls that were running when a pause began
-    count as one failure, even if the service asks each of them to wait.
+    opens for longer only if this failure completes *failures* failed calls in a row. No probe
+    follows a pause, because a service that names a pause is working. All calls that were running
+    when a pause began count as one failure, even if the service asks each of them to wait.
 
     A breaker with a *name* logs a warning when it opens and when it closes again, but not for each
     probe. Thread-safe; a forked process begins without running calls.
@@ -136,7 +136,7 @@ class Breaker:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the running calls."""
+        """After a fork, forget the running calls, which belong to the parent process."""
         self._lock = threading.Lock()
         self._probe: Attempt | None = None
         self._order = count()
@@ -156,8 +156,8 @@ class Breaker:
         Returns:
             state: The state.
             failed calls: The number of failed calls in a row.
-            limit: The number of failed calls that opens the breaker; 0 for never.
-            seconds: For how many more seconds the breaker is open.
+            limit: How many failed calls in a row open the breaker; 0 if it never opens.
+            seconds: How many seconds the breaker stays open.
         """
         with self._lock:
             self._end_overdue_calls()
@@ -167,7 +167,7 @@ class Breaker:
 
     @property
     def rest(self) -> float:
-        """The number of seconds until a call is let through; 0 if the next call is."""
+        """The number of seconds until a call may be made; 0 if a call may be made now."""
         with self._lock:
             self._end_overdue_calls()
             rest = self._rest

@@ -1,4 +1,4 @@
-"""The environment of the processes that this package starts, without keys they do not need."""
+"""Copy the environment for worker processes, without keys that the workers do not need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
 
 
 def needs_secrets(*names: str) -> Callable[[F], F]:
-    """Return a decorator that marks a function as needing no secrets except the variables *names*.
+    """Return a decorator that marks a function as needing only the secrets in variables *names*.
 
     `copy_environment_for` removes all other secrets from the environment of the function's workers.
     """
@@ -43,7 +43,7 @@ def needs_secrets(*names: str) -> Callable[[F], F]:
 
 
 def copy_environment_for(build: Callable[..., Any]) -> dict[str, str]:
-    """Return the environment for the worker processes of *build*.
+    """Return the environment for worker processes that call *build*.
 
     Contains all variables, unless `needs_secrets` marks the function.
     """

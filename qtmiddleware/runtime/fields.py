@@ -36,9 +36,9 @@ def read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def read_annotations(kind: type) -> Mapping[str, Any]:
-    """Return the annotations of a class.
+    """Return the annotations of the class *kind*, by name.
 
-    If the annotations use names that only type checkers import, they are returned as text.
+    If the annotations use names that only type checkers import, they are returned as strings.
     """
     try:
         return getattr(kind, "__annotations__", {})

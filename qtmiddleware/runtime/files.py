@@ -90,7 +90,10 @@ def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise `OSError` if *path* is a link, because its author would choose the file written to."""
+    """Raise `OSError` if *path* is a link.
+
+    Otherwise the person who made the link would choose which file is overwritten.
+    """
     if path.is_symlink():
         real = os.path.realpath(path)
         raise OSError(
@@ -99,7 +102,7 @@ def refuse_link(path: Path) -> None:
 
 
 def check_link(path: Path) -> Path:
-    """Return the real path of *path*, unless others may have planted a link or an empty file there.
+    """Return the real path of *path*; raise `OSError` if another account may control the file.
 
     Most links are followed, because an index may be on another disk.
 

@@ -1,7 +1,7 @@
 """Reset locks and counts in a forked process.
 
-At the moment of the fork, other threads of the parent may hold a lock or be counted; those
-threads do not exist in the child.
+The parent's other threads do not exist in the child. A lock that they held at the fork would never
+be released, and a count would still include them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Renewable(Protocol):
     """An object that can be reset in a forked process."""
 
     def renew(self) -> None:
-        """Make new locks, and forget all work that only the parent process continues."""
+        """After a fork, make new locks and forget the work that the parent process continues."""
 
 
 _renewables: Final[WeakSet[Renewable]] = WeakSet()
@@ -41,9 +41,9 @@ class ForkLock:
     """A lock that is free in a forked process, even if it was held in the parent.
 
     Use it as ``with self._lock.free:``. The attribute *free* is the `threading.Lock` itself,
-    because with a wrapper an interrupt could come between acquiring the lock and releasing it. If
-    gevent replaces `threading.Lock` later, a new lock is made: a second greenlet that waits for the
-    old lock would block all greenlets forever.
+    because with a wrapper an interrupt could leave the lock acquired. If gevent replaces
+    `threading.Lock` later, a new lock is made: a second greenlet that waits for the old lock would
+    block all greenlets forever.
     """
 
     __slots__ = ("__weakref__", "_kind", "_lock")
@@ -53,7 +53,7 @@ class ForkLock:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make a new lock."""
+        """After a fork, make a new lock."""
         self._kind = threading.Lock
         self._lock = threading.Lock()
 
@@ -87,7 +87,7 @@ class Draining:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the calls: they belong to the parent process."""
+        """After a fork, forget the calls, which belong to the parent process."""
         self._calls = 0
         # Re-entrant: the garbage collector may start under the lock and close a generator that is
         # inside, which leaves in the same thread.
@@ -104,7 +104,7 @@ class Draining:
             self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the resource as soon as no call is running, or now if none is."""
+        """Close the resource when the last running call ends, or now if no call is running."""
         with self._lock:
             self._is_retired = True
             self._close_if_unused()

@@ -29,8 +29,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
 
     Keyword arguments that `logging` does not know become the record's attribute ``qtm``, a
     dictionary for programs. The name ``qtm`` cannot clash with an attribute of `logging`. The entry
-    ``event`` says what happened. The values are plain, and never contain the text of a query,
-    passage or reply.
+    ``event`` says what happened. The values never contain the text of a query, passage or reply.
     """
 
     def process(
@@ -63,7 +62,7 @@ def quote(text: str) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return *error* with its stack as text without keys, for a record at DEBUG level.
+    """Return *error* and its stack as text, with keys removed, for a record at DEBUG level.
 
     Never log the text above DEBUG, because it may quote a query or passage. It has at most 50 stack
     frames; of a text longer than 16,000 characters, the first and last 8,000 are kept.
@@ -88,7 +87,7 @@ def format_times(count: int) -> str:
 
 
 class LogSampler:
-    """Writes at most one record per kind and interval, and counts the records that it skips.
+    """Writes at most one log record per kind and interval, and counts the skipped records.
 
     The interval is *seconds* long. The first call of `log` after an interval, or `flush`, also logs
     how many records were skipped, so that no count is lost. Thread-safe; a forked process begins
@@ -104,7 +103,7 @@ class LogSampler:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the counts: the parent process logs them."""
+        """After a fork, forget the counts, which the parent process will log."""
         self._lock = Lock()
         # When the last record of a kind was written, and how many were left out since.
         self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
@@ -121,13 +120,12 @@ class LogSampler:
         stacklevel: int = 1,
         **about: Any,
     ) -> None:
-        """Log the event *what*, with all of *kinds* that are due.
+        """Log the event *what*, with those of *kinds* that were not logged recently.
 
-        A kind is due if it was not logged in the last *seconds* of the sampler. Handlers can
-        recognise these records by the attribute ``degradation``, which is *what*. The attribute
-        ``qtm`` holds *about*, *what* as the ``event``, and ``counts``: how often each kind happened
-        since its last record, including now. The counts of all records add up to the total for each
-        kind.
+        Each kind is logged at most once per interval of the sampler. Handlers can recognise these
+        records by the attribute ``degradation``, which is *what*. The attribute ``qtm`` holds
+        *about*, *what* as the ``event``, and ``counts``: how often each kind happened since its
+        last record, including now. The counts of all records add up to the total for each kind.
 
         Args:
             logger: The logger that writes the record.
@@ -179,9 +177,10 @@ class LogSampler:
             )
 
     def _count_kind(self, what: str, kind: str, now: float) -> tuple[str, int, str] | None:
-        """Count *kind*; if a record is due, return the kind's name, count and text, else ``None``.
+        """Count *kind*, and return its name, count and text if it should be logged now.
 
-        The count includes the records skipped since the last record of the kind.
+        Returns ``None`` if the kind was logged recently. The count includes the records skipped
+        since the last record of the kind.
         """
         if (what, kind) not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = "other reasons"
@@ -198,9 +197,10 @@ class LogSampler:
         )
 
     def _remove_ended_kinds(self, until: float) -> list[tuple[str, str, int, str]]:
-        """Remove the kinds that were last logged at *until* or before, and return their counts.
+        """Remove the kinds last logged at *until* or before, and return their skipped records.
 
-        Returns, for each kind with skipped records: *what*, the kind, the count, and a line to log.
+        Returns one tuple per kind with skipped records: the event, the kind, the count, and a line
+        to log.
         """
         now, ended = (
             self._clock(),
@@ -223,7 +223,10 @@ class LogSampler:
 
 
 def _add_detail(kind: str, text: str, details: Mapping[str, str]) -> str:
-    """Return *text*, which begins with *kind*, with the kind's detail in brackets after *kind*."""
+    """Return *text* with the detail of *kind* in brackets after *kind*.
+
+    *text* begins with *kind*. If *details* has no detail, *text* is unchanged.
+    """
     detail = " ".join(details.get(kind, "").split())
     return f"{kind} ({detail}){text.removeprefix(kind)}" if detail else text
 
@@ -244,14 +247,17 @@ class Outage:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the outage: the parent process logs it."""
+        """After a fork, forget the outage, which the parent process will log."""
         self._lock = Lock()
         self._is_logged = False
         self._logged_at = float("-inf")
         self._count = 0
 
     def record_failure(self) -> int | None:
-        """Count a failure; return the number of failures if it should be logged, else ``None``."""
+        """Count a failure; return the number of failures if the outage should be logged now.
+
+        Returns ``None`` otherwise.
+        """
         with self._lock:
             self._count += 1
             now = self._clock()
@@ -261,7 +267,10 @@ class Outage:
             return self._count
 
     def record_success(self) -> int | None:
-        """Return the number of failures if the recovery should be logged, else ``None``."""
+        """Record that a call succeeded, which ends the outage.
+
+        Returns the number of failures if the recovery should be logged, else ``None``.
+        """
         if not self._is_logged:
             return None
         with self._lock:

@@ -31,7 +31,7 @@ def map_as_done(
     Args:
         call: The function.
         items: The function's arguments, one per call.
-        bulkhead: The threads.
+        bulkhead: Provides the threads.
         limit: The most calls that run at the same time.
     """
     done: SimpleQueue[Future[R]] = SimpleQueue()
@@ -51,8 +51,8 @@ def map_in_order(
 ) -> Iterator[R]:
     """Yield the result of *call* for each of *items*, in the order of *items*.
 
-    Everything else is as in `map_as_done`. A slow call delays the results after it; at most *limit*
-    results are computed ahead.
+    Apart from the order, this is `map_as_done`. A slow call delays the results after it; at most
+    *limit* results are computed ahead.
     """
     under_way: deque[Future[R]] = deque()
     for item in items:

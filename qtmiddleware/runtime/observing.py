@@ -1,4 +1,4 @@
-"""Tell observers about the operations of a flow, and hooks about its result."""
+"""Tell observers about the operations of a query, and tell hooks about its result."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class _GuardedObserver:
 class Observation:
     """Tells observers about one operation: when it starts and, once, when it ends.
 
-    Use it as a context manager around the operation. Without observers, it does nothing. Without an
-    *operation*, it is only the parent of other observations.
+    Use it as a context manager around the operation. Without observers, it does nothing. An
+    observation without an *operation* is only the parent of other observations.
 
     Attributes:
         operation: The operation, or ``None``.
@@ -91,7 +91,7 @@ class Observation:
         return bool(self._observers)
 
     def child(self, kind: Any, name: str = "", **fields: Any) -> Observation:
-        """Return a new observation of an operation within this operation; it has not started yet.
+        """Return a new observation, not started yet, of an operation within this operation.
 
         Args:
             kind: The operation's kind.
@@ -240,9 +240,9 @@ def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
 
 
 def is_telling() -> bool:
-    """Return whether a hook is running here.
+    """Return whether the calling code runs inside a retrieval hook.
 
-    Retrievals that a hook makes itself call no hook, because that would never end.
+    Retrievals made by a hook call no hook, because that would never end.
     """
     return bool(_telling.get())
 

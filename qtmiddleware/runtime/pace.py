@@ -1,16 +1,16 @@
-"""One pace for all callers of a service: how many calls run at once, and when to pause.
+"""Limit how many calls of a service run at once, and pause all callers during an overload.
 
 Additive increase, multiplicative decrease (Chiu and Jain, 1989): a sign of overload halves the
-number of calls that may run at once and pauses all callers. Signs from calls that began before
-the last pause are ignored. After as many answers as calls may run at once, the number rises by
-one. Signs of overload are
+number of calls that may run at once and pauses all callers. Signs from calls that began before the
+last pause are ignored. Once the service has answered as many calls as may run at once, the number
+rises by one. Signs of overload are
 
 - a rate limit, or any failure with which the service names a pause (Retry-After),
-- `SEVERAL` outages or timeouts without an answer between them.
+- five outages or timeouts (`SEVERAL`) without an answer between them.
 
 The pause lasts as long as the service says. If the service names no time, each pause is twice as
-long as the last, until the service answers. A single outage or timeout is no sign of overload:
-only the failed call waits a little.
+long as the last, until the service answers. A single outage or timeout is no sign of overload: only
+the failed call waits a little.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _AT_WORK: Final = frozenset({"refused", "too_long", "empty", "truncated", "unrec
 
 
 class _Failure(Enum):
-    """How to handle a failure.
+    """What happens after a failed call.
 
     Attributes:
         FINAL: The call fails and is not repeated.
@@ -64,7 +64,7 @@ class _Failure(Enum):
 
 
 class Pace:
-    """Runs up to *concurrency* calls at once, fewer if the service is overloaded, none in a pause.
+    """Runs up to *concurrency* calls at once: fewer during an overload, none during a pause.
 
     `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
     breaker, budget per minute), so that the caller does not see the failure. All calls are stopped
@@ -100,7 +100,7 @@ class Pace:
 
     @property
     def limit(self) -> int:
-        """How many calls may run at once at the moment."""
+        """How many calls may run at once now."""
         return self._limit
 
     def perform(self, call: Callable[[], T]) -> T:
@@ -137,16 +137,22 @@ class Pace:
                 return value
 
     def stop(self, error: QtMiddlewareError | None = None) -> None:
-        """Begin no more calls; waiting callers get a `ModelError` at once."""
+        """Begin no more calls.
+
+        Callers that are waiting get a `ModelError` at once.
+        """
         with self._changed:
             self._stop(error or ModelError("cancelled", "stopped"))
 
     def _wait_for_turn(self, wait: float) -> tuple[int, int]:
-        """Wait *wait* seconds and for the caller's turn.
+        """Wait at least *wait* seconds, until one more call may begin.
 
         Returns:
-            episode: How many pauses there have been.
-            answers: How many calls were answered.
+            episode: The number of pauses so far.
+            answers: The number of answered calls so far.
+
+        Raises:
+            ModelError: ``cancelled`` if all calls were stopped.
         """
         with self._changed:
             start = self._clock() + wait
@@ -159,7 +165,7 @@ class Pace:
             raise ModelError("cancelled", "all calls were stopped")
 
     def _record_end(self, error: ModelError | None) -> None:
-        """Record the end of a call that is not repeated; *error* is ``None`` if it was answered.
+        """Record the end of a call that is not repeated; *error* is ``None`` if it succeeded.
 
         All calls are stopped if the key is rejected, or if the first calls all fail.
         """
@@ -176,9 +182,9 @@ class Pace:
                     self._stop(error)
 
     def _handle_failure(self, error: ModelError, episode: int) -> _Failure:
-        """Record the failure *error* of a call and return how to handle the failure.
+        """Record that a call failed with *error*, and return what to do next.
 
-        *episode* is the number of pauses there had been when the call began.
+        *episode* is the number of pauses before the call began.
         """
         if error.reason == "over_budget" and error.retry_after is None:
             return self._wait_for_room(error)

@@ -71,13 +71,13 @@ class RedisCache:
         return f"RedisCache({self.where})"
 
     def renew(self) -> None:
-        """Drop all connections, as a forked process must."""
+        """After a fork, replace all connections, which belong to the parent process."""
         self._client = self._address.client(self._timeout)
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
 
     @property
     def rest(self) -> float:
-        """How many seconds Redis is not called after a failure; 0 if Redis may be called now."""
+        """The number of seconds until Redis may be called again; 0 if it may be called now."""
         return self._breaker.rest
 
     def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:

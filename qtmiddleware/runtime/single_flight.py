@@ -14,12 +14,12 @@ from qtmiddleware.runtime.forking import renew_after_fork
 
 
 class Flight:
-    """Work whose result several callers share; its leader must finish by *until*.
+    """A computation that one caller, the leader, performs for all callers that need its result.
 
     Attributes:
         until: When the leader is overdue, in seconds on the monotonic clock.
-        result: The future with the followers' result; the result is ``None`` if the leader gave up,
-            and then a follower may lead.
+        result: The future for which the other callers, the followers, wait. The future's result is
+            ``None`` if the leader gave up; then a follower may lead.
     """
 
     __slots__ = ("result", "until")
@@ -32,7 +32,7 @@ class Flight:
 
 
 class Role(Enum):
-    """The caller's role in a flight, as returned by `SingleFlight.join`.
+    """The caller's role in a shared computation, as returned by `SingleFlight.join`.
 
     Attributes:
         LEADER: The caller does the work and then calls `SingleFlight.land`.
@@ -52,7 +52,7 @@ _led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("led", default=())
 
 
 class SingleFlight:
-    """The flights that are under way, by key.
+    """Lets concurrent callers with the same key share one computation, a `Flight`.
 
     Thread-safe, with any number of event loops. A forked process begins without flights.
     """
@@ -62,12 +62,12 @@ class SingleFlight:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget all flights: only the parent process continues them."""
+        """After a fork, forget all flights, which only the parent process continues."""
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
     def join(self, key: Hashable, until: float) -> tuple[Role, Flight]:
-        """Return the caller's role in the flight of *key*, and the flight.
+        """Return the caller's role in the `Flight` of *key*, and the `Flight`.
 
         If there is no flight of *key*, or its leader is overdue, the caller leads a new flight. A
         leader may never finish, for example if its event loop was stopped.
@@ -85,9 +85,10 @@ class SingleFlight:
         return Role.LEADER, flight
 
     def land(self, key: Hashable, flight: Flight, result: Any) -> None:
-        """End *flight* and give *result* to its followers; ``None`` if the leader gave up.
+        """End *flight* and give *result* to its followers.
 
-        The next caller who joins *key* leads a new flight.
+        If the leader gave up, *result* is ``None``. The next caller who joins *key* leads a new
+        flight.
         """
         with self._lock:
             # If this flight was overdue, somebody else may lead a new one by now, which stays.

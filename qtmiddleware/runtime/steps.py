@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class _Leaf:
-    """A single step.
+    """A step that contains no other steps.
 
     Attributes:
         observation: The observation of the step as an operation.
@@ -42,7 +42,7 @@ class Search(_Leaf):
     Attributes:
         text: The text to search for; ``None`` to repeat the caller's own call unchanged, if the
             question in that call is not a text.
-        top_k: How many passages to request; ``None`` for as many as the caller's own call requests.
+        top_k: How many passages to request; ``None`` for the number that the caller requests.
         vector: The text's vector, if the text was embedded before.
         may_narrow: Whether the search may request only as many passages as the caller's own call,
             if the function rejects *top_k*.
@@ -53,8 +53,8 @@ class Search(_Leaf):
         embed_seconds: How many seconds embedding the text took.
         calls: How often the function was called; `Searching` counts the calls.
         was_refused: Whether the function rejected an earlier form of the call.
-        initial: The lists from which the response was merged.
-        reads: The number of read units of each request.
+        initial: The ranked lists that were merged into the response, by name.
+        reads: How many read units each request used.
     """
 
     text: str | None
@@ -107,14 +107,14 @@ class Join(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Call *call*, which blocks to read a cache or a ledger; the result is what *call* returns."""
+    """Read a cache or ledger with the blocking *call*; the result is what *call* returns."""
 
     call: Callable[[], Any]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Tell(_Leaf):
-    """Call *hook* with *retrieval*. There is no result; exceptions of the hook are raised."""
+    """Call *hook* with *retrieval*, without a result; exceptions of *hook* are raised."""
 
     hook: RetrievalHook
     retrieval: Retrieval
@@ -129,7 +129,7 @@ class Together:
 
     Attributes:
         steps: The steps; the outcomes have the order of the steps.
-        deadline: When unfinished steps are given up; their outcomes are late.
+        deadline: When to stop waiting for unfinished steps, whose outcomes are then late.
         limit: The most steps that run at once.
     """
 
@@ -143,7 +143,7 @@ class Beside:
     """Perform *search* in the caller's own thread or task, and *flow* at the same time.
 
     The result is two outcomes: the outcome of the search, which has no deadline, and the outcome of
-    the flow. If the search fails, the flow is given up and its outcome is late.
+    the flow. If the search fails, the flow is stopped and its outcome is late.
 
     Attributes:
         search: The search.
@@ -163,9 +163,9 @@ class Outcome:
     Attributes:
         value: The step's result.
         error: The exception that the step raised.
-        seconds: How long the step took; for a late step, how long it was awaited.
+        seconds: How many seconds the step took or, if it was late, was awaited.
         began: When the step began, on the clock of `time.perf_counter`.
-        late: Whether the step was given up.
+        late: Whether waiting for the step ended before the step did.
     """
 
     value: Any = None
@@ -176,19 +176,19 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a value."""
+        """Whether the step succeeded: it was not late and raised no exception."""
         return self.error is None and not self.late
 
     @property
     def reason(self) -> str:
-        """Why there is no value: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
+        """Why the step failed: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
         if self.late:
             return "timeout"
         return "overloaded" if isinstance(self.error, Overloaded) else "failed"
 
     @property
     def detail(self) -> str:
-        """The error in words: its type, or its message if no thread was free; ``""`` if none.
+        """The name of the error's type, or the message if no thread was free; ``""`` if no error.
 
         An error's message is used only if this package wrote it, because other messages may quote a
         text.
@@ -310,9 +310,9 @@ Models = Mapping[str, Any]
 def observe_flow(
     flow: Flow[T], observation: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """Return *flow*, observed as the operation of *observation*.
+    """Return *flow*, observed as one operation from its first step to its end.
 
-    *models* are the models that the steps call.
+    *observation* represents the operation. *models* are the models that the steps call.
     """
     return _observe_flow(flow, observation, models) if observation.is_observed else flow
 
@@ -327,7 +327,8 @@ def observe_steps(
 ) -> Flow[T]:
     """Return *flow* with each of its steps observed as an operation within *parent*.
 
-    A step that has an observation keeps it. *models* are the models that the steps call.
+    A step that already has an observation keeps that observation. *models* are the models that the
+    steps call.
     """
     return _observe_steps(flow, parent, models) if parent.is_observed else flow
 
@@ -372,7 +373,7 @@ def _observe_step(step: Leaf, parent: Observation, models: Models) -> Observatio
 
 
 def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """Return a new observation of embedding *texts* within *parent*; it has not started yet."""
+    """Return a new observation, not started yet, of embedding *texts* within *parent*."""
     if not parent.is_observed:
         return parent
     return parent.child(
@@ -381,7 +382,7 @@ def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) 
 
 
 def list_leaves(step: Step) -> Sequence[Leaf]:
-    """Return the single steps of *step*.
+    """Return the steps in *step* that contain no other steps.
 
     For a `Beside`, this is only its search, because its flow yields its own steps.
     """
@@ -391,12 +392,15 @@ def list_leaves(step: Step) -> Sequence[Leaf]:
 
 
 def _find_deadline(step: Step) -> float:
-    """Return when *step* is given up: the deadline of a `Together`, or never for a single step."""
+    """Return the deadline of *step* on the monotonic clock.
+
+    Only a `Together` has a deadline; for other steps it is infinite.
+    """
     return step.deadline.at if isinstance(step, Together) else NEVER
 
 
 def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
-    """Send *outcomes* of *step*, the last step, to *flow* and return the flow's next step.
+    """Send *outcomes* of the last step, *step*, to *flow* and return the flow's next step.
 
     Raises `StopIteration` at the end of the flow.
     """

@@ -32,7 +32,7 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class Overloaded(ModelError):
-    """All threads of a middleware are in use. The message never quotes a query or passage."""
+    """Raised if all threads of a middleware are in use. The message quotes no query or passage."""
 
 
 def _is_ending() -> bool:
@@ -56,7 +56,7 @@ class Threads:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the idle threads: they belong to the parent process.
+        """After a fork, forget the idle threads, which belong to the parent process.
 
         (gevent's greenlets survive a fork, but wait forever.)
         """
@@ -64,7 +64,7 @@ class Threads:
         self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
 
     def start(self, task: Callable[[], None]) -> None:
-        """Perform *task* at once in a thread.
+        """Start *task* in a thread without waiting for its end.
 
         If no thread can start, for example because the interpreter is ending, *task* runs in the
         caller's thread.
@@ -73,7 +73,10 @@ class Threads:
             task()
 
     def take(self, task: Callable[[], None]) -> bool:
-        """Perform *task* at once in a thread; return false if no thread can start."""
+        """Start *task* in a thread without waiting for its end.
+
+        Returns whether a thread could start.
+        """
         if sys.is_finalizing():
             # A thread that starts now would never run.
             return False
@@ -145,13 +148,13 @@ class Bulkhead:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the threads in use: they belong to the parent process."""
+        """After a fork, forget the threads in use, which belong to the parent process."""
         self._lock = threading.Lock()
         self.in_use = 0
         self._is_full = False
 
     def start(self, task: Callable[[], None]) -> None:
-        """Perform *task* at once in a thread; raise `ModelError` ``overloaded`` if none is free."""
+        """Start *task* in a thread; raise `ModelError` ``overloaded`` if no thread is free."""
         with self._lock:
             has_room = self.in_use < self.limit
             self.in_use += has_room
@@ -175,7 +178,7 @@ class Bulkhead:
         raise self._make_refusal()
 
     def give_up(self, calls: int) -> None:
-        """Add *calls*, the number of calls that still run although no caller waits for them."""
+        """Add *calls* to the number of calls that run on although no caller waits for them."""
         if calls:
             with self._lock:
                 self.given_up += calls
@@ -218,8 +221,8 @@ _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=N
 def copy_context_within(bulkhead: Bulkhead) -> Context:
     """Return a copy of the caller's context in which `in_thread` uses the threads of *bulkhead*.
 
-    The caller's own context, which performs an original search, is no longer limited by a bulkhead.
-    This is also true if another middleware made this call and its bulkhead was the limit.
+    The caller's own context, in which the original search runs, is no longer limited by any
+    bulkhead, not even by the bulkhead of another middleware that made this call.
     """
     context = copy_context()
     context.run(_bulkhead.set, bulkhead)
@@ -299,7 +302,7 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
 
     Args:
         calls: Functions without parameters.
-        bulkhead: The threads.
+        bulkhead: Provides the threads.
         limit: The most calls that run at once.
     """
     waiting = deque(enumerate(calls))

@@ -59,7 +59,7 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
 
 
 def is_loading() -> bool:
-    """Return whether a query must wait because something is being loaded."""
+    """Return whether a query must wait because a package or data is being loaded."""
     # Every query asks this, and mostly nothing is being loaded.
     return bool(_loading) and any(
         not loaded.is_set() and thread.is_alive() for thread, loaded in _loading.copy().items()
@@ -67,7 +67,10 @@ def is_loading() -> bool:
 
 
 def is_warming() -> bool:
-    """Return whether a thread is loading or rehearsing; false 10 seconds after the last start."""
+    """Return whether a thread is loading or rehearsing.
+
+    Returns false once the last thread started more than 10 seconds ago.
+    """
     return monotonic() < _last_start + _LONGEST_WAIT and any(
         thread.is_alive() for thread in _loading.copy()
     )

@@ -17,9 +17,10 @@ __all__ = [
 
 
 def query_embedder(given: Any) -> CallableEmbedder:
-    """Return an embedder of questions made from *given*; raise `WrapError` if *given* cannot embed.
+    """Return *given* as an embedder of questions.
 
     *given* is a `CallableEmbedder`, or any function or object that `CallableEmbedder` accepts.
+    Raises `WrapError` for anything else.
     """
     return (
         given.queries

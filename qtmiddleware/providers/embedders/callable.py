@@ -1,11 +1,10 @@
 """Embed texts with any function, client method or object of another library.
 
-A function that embeds takes one text and returns its vector, or takes a list of texts and returns
-a list of vectors. If its type and its signature do not say which, the first real calls show it. A
-call that succeeds is no proof: a function of one text often accepts a list and returns the vector
-of the first text, and a function of lists accepts a text and returns the vectors of its letters.
-Therefore the vectors are checked: there must be one per text, and different texts must have
-different vectors.
+An embedding function takes one text and returns its vector, or takes a list of texts and returns a
+list of vectors. If the function's type and signature do not show which, the first calls do. A call
+that succeeds proves nothing. Given a list, a function of one text often returns the vector of the
+first text. Given a text, a function of lists returns the vectors of its letters. Therefore the
+vectors are checked: there must be one per text, and different texts must have different vectors.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from qtmiddleware.runtime.steps import aconverse, converse
 
 
 class Contract(Enum):
-    """The parameter type and result type of a function that embeds."""
+    """Whether an embedding function takes one text or a list of texts."""
 
     ONE = "a function from a text to its vector"
     MANY = "a function from a list of texts to a list of vectors"
@@ -91,18 +90,18 @@ _Embedding = Generator[_Calls, Any, _Vectors]
 
 
 class CallableEmbedder:
-    """Makes an embedder of a function or of another library's object.
+    """Embeds texts with a function, or with an object of another library.
 
-    A function (method, partial, callable object; synchronous or not) takes one text and returns its
-    vector, or takes a list of texts and returns one vector per text. Vectors are lists, tuples,
-    arrays or tensors. A whole response of OpenAI's ``embeddings.create`` or Pinecone's
-    ``inference.embed`` is accepted, too. Accepted objects are LangChain's ``Embeddings``,
-    LlamaIndex embeddings, sentence-transformers models and any `Embedder`.
+    The function (or method, partial, callable object; synchronous or asynchronous) takes one text
+    and returns its vector, or takes a list of texts and returns one vector per text. Vectors are
+    lists, tuples, arrays or tensors. The function may also return a whole response of OpenAI's
+    ``embeddings.create`` or Pinecone's ``inference.embed``. Accepted objects are LangChain's
+    ``Embeddings``, LlamaIndex embeddings, sentence-transformers models and any `Embedder`.
 
     The annotation of the function's parameter (``str``, ``list[str]``, ``Sequence[str]``) says
     whether the function takes a text or a list. Without an annotation, the embedder finds out with
-    the first texts and remembers the answer. To find out, a single text is sent with a constant
-    second text, and a function of single texts is called three more times.
+    the first texts and remembers the answer. If there is only one text, the embedder sends a
+    constant second text with it. A function of single texts is called at least three more times.
 
     Thread-safe if *given* is. Exceptions of the function pass through unchanged.
 
@@ -140,12 +139,12 @@ class CallableEmbedder:
 
     @property
     def name(self) -> str:
-        """The *name* argument, or else the name of the function or model."""
+        """The *name* argument or, by default, the name of the function or model."""
         return self._name
 
     @property
     def server(self) -> Any:
-        """The server's host and port, if *given* is an embedder of this package with a server."""
+        """The host and port of the server that *given* calls; ``None`` if they are unknown."""
         return getattr(self._given, "server", None)
 
     @property
@@ -157,9 +156,9 @@ class CallableEmbedder:
 
     @property
     def queries(self) -> CallableEmbedder:
-        """The embedder of questions for an index made with this embedder.
+        """The embedder of the questions that search an index made with this embedder.
 
-        If questions and passages are embedded in the same way, this is the embedder itself.
+        This is the embedder itself if it embeds questions and passages in the same way.
         """
         if _find_methods(self._given, QUERY_METHODS)[0] == self._plain:
             return self
@@ -237,7 +236,7 @@ class CallableEmbedder:
         return await _await_result(returned) if inspect.isawaitable(returned) else returned
 
     def _embed(self, texts: list[str]) -> _Embedding:
-        """Return the vectors of *texts*; yields the calls of the function that are needed."""
+        """Yield the arguments of the calls needed to embed *texts*, and return the vectors."""
         if self._contract is Contract.ONE:
             vectors = yield from self._embed_singly(texts)
         elif self._contract is Contract.MANY:
@@ -298,9 +297,9 @@ class CallableEmbedder:
     ) -> Generator[_Calls, Any, bool]:
         """Return whether *vector* and *other_vector* represent whole texts, not only first letters.
 
-        The two vectors belong to the two probes, which begin with the same letter. If the vectors
-        are equal, the function may return one vector for every text, as in tests. In this case a
-        third call, with a list, decides.
+        The vectors belong to two constant texts that begin with the same letter. Equal vectors may
+        also come from a function that returns one vector for every text, as in tests. In this case
+        a third call, with a list, decides.
         """
         if not _are_nearly_equal([vector, other_vector]):
             return True
@@ -308,7 +307,7 @@ class CallableEmbedder:
         return _are_nearly_equal([vector, *(attempt.vectors or ())])
 
     def _embeds_list_items_separately(self) -> Generator[_Calls, Any, bool]:
-        """Return whether a text's vector in a list of two texts equals its vector in a list of one.
+        """Return whether a text gets the same vector in a list of two texts as in a list by itself.
 
         Used if different texts had equal vectors.
         """
@@ -353,7 +352,7 @@ class CallableEmbedder:
     def _read(self, returned: Any, count: int, dimension: int | None) -> Vectors:
         """Return the *count* vectors in *returned*, a result of the function.
 
-        Raises `EmbeddingError` if *returned* has another form.
+        Raises `EmbeddingError` if *returned* does not contain *count* valid vectors.
         """
         data = (
             returned.get("data")
@@ -398,17 +397,18 @@ async def _await_result(pending: Awaitable[Any]) -> Any:
 
 
 def _list_if_iterator(returned: Any) -> Any:
-    """Return the list of the items if *returned* is an iterator, else *returned* itself."""
+    """Return a list of the items if *returned* is an iterator, else *returned* unchanged."""
     return list(returned) if isinstance(returned, Iterator) else returned
 
 
 def _find_methods(
     embedder: Any, names: Sequence[str]
 ) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    """Return the method of *embedder* that embeds, and its asynchronous method.
+    """Return the embedding method of *embedder*, and the asynchronous version of that method.
 
-    The second item is ``None`` if there is no separate asynchronous method. If there is only an
-    asynchronous method, both items are that method. Raises `WrapError` if there is no method.
+    *names* are the method names to try, in order. The second item is ``None`` if there is no
+    asynchronous version. If there is only an asynchronous method, both items are that method.
+    Raises `WrapError` if *embedder* has none of the methods and is not a function.
     """
     if not isinstance(embedder, str | bytes | type):
         for name in names:
@@ -432,7 +432,11 @@ def _find_methods(
 
 
 def _find_name(embedder: Any, fn: Any) -> str:
-    """Return the model's name if *embedder* is an object that has a name, else the name of *fn*."""
+    """Return the name of the model or function.
+
+    If *embedder* is a function, this is its own name. If it is an object, this is the name of its
+    model, or else of its class.
+    """
     if fn is embedder:
         return getattr(fn, "__qualname__", "") or type(fn).__qualname__
     names = (getattr(embedder, name, None) for name in ("name", "model_name", "model"))
@@ -442,10 +446,10 @@ def _find_name(embedder: Any, fn: Any) -> str:
 
 
 def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
-    """Return the keyword for the texts, and the contract that the parameter's annotation shows.
+    """Return the keyword for passing texts to *fn*, and whether *fn* takes one text or a list.
 
-    The keyword is ``""`` if *fn* takes the texts as its first positional argument. The contract is
-    ``None`` if the annotation does not show it.
+    The keyword is ``""`` if *fn* takes texts as its first positional argument. The second item is
+    ``None`` if the parameter's annotation does not show the answer.
     """
     try:
         parameters = list(inspect.signature(fn, eval_str=True).parameters.values())
@@ -477,7 +481,10 @@ def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
 
 
 def _read_contract(annotation: Any) -> Contract | None:
-    """Return the contract for a parameter with this *annotation*; ``None`` if it is unclear."""
+    """Return whether a parameter with this *annotation* takes one text or a list of texts.
+
+    Returns ``None`` if the annotation does not show it.
+    """
     if annotation is str:
         return Contract.ONE
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -522,8 +529,8 @@ def _choose_error(*errors: Exception | None) -> Exception | None:
     """Return the first of *errors* that a service caused, or ``None``.
 
     *errors* are the errors of two calls, one with a text and one with a list. An outage is always
-    caused by the service. If both calls failed, every exception counts except those about a wrong
-    argument.
+    the service's error. If both calls failed, other exceptions are the service's errors too, except
+    those about a wrong argument.
     """
     raised = [error for error in errors if error is not None]
     candidates = (

@@ -76,8 +76,8 @@ class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
     An empty text is sent as one space, because the service rejects empty texts. A text of more than
-    24,573 bytes (about 8,191 tokens) is cut to 24,573 bytes, and then cut in half as often as the
-    service says that it is too long.
+    24,573 bytes (about 8,191 tokens) is cut to 24,573 bytes. If the service says that the text is
+    still too long, the text is cut in half, repeatedly if necessary.
 
     The embedder retries as often as the client allows (by default twice), with the pauses that the
     service asks for. The SDK's own retries are not used, because they ignore the timeout. Threads
@@ -125,7 +125,7 @@ class OpenAIEmbedder:
 
     @property
     def name(self) -> str:
-        """The model's name without the dimensions; an index stores `dimension` separately."""
+        """The model's name, without the length of the vectors."""
         return self._model
 
     @property
@@ -135,7 +135,7 @@ class OpenAIEmbedder:
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if a given client does not show them."""
+        """The server's host and port; ``None`` if the user's client does not show them."""
         return read_server(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
 
     @property
@@ -146,7 +146,10 @@ class OpenAIEmbedder:
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*; raise `EmbeddingError`."""
+        """Return one vector per text, in the order of *texts*.
+
+        Raises `EmbeddingError` on failure.
+        """
         if not texts:
             return []
         client, retries = self._choose_client(), 0
@@ -178,7 +181,10 @@ class OpenAIEmbedder:
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
 
     def _choose_client(self) -> Any:
-        """Return the client for a call; raise `EmbeddingError` if it is async or has no key."""
+        """Return the client for a call.
+
+        Raises `EmbeddingError` if the client is async or there is no key.
+        """
         if self._given is None:
             return self._own.get(self._make_client)
         if is_async_client(self._given):
@@ -224,9 +230,9 @@ class OpenAIEmbedder:
         return halves
 
     def _send_with_retries(self, client: Any, texts: list[str], retries: int) -> Any:
-        """Send one request and return the answer, with up to *retries* retries.
+        """Send one request, retry it up to *retries* times, and return the answer.
 
-        Raises the client's exception.
+        Raises the client's last exception.
         """
         deadline = Deadline.after(self._timeout)
         tries = 0
@@ -280,9 +286,10 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
 
 
 def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
-    """Return *texts* in groups that fit in one request each, by number of texts and by bytes.
+    """Split *texts* into groups that are small enough for one request each.
 
-    The order stays the same. Long texts are cut, and empty texts become one space.
+    A group has at most *most_texts* texts and 300,000 bytes. The order stays the same. Long texts
+    are cut, and empty texts become one space.
     """
     groups: list[list[str]] = []
     size = 0

@@ -26,8 +26,8 @@ class SentenceTransformersEmbedder:
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         batch_size: How many texts are embedded at a time.
         trust_remote_code: Whether code that comes with the model may run, which some models need.
-        dimensions: The number of values of each vector to keep, counted from the first, for models
-            trained for shorter vectors (Kusupati et al. 2022, Matryoshka); by default all.
+        dimensions: How many values of each vector to keep, from the first, for models trained for
+            shorter vectors (Kusupati et al. 2022, Matryoshka); by default all.
 
     Raises:
         MissingExtra: On use, without the extra ``models``.
@@ -78,7 +78,7 @@ class SentenceTransformersEmbedder:
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*; an empty text has a vector, too."""
+        """Return one vector per text, in the order of *texts*; an empty text gets a vector, too."""
         if not texts:
             return []
         with self._lock.free:

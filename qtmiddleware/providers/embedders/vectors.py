@@ -38,7 +38,7 @@ class Vectors(list[list[float]]):
 def check_vectors(returned: Any, count: int, *, dimension: int | None, name: str) -> Vectors:
     """Return *returned* as *count* lists of finite floats, all of the same length.
 
-    Raises `EmbeddingError` if *returned* has another form.
+    Raises `EmbeddingError` if *returned* is anything else.
 
     Args:
         returned: Lists, tuples or arrays of numbers.
@@ -76,12 +76,12 @@ def _read_numbers(vector: Sequence[Any]) -> list[float]:
 
 
 def read_vectors(answer: Any, count: int, name: str) -> Vectors:
-    """Return the *count* vectors in *answer*, sorted by index, with the number of tokens read.
+    """Return the vectors in a service's *answer*, sorted by index, with the number of tokens read.
 
     The vectors are not checked yet.
 
     Args:
-        answer: The bytes of a body, a mapping or a client's own object.
+        answer: The response: the bytes of its body, a mapping or a client's own object.
         count: How many vectors there must be.
         name: The model's name in error messages.
 
@@ -108,7 +108,7 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
 
 
 def count_tokens(answer: Any) -> int:
-    """Return how many tokens a service says it read, from its whole response; 0 if unknown.
+    """Return how many tokens a service read, as its response *answer* says; 0 if unknown.
 
     OpenAI calls this number ``prompt_tokens``, Pinecone ``total_tokens``. Impossible numbers count
     as unknown.
@@ -119,16 +119,16 @@ def count_tokens(answer: Any) -> int:
 
 
 def _read_index(item: Any, position: int) -> int:
-    """Return the index in *item*, or *position* if *item* has no index.
+    """Return the index of the text to which *item* belongs, or *position* if *item* has no index.
 
-    Some servers omit the index and keep the order of the texts.
+    Some servers omit the index and return the vectors in the order of the texts.
     """
     index = read_field(item, "index")
     return index if isinstance(index, int) else position
 
 
 def _decode_vector(vector: Any) -> Any:
-    """Return *vector*; if it is base64 of little-endian 32-bit floats, decode it first."""
+    """Decode *vector* if it is base64 of little-endian 32-bit floats, else return it unchanged."""
     if not isinstance(vector, str):
         return vector
     numbers = array("f", b64decode(vector, validate=True))

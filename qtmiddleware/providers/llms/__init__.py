@@ -1,9 +1,9 @@
 """Language models that implement one protocol, `qtmiddleware.protocols.LanguageModel`.
 
-`openai` calls OpenAI and every compatible service, `callable` makes a model of any function, chat
-model or chain, and `recorded` writes and replays recordings. Every model can be called blocking;
-the attribute *can_async* says whether `acomplete` can be awaited, too. Importing this package
-loads no model.
+`openai` calls OpenAI and every compatible service, `callable` calls any function, chat model or
+chain, and `recorded` writes and replays recordings. Every model can be called blocking; the
+attribute *can_async* says whether `acomplete` can be awaited, too. Importing this package loads no
+model.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
 
 
 def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
-    """Return the clients that `as_language_model` would make, so that several models share them.
+    """Return the clients that `as_language_model` would make, for sharing between models.
 
     Returns ``None`` if `as_language_model` would make no clients.
     """
@@ -71,9 +71,10 @@ def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
 
 
 def has_language_model(settings: Settings) -> bool:
-    """Return whether a key or a service's address is set, in *settings* or the environment.
+    """Return whether a language model is configured: a key or the address of a service is set.
 
-    The service at an address may need no key.
+    The key or address may be in *settings* or in the environment. The service at an address may
+    need no key.
     """
     from qtmiddleware.providers.llms.openai.clients import is_reachable
 

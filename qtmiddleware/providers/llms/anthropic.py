@@ -123,7 +123,7 @@ class _Anthropic(Vendor):
 
 
 class _Usage:
-    """The token counts of one reply; several events bring them, each with the total so far."""
+    """The token counts of one reply; each event of a stream reports the total so far."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

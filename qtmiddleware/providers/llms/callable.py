@@ -1,4 +1,4 @@
-"""Make a language model of any function, chat model or chain."""
+"""Use any function, chat model or chain as a language model."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CallableModel:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The name given to this model, or the name of the model or function that it calls."""
         return self._name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -112,7 +112,10 @@ class CallableModel:
         return complete_in_background(partial(self._await_reply, lambda: answer), prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
+        """Return the reply to *prompt* without blocking the running loop.
+
+        Raises `ModelError` on failure.
+        """
         return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
 
     async def _await_reply(
@@ -164,9 +167,9 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
 
 
 def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
-    """Return the blocking call and the awaitable call of *fn*, and whether they pass *model*.
+    """Return a blocking and an async function that call *fn*, and whether they pass *model*.
 
-    A call that *fn* does not support is ``None``.
+    A function is ``None`` if *fn* cannot be called in this way.
     """
     if _has_methods(fn, "invoke", "ainvoke"):
         return (
@@ -190,7 +193,7 @@ def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
 
 
 def _make_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
-    """Return a function that calls *fn* with a prompt, and whether it passes *model*."""
+    """Return a function that calls *fn* with a prompt, and whether it passes *model* to *fn*."""
     try:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins do not tell their parameters.
@@ -270,17 +273,17 @@ ACCEPTED: Final = (
 def read_returned(
     answer: Any, prompt: Prompt, label: str, prices: Callable[[str], Prices]
 ) -> Reply:
-    """Return the reply in *answer*, with the tokens, cost and truncation that *answer* reports.
+    """Return *answer* as a `Reply`, with the tokens, cost and truncation that *answer* reports.
 
     Args:
         answer: The result of the user's function: one of the forms in `ACCEPTED`, or a dict with
             the fields that *prompt* asks for.
         prompt: The prompt.
         label: The function's name in error messages.
-        prices: Returns the prices of a model by its name.
+        prices: Returns the prices of the model with a given name.
 
     Raises:
-        ModelError: The errors of `read_reply`; ``unparsable`` for any other form.
+        ModelError: The errors of `read_reply`; ``unparsable`` for any other value.
     """
     if isinstance(answer, str):
         reply = make_reply(answer, None)
@@ -330,7 +333,10 @@ def _read_message(answer: Any, label: str) -> Reply:
 
 
 def _find_text(holder: Any) -> str | None:
-    """Return the text of *holder*, a message or another object with one text; else ``None``."""
+    """Return the text of *holder*, such as a message; ``None`` if *holder* contains no text.
+
+    If *holder* is itself a text, returns ``None``.
+    """
     if holder is None or isinstance(holder, str | bytes):
         return None
     if isinstance(read_field(holder, "content"), list | tuple):

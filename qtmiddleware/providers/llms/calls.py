@@ -1,4 +1,4 @@
-"""The time limits of model calls, and blocking calls of models that can only be awaited."""
+"""Limit the time of model calls, and call async models from blocking code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def complete_in_background(
 ) -> Reply:
     """Run *acomplete* in the background loop, wait, and return its reply.
 
-    Raises `ModelError`: ``timeout``, ``cancelled``, or the error of *acomplete*.
+    Raises `ModelError` ``timeout`` or ``cancelled``, or the error of *acomplete*.
     """
     seconds = check_time_left(deadline)
     try:

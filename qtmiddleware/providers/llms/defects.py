@@ -60,9 +60,9 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     """Return a `ModelError` ``failed`` if *error* is a bug in the code of *fn*, else ``None``.
 
     An error is a bug if Python itself raised it (`TypeError`, `KeyError`, ...), unless it came from
-    a library for connections. The first bug per type and function is logged at ERROR with its
-    stack. That record has no local variables and no error message, because the message may quote
-    the question. Every error is also logged at DEBUG with its message.
+    a network library. The first bug per type and function is logged at ERROR with its stack. That
+    record has no local variables and no error message, because the message may quote the question.
+    Every error is also logged at DEBUG with its message.
 
     Args:
         error: The exception.

@@ -27,7 +27,7 @@ _NEARLY: Final = 0.005
 
 
 class _NoReply(ModelError):
-    """A model returned something other than a reply. The message quotes no text of the model."""
+    """Raised if a model returns something other than a `Reply`; the message never quotes it."""
 
 
 def is_ours(model: object) -> bool:
@@ -39,7 +39,7 @@ def is_ours(model: object) -> bool:
 
 
 class GovernedModel:
-    """Calls *inner*, unless its circuit breaker is open or the budget has no room.
+    """Calls *inner*, unless its circuit breaker is open or the call would exceed the budget.
 
     If the call is not allowed, raises `ModelError` ``circuit_open`` or ``over_budget`` at once. The
     breaker counts the result of a call as follows:
@@ -47,10 +47,10 @@ class GovernedModel:
     - A reply or a refusal is an answer.
     - A cancelled call, a bug in the user's own code or a lack of threads is neither an answer nor a
       failure.
-    - A late call is a failure if it had at least half of the time allowed by *settings*.
+    - A late call is a failure only if it had at least half of the time that *settings* allow.
     - Every other error is a failure.
 
-    If the service says when to come back (429 with Retry-After), it is not called until then.
+    If the service asks for a pause (429 with Retry-After), it is not called until the pause ends.
 
     Raises `ConfigError` if the budget limits money and the price of *inner* is unknown.
     """
@@ -119,7 +119,10 @@ class GovernedModel:
             return call.settle(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
+        """Return the reply to *prompt* without blocking the running loop.
+
+        Raises `ModelError` on failure.
+        """
         await await_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call:
             return call.settle(await self.inner.acomplete(prompt, deadline))
@@ -188,7 +191,7 @@ class GovernedModel:
 
 
 class _Call:
-    """One running call, whose result is reported to the breaker and the meter."""
+    """One running call, which reports its result to the breaker and its cost to the meter."""
 
     def __init__(
         self, model: GovernedModel, attempt: Attempt, reservation: Reservation, until: float
@@ -200,7 +203,7 @@ class _Call:
         self._has_output = False
 
     def settle(self, reply: object) -> Reply:
-        """Record that *reply* ends the call, with its cost, and return *reply*.
+        """Record that the call ended with *reply*, record its cost, and return *reply*.
 
         Raises `ModelError` if *reply* is not a `Reply`.
         """
@@ -221,7 +224,7 @@ class _Call:
         return reply
 
     def receive(self, piece: str | Reply) -> str | Reply:
-        """Return *piece* of a stream; if *piece* is a `Reply`, record the cost of the call."""
+        """Return *piece* of a stream; if it is a `Reply`, record the cost of the call."""
         self._has_output = True
         return self.settle(piece) if isinstance(piece, Reply) else piece
 

@@ -56,9 +56,9 @@ class _Mistral(Vendor):
 
 
 def _convert_answer(answer: Any) -> Any:
-    """Return *answer*, which has OpenAI's form except for the finish reason ``model_length``.
+    """Return Mistral's *answer* in OpenAI's format.
 
-    ``model_length`` becomes ``length``.
+    The only difference is the finish reason ``model_length``, which becomes ``length``.
     """
     choices = read_field(answer, "choices")
     if (

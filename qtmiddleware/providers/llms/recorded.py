@@ -75,7 +75,10 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
 
 
 def fit_shape(value: Any, reply_field: ReplyField) -> Any:
-    """Return *value* if it has the shape of *reply_field*, else ``None`` or an empty list."""
+    """Return *value* if it is valid for *reply_field*, else ``None`` or an empty list.
+
+    From a list, only its texts are kept, and only as many as the field may have.
+    """
     if reply_field.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
     items = (
@@ -87,7 +90,7 @@ def fit_shape(value: Any, reply_field: ReplyField) -> Any:
 
 
 def normalise(text: Any) -> str:
-    """Return *text* with each run of white space as one blank; ``""`` if *text* is not a string."""
+    """Return *text* with each run of white space as one space; ``""`` if *text* is not a string."""
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
@@ -141,8 +144,8 @@ class RecordedModel:
     """Answers from a recording, at once, without tokens or costs.
 
     A question is found by its text (ignoring white space) and its history, because follow-ups such
-    as "Why?" occur in several conversations. If several records have the same text, the record is
-    used whose history has the most messages in common with the end of the prompt's history. If
+    as "Why?" occur in several conversations. If several records have the same text, the model uses
+    the record whose history shares the most messages with the end of the prompt's history. If
     several records fit equally well, there is no answer. A question is also found by its recorded
     standalone form. The reply is JSON with the requested fields that were recorded; ``standalone``
     is included only if the prompt has history.
@@ -227,7 +230,7 @@ class RecordedModel:
     def _add_record(
         self, record: Mapping[str, Any], queries_by_id: Mapping[str, tuple[str, tuple[str, ...]]]
     ) -> None:
-        """Add *record* to the indexes of texts and standalone forms."""
+        """Index *record* by its question's text and by its standalone form."""
         key = str(record.get("_id", ""))
         query_text, history = queries_by_id.get(key, ("", None))
         text = normalise(record.get("query") or query_text)
@@ -279,7 +282,7 @@ def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 def _count_equal_last_messages(
     contents: Sequence[str], other_contents: Sequence[str]
 ) -> tuple[int, bool]:
-    """Return how many messages at the end are equal, and whether both conversations are equal."""
+    """Return how many last messages two conversations share, and whether they are equal."""
     count = 0
     for message, other_message in zip(reversed(contents), reversed(other_contents), strict=False):
         if not _are_same_message(message, other_message):
@@ -289,9 +292,9 @@ def _count_equal_last_messages(
 
 
 def _are_same_message(message: str, other_message: str) -> bool:
-    """Return whether two messages are equal, or one of them is a cut form of the other.
+    """Return whether two messages are equal, or one is a truncated copy of the other.
 
-    Prompts cut long messages and end the cut message with an ellipsis.
+    In prompts, long messages are cut and end with an ellipsis.
     """
     short, full = sorted((message, other_message), key=len)
     return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
@@ -303,7 +306,7 @@ _log = get_logger("qtmiddleware.llms")
 class RecordingModel:
     """Passes every prompt to *inner* and appends the reply to the recording at *path*.
 
-    One line is written per query and mode, in one piece, even from several threads. A query and
+    Each query and mode gets one line, and concurrent threads never mix their lines. A query and
     mode that the file already contains are not written again. A reply without a usable JSON object
     is returned but not recorded. If the file cannot be written, no reply is recorded. In both cases
     a warning is logged, without any text of the reply. The file contains queries and replies. A new
@@ -326,11 +329,17 @@ class RecordingModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*; errors of *inner* pass through."""
+        """Return *inner*'s reply to *prompt* and record the reply.
+
+        Errors from *inner* pass through unchanged.
+        """
         return self._record(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply of *inner* to *prompt*; errors of *inner* pass through."""
+        """Return *inner*'s reply to *prompt* and record the reply.
+
+        The running loop is not blocked. Errors from *inner* pass through unchanged.
+        """
         return self._record(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _record(self, prompt: Prompt, reply: Reply) -> Reply:

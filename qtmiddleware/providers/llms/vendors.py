@@ -1,9 +1,9 @@
 """Models of other vendors, called through the vendors' own clients.
 
-The module of a vendor only translates in two directions. It turns a request, in the form of a chat
-completion, into the vendor's call. It turns the vendor's answer into a completion or chunks of a
-completion. `OpenAIModel` does everything else, such as stepping down and reading streams. This
-package never imports a vendor's package; it uses one that the user has imported.
+Each vendor's module only translates: a request for a chat completion into the vendor's call, and
+the vendor's answer into a completion or its chunks. `OpenAIModel` does everything else, such as
+stepping down and reading streams. This package never imports a vendor's package; it uses one that
+the user has imported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ Chunk = Mapping[str, Any]
 class Vendor(ABC):
     """Translates requests for one vendor's client, and the client's answers.
 
-    In the methods' parameters, *resource* is the part of the client that has the methods for calls.
+    In the methods' parameters, *resource* is the object inside the client whose methods call the
+    service.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Vendor(ABC):
 
     @abstractmethod
     def find_resource(self, client: Any, *, is_async: bool) -> Any:
-        """Return the part of *client* that has the methods for calls."""
+        """Return the object inside *client* whose methods call the service."""
 
     @abstractmethod
     def find_http(self, client: Any, *, is_async: bool) -> Any:
@@ -115,18 +116,21 @@ class Vendor(ABC):
 
     @abstractmethod
     def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:
-        """Send *request* and return the client's answer; if *is_async*, return an awaitable of it.
+        """Send *request* and return the client's answer; if *is_async*, an awaitable of the answer.
 
         If the request asks for a stream, the answer is an iterator of events.
         """
 
     @abstractmethod
     def read_whole(self, answer: Any) -> Any:
-        """Return *answer*, a whole answer of the client, as a completion in OpenAI's form."""
+        """Return *answer*, a whole answer of the client, as a completion in OpenAI's format."""
 
     @abstractmethod
     def make_reader(self) -> Callable[[Any], Chunk | None]:
-        """Return a function that turns each event of one stream into a chunk, or into ``None``."""
+        """Return a function that converts each event of one stream to a chunk in OpenAI's format.
+
+        The function returns ``None`` for an event without a chunk.
+        """
 
 
 def split_messages(request: Chunk) -> tuple[str, str]:
@@ -156,7 +160,7 @@ def make_chunk(
     model: Any = None,
     id_: Any = None,
 ) -> Chunk:
-    """Return a chunk with *text* in OpenAI's form, or a completion if *part* is ``message``.
+    """Return a chunk with *text* in OpenAI's format, or a completion if *part* is ``message``.
 
     Args:
         text: The text.
@@ -171,13 +175,13 @@ def make_chunk(
 
 
 def count_tokens(input_tokens: int | None, output_tokens: int | None) -> Chunk:
-    """Return the token counts in the form that a completion has."""
+    """Return the token counts in the format of OpenAI's completions."""
     return {"prompt_tokens": input_tokens or 0, "completion_tokens": output_tokens or 0}
 
 
 @dataclass
 class _OwnResource:
-    """A copied resource that this package closes, and the HTTP client with its connections."""
+    """A copied resource, and its HTTP client, which this package closes."""
 
     resource: Any
     http: Any
@@ -190,12 +194,13 @@ class _OwnResource:
 
 
 class VendorClients(Clients):
-    """The resources of a user's clients, which are never closed or changed.
+    """Provides the resources of a user's clients, which are never closed or changed.
 
-    The resources are copied, as in `Clients`. For a blocking call, the copy shares the client's
-    connections and limits error bodies. In a forked process, and for asynchronous calls in each
-    event loop, the copy has its own connections. A client is used directly if its connections
-    cannot be found or its methods were replaced.
+    A resource is the object inside a client whose methods call the service. Resources are copied,
+    as in `Clients`. For a blocking call, the copy shares the client's connections and limits error
+    bodies. In a forked process, and for asynchronous calls in each event loop, the copy has its own
+    connections. A client is used directly if its connections cannot be found or its methods were
+    replaced.
     """
 
     def __init__(self, client: Any, vendor: Vendor) -> None:
@@ -367,9 +372,9 @@ def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> Vendor
 def make_provider_functions(
     vendor: Vendor,
 ) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
-    """Return the functions ``accepts`` and ``make_model`` of a vendor's module.
+    """Return the functions ``accepts`` and ``make_model`` for the module of *vendor*.
 
-    `MODEL_PROVIDERS` needs both.
+    Every module in `MODEL_PROVIDERS` must define both.
     """
     return vendor.accepts, partial(make_vendor_model, vendor)
 
@@ -378,7 +383,7 @@ def make_provider_functions(
 
 
 class ServiceError(Exception):
-    """A service's error with the attributes that are read from errors: status, body and headers."""
+    """A vendor's error with its HTTP status, body and headers, like the errors of ``openai``."""
 
     def __init__(self, status: int, body: Chunk, headers: Any) -> None:
         super().__init__()
@@ -470,7 +475,7 @@ def read_vendor_error(error: Exception) -> Exception:
 
 
 def _read_headers(response: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the headers of *response*, in lower case.
+    """Return the headers of *response*, with their names in lower case.
 
     If the body *fields* contain a pause, as Google's do, the pause is added as ``retry-after``.
     """

@@ -1,7 +1,7 @@
 """Rerankers: models that score how well passages answer a question.
 
 `cross_encoder` runs sentence-transformers models, `pinecone` calls models hosted by Pinecone, and
-`CallableReranker` makes a reranker of a user's function. Importing this package loads no model.
+`CallableReranker` calls a user's function. Importing this package loads no model.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _ALLOWED: Final = (
 def as_reranker(candidate: Any, settings: Settings) -> Reranker:
     """Return *candidate* as a reranker; raise `ConfigError` if *candidate* cannot be a reranker.
 
-    - ``None`` is the model that ``rerank.model`` names, loaded on first use.
+    - ``None`` becomes the model that ``rerank.model`` names, loaded on first use.
     - An object with ``name`` and ``rerank`` is returned unchanged.
     - An object with ``predict`` is used as a sentence-transformers cross-encoder.
-    - Any other callable is used as a function from the question and the texts to scores.
+    - Any other callable is called with the question and the texts, and returns scores.
 
     Async functions are rejected.
     """
@@ -65,7 +65,7 @@ def as_reranker(candidate: Any, settings: Settings) -> Reranker:
 
 
 def _find_reranker(model: str, *, trust_remote_code: bool) -> Reranker:
-    """Return the reranker for the *model* named: hosted by Pinecone, or else a cross-encoder."""
+    """Return a `PineconeReranker` if Pinecone hosts *model*, else a `CrossEncoderReranker`."""
     if model in _HOSTED or model.startswith(_PINECONE):
         from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 
@@ -76,7 +76,7 @@ def _find_reranker(model: str, *, trust_remote_code: bool) -> Reranker:
 
 
 class CallableReranker:
-    """Makes a reranker of a function that scores texts for a question.
+    """Reranks with a function that scores texts for a question.
 
     Exceptions of *fn* pass through unchanged.
 

@@ -78,7 +78,7 @@ class PineconeReranker:
             close()
 
     def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
-        """Return the score of each of *texts*, by the text's position."""
+        """Return the scores of *texts* for *query*, by position in *texts*."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
         answer = self._choose_client().inference.rerank(
             model=self._name,

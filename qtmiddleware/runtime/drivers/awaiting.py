@@ -1,8 +1,8 @@
-"""The driver that awaits.
+"""Perform the steps of a flow without blocking the event loop.
 
-Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads.
-The original search always gets a thread. All other steps share the threads of the middleware's
-bulkhead.
+Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads. A
+synchronous original search always gets a thread. All other synchronous steps share the threads of
+the middleware's bulkhead.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Batch:
         )
 
     def launch(self, count: int) -> None:
-        """Begin up to *count* of the waiting steps; begin none if the deadline has passed."""
+        """Begin up to *count* of the waiting steps, or none if the deadline has passed."""
         if self._deadline.passed:
             self._end_at_deadline()
         elif not self._open:
@@ -210,13 +210,13 @@ class _Batch:
             )
 
     def _describe_late(self, position: int) -> Outcome:
-        """Return the late outcome of the step at *position*."""
+        """Return a late outcome for the step at *position*."""
         now = perf_counter()
         began = self._begun.get(position, now)
         return Outcome(late=True, seconds=now - began, began=began)
 
     def _cancel(self, ending: Ending) -> list[asyncio.Task[None]]:
-        """Cancel the running tasks and return them; observers are told *ending* as the outcome."""
+        """Cancel the running tasks, report *ending* to their observers, and return the tasks."""
         tasks = list(self._tasks.values())
         for step, outcome in zip(self._steps, self._outcomes, strict=True):
             if outcome is None:
@@ -301,7 +301,7 @@ class _Branch:
             batch.launch(min(self._places, group.limit))
 
     async def finish(self, search: Outcome) -> list[Outcome]:
-        """Return two outcomes: the outcome of the caller's *search* and the outcome of the flow.
+        """Return the outcome of the caller's *search* and the outcome of the flow, in this order.
 
         Waits for the flow, unless the search failed.
         """
@@ -324,7 +324,10 @@ class _Branch:
 
 
 async def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
-    """Perform the search of *step* in this task, with the flow running at the same time."""
+    """Perform the search of *step* in this task, and the flow of *step* at the same time.
+
+    Returns the outcome of the search and the outcome of the flow, in this order.
+    """
     branch = _Branch(step, performer, context.copy())
     try:
         branch.advance()

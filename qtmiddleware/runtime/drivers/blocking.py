@@ -1,4 +1,4 @@
-"""The driver that blocks.
+"""Perform the steps of a flow while the caller blocks.
 
 The original search runs in the caller's thread. All other steps run in daemon threads of the
 middleware's bulkhead.
@@ -76,7 +76,7 @@ def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exc
 
 
 class _Batch:
-    """Steps that threads perform for one waiting caller.
+    """Several steps that threads perform at the same time for one waiting caller.
 
     If *continue_flow* is given, the thread that completes the batch calls *continue_flow*, and then
     works on the batch that *continue_flow* returns.
@@ -112,11 +112,11 @@ class _Batch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every outcome has arrived and none has been collected yet."""
+        """Whether the outcomes of all steps have arrived and none has been collected yet."""
         return self._done.qsize() == len(self.steps)
 
     def _record_flight(self, position: int, began: float, result: Future[Any]) -> None:
-        """Store the *result* of a flight as the outcome of the step at *position*."""
+        """Store the *result* of a shared computation as the outcome of the step at *position*."""
         self._done.put(
             (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
         )
@@ -193,7 +193,7 @@ class _Batch:
     def give_up(self, ending: Ending) -> list[Outcome]:
         """End the batch and return the outcomes; a step without an outcome is late.
 
-        Observers of late steps are told *ending* as the outcome.
+        Observers get *ending* as the outcome of a late step.
         """
         if self._is_over:
             return []
@@ -248,7 +248,7 @@ class _Branch:
             self._advance(None)
 
     def finish(self, search: Outcome) -> list[Outcome]:
-        """Return two outcomes: the outcome of the caller's *search* and the outcome of the flow.
+        """Return the outcome of the caller's *search* and the outcome of the flow, in this order.
 
         Performs the rest of the flow, unless the search failed.
         """
@@ -264,7 +264,7 @@ class _Branch:
         return [search, self._outcome or Outcome(late=True)]
 
     def close(self) -> None:
-        """Give up the running steps and close the flow."""
+        """Stop waiting for the running steps and close the flow."""
         with self._lock:
             self._has_caller = True
             batch, self._batch = self._batch, None
@@ -313,7 +313,10 @@ class _Branch:
 
 def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
     # A copy of its own, because the flow's code runs in it, in different threads one after another.
-    """Perform the search of *step* in this thread, with the flow running at the same time."""
+    """Perform the search of *step* in this thread, and the flow of *step* at the same time.
+
+    Returns the outcome of the search and the outcome of the flow, in this order.
+    """
     branch = _Branch(step, performer, context.copy())
     try:
         branch.start()

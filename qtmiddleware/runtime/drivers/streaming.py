@@ -47,8 +47,8 @@ def stream(
         model: The language model.
         prompt: The prompt.
         deadline: When to stop reading.
-        bulkhead: The threads.
-        observation: The observation of the call as an operation.
+        bulkhead: Provides the thread.
+        observation: Tells the observers about the call.
 
     Raises:
         ModelError: The model failed or was late, or no thread is free.

@@ -41,10 +41,11 @@ class OpenAIModel:
     If the user gave only an async client, `complete` and `stream` run in the background loop, whose
     connections are kept.
 
-    **Stepping down.** With *structured_output* ``auto`` a JSON schema is requested; if it is
-    rejected, ``json_object``, and then plain text. If ``temperature``, ``reasoning_effort`` or the
-    token limit is rejected, it is omitted. Rejections are remembered as long as this object lives,
-    and one prompt takes at most five requests.
+    **Stepping down.** With *structured_output* ``auto``, a request asks for a JSON schema. If the
+    provider rejects the schema, the next request asks for ``json_object``, and then for plain text.
+    If ``temperature``, ``reasoning_effort`` or the token limit is rejected, it is omitted.
+    Rejections are remembered as long as this object lives, and one prompt takes at most five
+    requests.
 
     **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort
     that they accept, and other models get none. The token limit is called ``max_completion_tokens``
@@ -59,9 +60,9 @@ class OpenAIModel:
     of the request that succeeded.
 
     **Streams.** Pieces are yielded as the server sends them. A server that does not stream is asked
-    for the whole answer, which is the only piece. A `Reply` that is not the last item means that
-    the answer has ended and its cost is still missing; some servers send no cost and do not close
-    the stream. Closing the generator closes the connection.
+    for the whole answer, which is the only piece. If the answer has ended but its cost is missing,
+    a `Reply` is yielded before the last one, because some servers send no cost and do not close the
+    stream. Closing the generator closes the connection.
 
     Args:
         model: The model's name.
@@ -70,7 +71,8 @@ class OpenAIModel:
             ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
         temperature: The temperature; ``None`` sends none.
-        temperatures: The temperature for single prompts, by their mode, instead of *temperature*.
+        temperatures: The temperatures for prompts of certain modes, by mode. They override
+            *temperature*.
         max_tokens: The most tokens of an answer; ``None`` sends no limit.
         structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
         reasoning_effort: An effort, ``auto``, or ``None`` to send none.
@@ -142,14 +144,17 @@ class OpenAIModel:
         return [piece for piece in pieces if isinstance(piece, Reply)][-1]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*, without blocking the running loop; raise `ModelError`."""
+        """Return the reply to *prompt* without blocking the running loop.
+
+        Raises `ModelError` on failure.
+        """
         async with aclosing(self._aexchange(prompt, deadline, streams=False)) as pieces:
             return [piece async for piece in pieces if isinstance(piece, Reply)][-1]
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
         """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
 
-        Raises `ModelError`.
+        Raises `ModelError` on failure.
         """
         if not self._clients.can_block:
             return iterate_in_background_loop(partial(self.astream, prompt, deadline))
@@ -158,7 +163,7 @@ class OpenAIModel:
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
         """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
 
-        The running loop is not blocked. Raises `ModelError`.
+        The running loop is not blocked. Raises `ModelError` on failure.
         """
         return self._aexchange(prompt, deadline, streams=True)
 
@@ -215,9 +220,10 @@ class OpenAIModel:
             yield self._add_costs(response, piece)
 
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
-        """Return *piece*; if it is a `Reply`, add its calls and cost.
+        """Return *piece*; if *piece* is a `Reply`, first add its number of calls and its cost.
 
-        A reply also shows that the request was accepted, so its capabilities are remembered.
+        A reply also shows that the provider accepted the request, so the accepted options are
+        remembered.
         """
         if isinstance(piece, str):
             return piece
@@ -316,7 +322,7 @@ def _count_retries(response: Any) -> int:
 
 
 def accepts(candidate: Any) -> bool:
-    """Return whether *candidate* is a client of the ``openai`` package, or several."""
+    """Return whether *candidate* is a client of the ``openai`` package, or several such clients."""
     members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
     return isinstance(candidate, Clients) or all(_is_client(member) for member in members)
 
@@ -347,7 +353,7 @@ def read_options(settings: Settings) -> dict[str, Any]:
 
 
 def find_temperatures(settings: Settings) -> dict[str, float]:
-    """Return the temperatures that *settings* contain for single prompts, by the prompts' modes."""
+    """Return the temperatures in *settings* that apply only to prompts of one mode, by mode."""
     return {
         name: value
         for name, value in asdict(settings.llm.temperatures).items()

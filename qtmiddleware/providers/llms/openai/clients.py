@@ -223,8 +223,8 @@ class Clients:
 def _find_clients(loop: asyncio.AbstractEventLoop) -> _ClientsOfLoop:
     """Return the clients made for *loop*, which are stored in an attribute of *loop* itself.
 
-    The clients refer to the loop, so any other place would keep the loop alive. This way, a loop
-    that is dropped without being closed is freed together with its clients and their sockets.
+    The clients refer to the loop, so a reference from elsewhere would keep the loop alive. Stored
+    in the loop, the clients and their sockets are freed even if the loop is never closed.
     """
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
@@ -257,13 +257,16 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
 
 
 def identify_account(base_url: str | None) -> int:
-    """Return a hash of the address and the key with which clients are made now."""
+    """Return a hash of the address and the key that new clients would use now."""
     # A hash, so that the key itself is stored nowhere else.
     return hash((_read_address(base_url), read_key()))
 
 
 def is_reachable(base_url: str | None) -> bool:
-    """Return whether a key or an address is set; the service at an address may need no key."""
+    """Return whether a key or an address is configured.
+
+    The service at an address may need no key.
+    """
     return bool(_read_address(base_url) or read_key())
 
 
@@ -283,10 +286,10 @@ def can_stream(client: Any) -> bool:
 
 
 def can_copy(client: Any) -> bool:
-    """Return whether *client* is the SDK's own client, and a copy can have its own connections.
+    """Return whether *client* can be copied with connections of its own.
 
-    A copy can have its own connections if the SDK made the connections of *client*, or if *client*
-    is async and uses an ordinary `httpx` client.
+    The client must be the SDK's own. Its connections must have been made by the SDK, or the client
+    must be async and use an ordinary `httpx` client.
     """
     if not can_stream(client):
         return False

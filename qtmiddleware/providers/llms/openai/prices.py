@@ -1,4 +1,4 @@
-"""Facts about models, by name: the price of a reply, and when OpenAI shuts a model down."""
+"""Look up a model's prices, and the date on which OpenAI shuts a model down."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Collector:
         self._chunks.append(chunk)
 
     def take(self) -> bytes:
-        """Return all chunks as one `bytes` object, and start again with none."""
+        """Return all chunks as one `bytes` object, and forget them."""
         whole = b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
@@ -60,7 +60,7 @@ class Collector:
 
 
 def check_size(size: int, max_bytes: int) -> None:
-    """Raise `ModelError` if *size*, the bytes of an answer, exceeds *max_bytes*."""
+    """Raise `ModelError` if *size*, an answer's length in bytes, exceeds *max_bytes*."""
     if size > max_bytes:
         raise ModelError(
             "too_long", f"the model's answer is larger than {max_bytes} bytes, the limit"
@@ -68,7 +68,7 @@ def check_size(size: int, max_bytes: int) -> None:
 
 
 def read_reply(raw: Any) -> Reply:
-    """Return the reply in *raw*, which is the bytes of a body, a mapping, or a client's own object.
+    """Return the reply in *raw*: the bytes of a body, a mapping, or a client's own object.
 
     Raises `ModelError`:
 
@@ -97,11 +97,11 @@ def make_reply(
     """Return a reply with *text*; raise `ModelError` if *text* is blank.
 
     Args:
-        text: The text.
+        text: The reply's text.
         completion: The object that contains the token counts.
         finish: Why the answer ended.
         reasoned: Whether the model reasoned before its answer.
-        named: The object that contains the names of the model and the completion; by default
+        named: The object that contains the model's name and the completion's id; by default
             *completion*.
     """
     is_cut = finish in _CUT_OFF
@@ -130,7 +130,7 @@ def count_tokens(completion: Any) -> tuple[int, int]:
 
 
 def read_names(completion: Any) -> tuple[str, str]:
-    """Return the name of the model and the id of *completion*; ``""`` for an unusual form.
+    """Return the name of the model and the id of *completion*; each ``""`` if unknown.
 
     LangChain gives a message an id of its own and keeps the service's id in the metadata;
     LlamaIndex keeps it in ``raw``.
@@ -143,7 +143,7 @@ def read_names(completion: Any) -> tuple[str, str]:
 
 
 def _find_usage(completion: Any) -> Any:
-    """Return the usage of *completion*, in the form of OpenAI, LangChain or LlamaIndex."""
+    """Return the token counts in *completion*, in the format of the library that made it."""
     raw = read_field(completion, "raw")
     return (
         read_field(completion, "usage")
@@ -153,7 +153,7 @@ def _find_usage(completion: Any) -> Any:
 
 
 def _find_count(usage: Any, names: Sequence[str]) -> int:
-    """Return the first count in *usage* under *names* that is possible, else 0.
+    """Return the first possible count in *usage* under one of *names*; 0 if there is none.
 
     A count is possible if it is positive and at most `MOST_TOKENS`.
     """
@@ -206,9 +206,10 @@ def _find_first_choice(completion: Any) -> Any:
 
 
 def raise_refusal(message: Any, finish: str) -> None:
-    """Raise `ModelError` if *message*, which ended with the reason *finish*, is not an answer.
+    """Raise `ModelError` if *message* is a refusal or a failure instead of an answer.
 
-    The model refused, a content filter withheld the answer, or the provider failed.
+    The model refused, a content filter withheld the answer, or the provider failed. *finish* is the
+    provider's reason for the end of the message.
     """
     refusal = read_field(message, "refusal")
     content = read_field(message, "content")
@@ -251,14 +252,14 @@ _NO_STREAM: Final = (
 
 
 def is_whole_completion(answer: Any) -> bool:
-    """Return whether *answer*, which a client returned, is a whole completion and not a stream."""
+    """Return whether a client's *answer* is a whole completion, not a stream."""
     if isinstance(answer, str | bytes | Mapping) or hasattr(answer, "choices"):
         return True
     return not (hasattr(answer, "__iter__") or hasattr(answer, "__aiter__"))
 
 
 class Events:
-    """Reads the data of server-sent events from chunks of bytes with any boundaries.
+    """Reads server-sent events from chunks of bytes, which may begin and end anywhere.
 
     Each byte is read once. Raises `ModelError` if a line or an event is larger than `MOST_BYTES`.
     """
@@ -270,7 +271,7 @@ class Events:
         self._after_return = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the data of each event that ends in *chunk*."""
+        """Add *chunk*, and yield the data of each event that ends in *chunk*."""
         if not chunk:
             return
         # If a line break "\r\n" was cut in two, its first half has ended the line already.
@@ -284,7 +285,7 @@ class Events:
         self._line.add(rest)
 
     def end(self) -> Iterator[bytes]:
-        """Yield the data of an unfinished last event."""
+        """Yield the data of the last event if no blank line ended the event."""
         yield from self._read(self._line.take())
         yield from self._read(b"")
 
@@ -307,8 +308,8 @@ class StreamReader:
     or the client's own objects.
 
     Args:
-        deadline: Checked after every chunk; by default there is none. When it passes, an answer
-            that has ended is done; an answer that has not ended is an error.
+        deadline: Checked after every chunk; by default there is none. When it passes, an unfinished
+            answer is an error; a finished answer is returned without waiting for its cost.
         streams: Whether the chunks are a stream; otherwise they are one completion.
 
     Attributes:
@@ -341,7 +342,7 @@ class StreamReader:
         return self.is_done or bool(self._finish)
 
     def feed(self, chunk: Any) -> Iterator[str | Reply]:
-        """Yield the texts in *chunk*, each before the bytes after it are read.
+        """Yield each text in *chunk* before reading the bytes after it.
 
         If the model has ended its answer but the cost is missing, yields the reply as well, once.
         Raises the errors of `read_reply`.
@@ -462,10 +463,10 @@ class StreamReader:
         return self._take_text()
 
     def _take_text(self, *, last: bool = False) -> str:
-        """Return the new text; half a surrogate pair at its end is kept for the next call.
+        """Return the text that was not yielded yet.
 
-        Some servers cut between the two surrogates of a character. If *last* is true, nothing is
-        kept.
+        Some servers cut a character between the two surrogates of its pair. A first surrogate at
+        the end is kept for the next call, unless *last* is true.
         """
         text, self._half = self._half, ""
         if text and not last and "\ud800" <= text[-1] <= "\udbff":

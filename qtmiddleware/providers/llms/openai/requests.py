@@ -80,9 +80,10 @@ def is_openai(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCapabilities:
-    """How many steps down requests to a provider have gone, for each part of the request.
+    """How far each option of a request must be simplified until a provider accepts the request.
 
-    Each number is a position in a list of alternatives, such as `FORMATS`, and never decreases.
+    Each number is a position in a list of alternatives, such as `FORMATS`, and never decreases. At
+    0, the option is not simplified.
     """
 
     response_format: int = 0
@@ -92,11 +93,11 @@ class ProviderCapabilities:
     reasoning_effort: int = 0
 
     def merge(self, other: ProviderCapabilities) -> ProviderCapabilities:
-        """Return the capabilities that satisfy both: the larger number for each part."""
+        """Return the capabilities that satisfy both objects: the larger number for each option."""
         return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
 
     def step_down(self, part: Part) -> ProviderCapabilities | None:
-        """Return a copy with *part* one step lower; ``None`` if there is no lower step."""
+        """Return a copy with *part* simplified one step more; ``None`` if there is no such step."""
         level: int = getattr(self, part)
         return replace(self, **{part: level + 1}) if level < _LAST_STEP[part] else None
 
@@ -113,10 +114,10 @@ _LAST_STEP: Final[Mapping[Part, int]] = {
 def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bool] | None:
     """Return the part of *request* that the provider rejected, and whether *error* names the part.
 
-    Returns ``None`` if the error has another cause. If a 400 or 422 gives no cause, the part is
-    guessed: the response format, which is rejected most often, or the stream's options if there is
-    no response format. A server error counts only if it names the response format, as some local
-    servers do.
+    Returns ``None`` if the error has another cause. If an error with status 400 or 422 names no
+    cause, the part is guessed. The guess is the response format, which is rejected most often, or
+    the stream's options if there is no response format. A server error counts only if it names the
+    response format, as some local servers do.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
@@ -142,9 +143,9 @@ def _find_named_part(words: str) -> Part | None:
 
 
 def _collect_words(body: Any, depth: int = 6) -> Iterator[str]:
-    """Yield the provider's own texts in *body*, without the ``input`` that it repeats.
+    """Yield the provider's own texts in *body*, the body of an error.
 
-    The ``input`` is skipped because it contains the query.
+    The ``input`` is skipped because it repeats the query.
     """
     if isinstance(body, str):
         yield body
@@ -200,7 +201,7 @@ def _make_schema_name(mode: str) -> str:
 
 @lru_cache(maxsize=64)
 def make_reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
-    """Return the JSON schema of a reply with *fields*, in the form for strict structured output.
+    """Return the JSON schema of a reply with *fields*, for strict structured output.
 
     Every field is required, and no other field is allowed. The number of items of a list is in the
     field's description, because not every provider accepts ``maxItems``.
@@ -253,7 +254,7 @@ class Response:
     Attributes:
         answer: The answer.
         calls: How many requests were needed.
-        capabilities: The capabilities with which the provider accepted the request.
+        capabilities: How far the request was simplified until the provider accepted it.
     """
 
     answer: Any
@@ -266,7 +267,7 @@ Negotiation = Generator[dict[str, Any], Received, Response]
 
 
 class Negotiator:
-    """Builds the requests for one model, and learns which parts its provider accepts.
+    """Builds the requests for one model, and learns which options its provider accepts.
 
     Thread-safe.
 
@@ -274,7 +275,8 @@ class Negotiator:
         model: The model's name.
         where: Returns the provider's host.
         temperature: The temperature; ``None`` sends none.
-        temperatures: The temperature for single prompts, by their mode, instead of *temperature*.
+        temperatures: The temperatures for prompts of certain modes, by mode. They override
+            *temperature*.
         max_tokens: The most tokens of an answer; ``None`` sends no limit.
         response_format: The only format to use; ``None`` begins with a JSON schema and steps down
             if the schema is rejected.
@@ -310,7 +312,7 @@ class Negotiator:
         self.capabilities = ProviderCapabilities()
 
     def learn(self, capabilities: ProviderCapabilities) -> None:
-        """Add *capabilities* to the known capabilities."""
+        """Remember *capabilities* for later requests."""
         # If two threads do this at the same time, one result may be lost; a later reply brings it
         # back.
         self.capabilities = self.capabilities.merge(capabilities)
@@ -364,7 +366,7 @@ class Negotiator:
         return {**request, **STREAMS[capabilities.stream]} if streams else request
 
     def _name_token_limit(self, capabilities: ProviderCapabilities) -> str | None:
-        """Return the name of the token limit; ``None`` if no limit is sent.
+        """Return the name of the parameter for the token limit; ``None`` if no limit is sent.
 
         Services other than OpenAI often know only the old name ``max_tokens`` and ignore the new
         name.
@@ -375,7 +377,10 @@ class Negotiator:
     def _step_down(
         self, error: Exception, capabilities: ProviderCapabilities, request: dict[str, Any]
     ) -> ProviderCapabilities | None:
-        """Return the capabilities to try after *error*; ``None`` if no part can be simplified."""
+        """Return the capabilities for a simpler request after *error*.
+
+        Returns ``None`` if nothing can be simplified.
+        """
         part, is_certain = read_refusal(error, request) or (None, False)
         if part is None or (part == "response_format" and self._format is not None):
             return None
