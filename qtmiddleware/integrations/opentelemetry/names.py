@@ -191,18 +191,18 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """The definition of the span for one kind of operation.
+    """The definition of the span for one type of operation.
 
     Attributes:
         title: The first part of the span's name.
-        metric: The metric that holds the operation's duration.
-        subject: The operation's field with the second part of the span's name; empty if the name
-            has only one part.
+        metric: The metric for the operation's duration.
+        subject: The operation's field that holds the second part of the span's name; empty if the
+            name has only one part.
         kind: The span's kind in OpenTelemetry.
         operation: The span's ``gen_ai.operation.name``; empty if the conventions define no name.
         is_current: Whether the span is the current span during the operation. True if the operation
-            runs code of others, such as a client. False for a span that only groups other spans:
-            the span of a streamed answer would stay current in the code that reads the stream.
+            runs external code, such as a client. False for a span that only groups other spans: the
+            span of a streamed answer would stay current in the code that reads the stream.
     """
 
     title: str
