@@ -172,7 +172,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function that `invoke` calls, with ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function that `invoke` calls, with ``check``, ``answer``, ``middleware``."""
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(

@@ -1,4 +1,4 @@
-"""The entry for this server in the config file of each client."""
+"""Builds the entry that starts the MCP server, for a client's config file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENTS: Final = {
 def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the entry to add to the config file of *client*.
 
-    The entry names the server *name* and runs `qtm mcp serve` with *arguments*.
+    The entry registers the server as *name* and starts it by `qtm mcp serve` with *arguments*.
     """
     key, _ = CLIENTS[client]
     entry: dict[str, Any] = {"command": find_command(), "args": ["mcp", "serve", *arguments]}
