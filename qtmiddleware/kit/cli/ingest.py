@@ -117,7 +117,7 @@ def _log_config(path: str) -> None:
 
 
 def _check_storage(settings: Settings) -> None:
-    """Raise `ConfigError` if the index is in memory and would be lost at the command's end."""
+    """Raise `ConfigError` if the index is kept in memory, because it would be lost at exit."""
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
     ):

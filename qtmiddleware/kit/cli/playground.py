@@ -109,7 +109,7 @@ def serve_tiers(
     opens: bool = True,
     searches: bool = False,
 ) -> None:
-    """Serve the page over *tiers* until Ctrl-C, and print its address.
+    """Serve a page that compares *tiers* until Ctrl-C, and print its address.
 
     Args:
         tiers: The tiers to compare.

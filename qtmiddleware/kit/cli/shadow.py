@@ -1,4 +1,4 @@
-"""``qtm shadow``: report the results of shadow mode from its query log."""
+"""``qtm shadow``: report what shadow mode recorded in its query log."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
 
 
 def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
-    """Return the name of the passage at *place* as one line, shortened to fit a table column."""
+    """Return the name of the passage at *place*, on one line and short enough for a table."""
     name = " ".join(passages[place].name.split()) if place < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 

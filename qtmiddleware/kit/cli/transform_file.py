@@ -148,7 +148,7 @@ def show_bulk_progress() -> Iterator[ShowBulk]:
 
 
 def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """Return a function that calls *show* at most once in *seconds*, and ignores other calls."""
+    """Return a function that calls *show* at most once per *seconds*. Other calls are ignored."""
     last = monotonic()
 
     def show_sometimes(report: BulkReport) -> None:
@@ -178,7 +178,7 @@ def _describe_progress(report: BulkReport) -> str:
 
 
 def _compute_rate(report: BulkReport) -> float:
-    """Return the number of questions that this run transforms per second."""
+    """Return how many questions per second this run transforms."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
@@ -220,7 +220,7 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
 
 
 def _note_next_step(file: str, output: str) -> None:
-    """Write a note with the number of results in *output* and the way to continue the run."""
+    """Write a note with the number of results in *output*, and how to continue the run."""
     condition = "the same questions and the same command" if file == STDIN else "the same command"
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
@@ -229,7 +229,7 @@ def _note_next_step(file: str, output: str) -> None:
 
 
 def _explain_stop(error: ModelError) -> str:
-    """Return the reason why the run stopped; if the budget is spent, with advice to continue."""
+    """Return the reason why the run stopped. If the budget is spent, advise how to continue."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"

@@ -389,7 +389,7 @@ def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Searc
 def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
     """Yield each text that the model wrote, after its label.
 
-    The label says if the text was not searched, or if its search had weight 0.
+    The label says if the text had no search of its own, or if its search had weight 0.
     """
     merged = {ranking.variant.text for ranking in retrieval.rankings}
     searched = {variant.text for variant in retrieval.variants}
