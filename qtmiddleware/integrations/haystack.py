@@ -1,4 +1,4 @@
-"""A Haystack retriever around any retriever component or function.
+"""A Haystack retriever that wraps any retriever component or function.
 
     from qtmiddleware.integrations.haystack import QueryTransformRetriever
 
@@ -258,7 +258,7 @@ class QueryTransformRetriever:
     def close(self) -> None:
         """Close the retriever, the embedder, the chat generator and the middleware's own clients.
 
-        If *retriever* is an already wrapped function, its middleware stays open.
+        If *retriever* is a function that was already wrapped, its middleware stays open.
         """
         for inner in self._components:
             _call_method(inner, "close")
@@ -275,9 +275,9 @@ class QueryTransformRetriever:
             self._is_warm = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this retriever's arguments as plain values that a pipeline file can hold.
+        """Return this retriever's arguments as plain values for a pipeline file.
 
-        Raises Haystack's `SerializationError` for an argument that cannot be saved.
+        Raises Haystack's `SerializationError` if an argument cannot be saved.
         """
         arguments = {name: getattr(self, name) for name in _FIELDS}
         saved = {
@@ -412,9 +412,10 @@ class QueryTransformRetriever:
         )
 
     def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
-        """Return the outputs of `run`, and set tags on *span* that describe the retrieval.
+        """Return the outputs of `run`, and describe the retrieval in tags of *span*.
 
-        The tags hold no text. If content tracing is on, *span* also gets the whole record.
+        The tags contain no texts. If content tracing is on, *span* also gets the whole query-log
+        record.
         """
         if is_tracing_enabled():
             degradations = [f"{entry.stage}: {entry.reason}" for entry in retrieval.degradations]
@@ -688,9 +689,9 @@ def _find_default_top_k(retriever: Any) -> int | None:
 
 
 def _read_message(message: Any) -> Any:
-    """Return the role and the text of *message*, without tool calls and pictures.
+    """Convert a `ChatMessage` to its role and text, without tool calls and images.
 
-    A message that is not a `ChatMessage` is returned unchanged.
+    Any other *message* is returned unchanged.
     """
     if not isinstance(message, ChatMessage):
         return message

@@ -1,4 +1,4 @@
-"""A LangChain retriever around any retriever, vector store, runnable or function.
+"""A LangChain retriever that wraps any retriever, vector store, runnable or function.
 
     from qtmiddleware.integrations.langchain import QueryTransformRetriever
 
@@ -8,8 +8,8 @@
     history = [HumanMessage("..."), AIMessage("...")]
     documents = retriever.invoke("And last year?", history=history)
 
-Every search runs as a child of the retriever's run, so callbacks and traces show the searches. A
-handler of custom events receives the event `EVENT`, which tells how the documents were found.
+Every search runs as a child of the retriever's run, so callbacks and traces show the searches.
+Handlers of custom events receive the event `EVENT`, which describes how the documents were found.
 """
 
 from __future__ import annotations

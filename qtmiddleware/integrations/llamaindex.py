@@ -1,4 +1,4 @@
-"""A LlamaIndex retriever around yours, and a node postprocessor that applies the free rules alone.
+"""A LlamaIndex retriever that wraps yours, and a node postprocessor that needs no model.
 
     from qtmiddleware.integrations.llamaindex import (
         KeywordEvidencePostprocessor,
@@ -8,8 +8,8 @@
     retriever = QueryTransformRetriever(index, config="balanced", client=llm, similarity_top_k=4)
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
-Every search is a retrieval inside this retriever's retrieval, so callbacks and spans show the
-searches. An event handler receives a `QueryTransformEvent`, which tells how the nodes were found.
+Every search is a nested retrieval, so callbacks and spans show the searches. Event handlers receive
+a `QueryTransformEvent`, which describes how the nodes were found.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class QueryTransformRetriever(BaseRetriever):
         )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
-        """Return a copy of this retriever for the conversation *history*.
+        """Return a copy of this retriever that uses the conversation *history*.
 
         The copy shares everything else with this retriever. Use one copy per session.
         """

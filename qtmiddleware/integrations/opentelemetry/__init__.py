@@ -107,7 +107,7 @@ class _Account(NamedTuple):
 
     @classmethod
     def read_trace(cls, trace: Trace) -> _Account:
-        """Create an account from the current counts and costs of *trace*."""
+        """Copy the current counts and costs of *trace*."""
         return cls(
             trace.llm_calls,
             trace.cost_usd,
@@ -222,7 +222,7 @@ class OpenTelemetryObserver:
         _forget_oldest(self._open)
 
     def on_end(self, operation: Operation) -> None:
-        """End the span of *operation* and queue its metrics.
+        """End the span of *operation*, and queue its metrics.
 
         May be called in any thread or context.
         """
@@ -363,7 +363,7 @@ class OpenTelemetryObserver:
     # --- metrics ----------------------------------------------------------------------------------
 
     def _record_metrics(self, operation: Operation, span: Span | None, account: _Account) -> None:
-        """Record durations, tokens, degradations, read units and costs of *operation*."""
+        """Record the duration, tokens, degradations, read units and costs of *operation*."""
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
         # With the span as context, an exemplar of the measurement links to the span.
         context = None if span is None else set_span_in_context(span)
@@ -471,7 +471,7 @@ def _clean_label(word: str) -> str:
 
 
 def _list_labels(operation: Operation) -> dict[str, str]:
-    """Return the labels for the duration metric of *operation*."""
+    """Return the metric labels for the duration of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
         status = (
@@ -517,7 +517,7 @@ def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
-    """Yield an embedding call's token count and its vectors' dimension, each if known."""
+    """Yield the token count and the vector dimension of an embedding call, each if known."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:

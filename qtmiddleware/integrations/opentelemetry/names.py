@@ -1,8 +1,8 @@
-"""The names of all attributes, spans and metrics, in three tables.
+"""The names of all OpenTelemetry attributes, spans and metrics, in three tables.
 
 The names come from the GenAI semantic conventions, v0.1.0
 (open-telemetry/semantic-conventions-genai, November 2026, status Development). Names that the
-conventions lack begin with ``qtmiddleware.``.
+conventions do not define begin with ``qtmiddleware.``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ The conventions require a provider, but a user's function does not name one.
 
 
 class Names:
-    """The names of all attributes of spans and metrics."""
+    """The names of all attributes of spans and metrics, as constants."""
 
     OPERATION: Final = "gen_ai.operation.name"
     PROVIDER: Final = "gen_ai.provider.name"

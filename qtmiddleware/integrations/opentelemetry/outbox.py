@@ -84,7 +84,7 @@ class Outbox:
         self.hand_over()
 
     def flush(self, seconds: float) -> bool:
-        """Run the waiting tasks, and return whether all of them ended within *seconds*."""
+        """Run the queued tasks, and return whether all of them finished within *seconds*."""
         done = threading.Event()
         self._waiting.append(done.set)
         return self.hand_over() and done.wait(max(0.0, seconds))

@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def degradations(self) -> tuple[Degradation, ...]:
-        """The steps that failed or were skipped, without duplicates."""
+        """The steps of the retrieval or answer that failed or were skipped, without duplicates."""
         retrieved = () if self.retrieval is None else self.retrieval.degradations
         return tuple(
             dict.fromkeys(

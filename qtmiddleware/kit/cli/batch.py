@@ -33,7 +33,7 @@ _HOUR: Final = 3_600
 
 
 class BatchCommand(StrEnum):
-    """A step of ``--batch``."""
+    """The steps of ``--batch``."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -102,7 +102,7 @@ class BatchOptions:
 
 
 def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
-    """Run the batch step in *options* for the questions of *file*, and show the outcome.
+    """Run the batch step in *options* for the questions in *file*, and show the outcome.
 
     Raises `typer.Exit` with code 1 if a question failed, or if requests are still open after
     ``collect``.
@@ -249,7 +249,7 @@ def _describe_cost(cost: Cost) -> str:
 
 
 def _describe_trouble(status: BatchStatus) -> Iterator[str]:
-    """Yield lines on rejected batches, failed requests, unread replies and skipped replies."""
+    """Yield lines on rejected batches, failed requests, unreadable replies and skipped replies."""
     tally = status.tally
     for part in status.parts:
         for error in part.errors[:1]:
@@ -274,7 +274,7 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
 
 
 def _suggest_fix(error: str) -> str:
-    """Return advice on how to fix *error*, or an empty string if there is no advice."""
+    """Return advice on how to fix *error*, or an empty string if none is known."""
     if not error.startswith("token_limit_exceeded"):
         return ""
     return "; submit again when other batches have ended, with --batch-tokens below that limit"

@@ -288,7 +288,7 @@ def _report_outcome(
     *,
     json_output: bool,
 ) -> None:
-    """Write the reports and show the outcome of a comparison.
+    """Write the report files, and show the outcome of a comparison.
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """

@@ -79,7 +79,7 @@ def read_source(
 
 
 def _load_function(target: str) -> Any:
-    """Import the object at *target*. Output of the user's module goes to stderr."""
+    """Import the object named by *target*. Output of the user's module goes to stderr."""
     with redirect_stdout(sys.stderr):
         return find_function(target)
 

@@ -195,7 +195,7 @@ class Session:
                 note(f"There is no command :{name}; :help lists them.")
 
     def _show_config(self, *, everything: bool) -> None:
-        """Show the settings that differ from the defaults, or all settings if *everything* is true."""
+        """Show the settings that differ from the defaults. With *everything*, show all settings."""
         config = self._config.overridden(
             {"transformationType": self.kind}, origin="this conversation"
         )
@@ -204,7 +204,7 @@ class Session:
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _show_explanation(self) -> None:
-        """Show how the passages of the last question were found."""
+        """Show how the last question's passages were found."""
         if self._last is None:
             note("No question has been asked yet.")
             return
@@ -329,9 +329,10 @@ class EditingKeyboard(Keyboard):
 
 
 def open_keyboard(*, saves_questions: bool) -> Keyboard:
-    """Return the `Keyboard` for this terminal.
+    """Return a `Keyboard` for reading lines from this terminal.
 
-    If *saves_questions* is true, questions are saved for the next session.
+    If *saves_questions* is true, questions are saved for the next session. A terminal without line
+    editing saves no questions.
     """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
@@ -364,7 +365,10 @@ def make_history_file() -> Path | None:
 
 
 def _make_history(path: Path) -> History:
-    """Return a prompt_toolkit history that saves lines to the file at *path* as valid UTF-8."""
+    """Return a prompt_toolkit history that saves lines to the file at *path*.
+
+    The file is always valid UTF-8.
+    """
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):

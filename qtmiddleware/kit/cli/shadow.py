@@ -120,7 +120,7 @@ def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
-    """Write the verdict, the figures and the *examples* to stdout."""
+    """Write the verdict, the figures and the *examples* of a shadow-mode log to stdout."""
     from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
 
     figures = shadow_report.to_dict()
@@ -184,7 +184,7 @@ def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
 
 
 def _show_verdict(shadow_report: ShadowReport) -> None:
-    """Write to stdout how often the judge preferred each list."""
+    """Write to stdout how often the judge preferred the plain list, ours, or neither."""
     votes = shadow_report.count_better()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"

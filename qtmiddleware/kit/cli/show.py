@@ -156,7 +156,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with the texts and keywords derived from the question."""
+    """Yield lines with the texts and keywords that were derived from the question."""
     lines = list(list_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
@@ -193,7 +193,7 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
-    """Return one line with the time, searches, model calls, tokens, cost and degradations."""
+    """Return a one-line summary: the time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")

@@ -66,7 +66,7 @@ def transform_many(
     engine: EngineName = EngineName.LOCAL,
     workers: int = 1,
 ) -> None:
-    """Transform the questions of *file* and append the results to *output*.
+    """Transform the questions in *file*, and append the results to *output*.
 
     Raises `typer.Exit` with code 1 if a question failed or a line could not be read.
     """
@@ -106,7 +106,7 @@ def transform_many(
 
 
 def summarize_report(report: BulkReport) -> str:
-    """Return lines that summarize a run: the questions, tokens, cost and time."""
+    """Return a summary of a run, in several lines: the questions, tokens, cost and time."""
     phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
     phrases += [f"{report.failed.total():,} failed"] if report.failed else []
     phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
@@ -123,7 +123,7 @@ def summarize_report(report: BulkReport) -> str:
 
 @contextmanager
 def show_bulk_progress() -> Iterator[ShowBulk]:
-    """Yield a function that shows the progress, rate, cost and remaining time.
+    """Yield a function that shows the progress, rate, cost and remaining time of a run.
 
     On a terminal, the function updates a bar. Otherwise it writes a line every 10 seconds.
     """

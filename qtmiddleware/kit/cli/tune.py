@@ -268,7 +268,7 @@ def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProg
 
 
 def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
-    """Return the tiers to try.
+    """Return the names of the tiers to try.
 
     Without a model, only tiers that call no model are tried. With a recording, only tiers with
     recorded replies are tried.
@@ -303,10 +303,10 @@ def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write *config* to *path* as JSON, in one step.
+    """Write *config* to *path* as JSON, replacing an existing file in one step.
 
-    An interrupt leaves the old file intact. A new file gets the usual permissions, because the
-    config holds no secrets and is meant to be shared.
+    An interrupt leaves the old file intact. A new file gets the default permissions, because the
+    config contains no secrets and is meant to be shared.
     """
     if (path.parent / _SCHEMA_FILE).is_file():
         config = {"$schema": f"./{_SCHEMA_FILE}", **config}

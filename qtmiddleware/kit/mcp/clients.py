@@ -32,9 +32,9 @@ def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, A
 
 
 def find_command() -> str:
-    """Return the path of the command ``qtm``.
+    """Return the path of the command ``qtm``, for the config file of a client.
 
-    The entry needs a path, because clients start servers outside the active environment.
+    The path is needed because clients start servers outside the active environment.
     """
     beside = Path(sys.executable).with_name("qtm")
     return str(beside) if beside.exists() else shutil.which("qtm") or "qtm"

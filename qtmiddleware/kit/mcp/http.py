@@ -74,7 +74,7 @@ def _list_hosts(host: str, port: int) -> list[str]:
 
 
 def _check_token(token: str, scope: Scope) -> str:
-    """Return an error message if the request does not carry *token*, else ``""``.
+    """Return an error message if the request does not contain *token*, else ``""``.
 
     If *token* is empty, every request is accepted. The tokens are compared in constant time.
     """

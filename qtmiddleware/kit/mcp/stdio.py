@@ -43,7 +43,7 @@ def claim_wire() -> Iterator[Wire]:
 
 
 async def serve_wire(server: Server[Any], wire: Wire) -> None:
-    """Answer the client's messages on *wire* until the client disconnects."""
+    """Answer the client's MCP messages on *wire* until the client disconnects."""
     import anyio
     from mcp.server.stdio import stdio_server
 

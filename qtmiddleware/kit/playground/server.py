@@ -363,7 +363,7 @@ async def serve(
     closing: Callable[[], Awaitable[None]] | None,
     others: Mapping[str, Page] | None = None,
 ) -> None:
-    """Serve *page* until the process is interrupted; no request is logged.
+    """Serve *page* until the process is interrupted. Requests are not logged.
 
     Args:
         page: The page.
@@ -381,7 +381,7 @@ async def serve(
 
 
 async def serve_app(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve *app* on the socket *listening* until the process is interrupted; log no request."""
+    """Serve *app* on the socket *listening* until interrupted. Requests are not logged."""
     import uvicorn
 
     config = uvicorn.Config(

@@ -74,7 +74,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class TierAnswer:
-    """The result of one tier.
+    """The result of one tier for a question.
 
     Attributes:
         tier: The tier.
@@ -218,7 +218,7 @@ class Tiers:
         self._learned = deepcopy(function._context.learned)
 
     def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
-        """Return the config of *tier* with the settings in *state*, for use outside the page."""
+        """Return the config of *tier* with the settings in *state*, for use in other programs."""
         rows = self.middleware.config.rows()
         own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
         return merge(merge(own_settings, tier.settings), nested(state.settings))
@@ -269,7 +269,7 @@ class Tiers:
     async def _ask_tier(
         self, tier: Tier, question: str, arguments: Mapping[str, Any]
     ) -> TierAnswer:
-        """Return the result of *tier*, or its error if it fails or takes too long."""
+        """Return the result of *tier* for *question*, or an error if the call fails or is late."""
         start = perf_counter()
         retrieval, problem = None, ""
         try:
