@@ -231,7 +231,10 @@ class QueryTransformRetriever:
 
     @property
     def search(self) -> Any:
-        """The wrapped function that `run` calls, with ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function that `run` calls.
+
+        It has ``check``, ``answer`` and ``middleware``.
+        """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
@@ -369,7 +372,7 @@ class QueryTransformRetriever:
         return middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_top_k(self, options: AskOptions) -> int | None:
-        """Return the number of documents to return for a call with *options*.
+        """Return how many documents a call with *options* should return.
 
         Returns ``None`` if neither the call nor a retriever sets a number.
         """

@@ -172,7 +172,10 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function that `invoke` calls, with ``check``, ``answer``, ``middleware``."""
+        """The wrapped function that `invoke` calls.
+
+        It has ``check``, ``answer`` and ``middleware``.
+        """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(
@@ -270,7 +273,7 @@ class QueryTransformRetriever(BaseRetriever):
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
-        """Return the number of documents to return for a call with *k*.
+        """Return how many documents a call with *k* should return.
 
         Returns ``None`` if neither the call nor a retriever sets a number.
         """

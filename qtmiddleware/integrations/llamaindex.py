@@ -204,10 +204,11 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function that `retrieve` calls, with ``check``, ``answer``, ``middleware``.
+        """The wrapped function that `retrieve` calls.
 
-        The function does not know this retriever's *similarity_top_k* and *history*, so pass them
-        yourself: ``check(question, similarity_top_k=4)``.
+        It has ``check``, ``answer`` and ``middleware``. It does not know this retriever's
+        *similarity_top_k* and *history*, so pass them yourself: ``check(question,
+        similarity_top_k=4)``.
         """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
@@ -274,7 +275,7 @@ class QueryTransformRetriever(BaseRetriever):
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
     def _choose_count(self, similarity_top_k: int | None) -> int | None:
-        """Return the number of nodes to return for a call with *similarity_top_k*.
+        """Return how many nodes a call with *similarity_top_k* should return.
 
         Returns ``None`` if neither the call nor a retriever sets a number.
         """

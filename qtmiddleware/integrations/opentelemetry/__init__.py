@@ -488,9 +488,9 @@ def _list_labels(operation: Operation) -> dict[str, str]:
 
 
 def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
-    """Return the degradations of *result*. For an answer, its retrieval's are excluded.
+    """Return the degradations of *result*, without those of an answer's retrieval.
 
-    The retrieval's own span and metrics report them.
+    The retrieval's own span and metrics already report them.
     """
     degradations = result.degradations
     return (

@@ -329,7 +329,7 @@ def _check_combinations(
 
 
 def _refuse_index_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if any of *options* is set; for runs with ``--function``.
+    """Raise `ConfigError` if any of *options* is set. Used with ``--function``.
 
     *options* contains the values of the options for embedding passages, by option name.
     """

@@ -153,7 +153,7 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a warning if the query log's folder is missing, else an empty list.
+    """Return a list with a warning if the query log's folder is missing, else an empty list.
 
     The folder is not created automatically.
     """

@@ -48,11 +48,12 @@ _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
 
 def load_dotenv_file() -> None:
-    """Set unset environment variables in `CREDENTIALS` from ``.env`` in the current folder.
+    """Load `CREDENTIALS` from the file ``.env`` in the current folder into the environment.
 
-    A note on stderr names the variables, but not their values. Parent folders are not searched, and
-    ``${NAME}`` in a value is not replaced. The file is skipped, with a note, if it is a link,
-    belongs to another account, can be written by others, or cannot be read.
+    Variables that are already set are kept. A note on stderr names the variables, but not their
+    values. Parent folders are not searched, and ``${NAME}`` in a value is not replaced. The file is
+    skipped, with a note, if it is a link, belongs to another account, can be written by others, or
+    cannot be read.
     """
     path = Path(".env").absolute()
     try:
@@ -228,10 +229,10 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
 
 
 def _set_credentials(path: Path) -> None:
-    """Set environment variables from the ``.env`` file at *path*.
+    """Load `CREDENTIALS` from the ``.env`` file at *path* into the environment.
 
-    Only unset variables in `CREDENTIALS` are set. A note on stderr lists the names that were set
-    and the names that were ignored.
+    Variables that are already set are kept. A note on stderr lists the names that were read and the
+    names that were ignored.
     """
     try:
         import dotenv

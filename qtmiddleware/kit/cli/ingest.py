@@ -161,7 +161,7 @@ class _JsonLine(logging.Formatter):
 
 
 def _summarize_ingest(report: IngestReport) -> str:
-    """Return a summary of an ingest, in several lines: documents, chunks, time and cost."""
+    """Return a summary of an ingest, in several lines: documents, chunks and time."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )
