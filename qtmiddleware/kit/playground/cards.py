@@ -426,7 +426,7 @@ def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, s
 
 
 def _format_cost(retrieval: Retrieval) -> str:
-    """Return the cost of the model calls plus the cost of the reads, if known, as text."""
+    """Return the cost of the model calls as text, plus the cost of the reads if known."""
     trace = retrieval.trace
     if trace.cost_usd is None:
         return "unknown"

@@ -132,7 +132,7 @@ def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[st
 
 
 def _describe_search_text(number: int, retrieval: Retrieval) -> str:
-    """Return a name for the text that the search with the index *number* searched."""
+    """Return a name for the searched text of the search with the index *number*."""
     variant = retrieval.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"

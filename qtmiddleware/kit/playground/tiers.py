@@ -192,7 +192,7 @@ class Tiers:
         return self._base.top_k_argument is not None
 
     def list_folded(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers to fold because the model has no reply for this question.
+        """Return the names of the tiers to fold, because the model has no reply for this question.
 
         These are all tiers that call a model. If the model can reply, the result is empty.
         """

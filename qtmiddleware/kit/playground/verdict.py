@@ -53,7 +53,7 @@ class Verdict:
 
 
 def judge_cards(cards: Sequence[Card]) -> Verdict:
-    """Return the verdict on the results in *cards*. The first card must be the plain search's."""
+    """Return the verdicts on all *cards*. The first card must be that of the plain search."""
     is_judged = bool(cards[0].answers)
     judge_tier = _judge_place if is_judged else _judge_moves
     return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
@@ -112,7 +112,7 @@ def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
 
 
 def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield sentences on the differences to the plain search, if there are no judgements."""
+    """Yield sentences on how the tiers differ from the plain search, if there are no judgements."""
     changes: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         change = (
@@ -162,7 +162,7 @@ def _format_answer_place(card: Card) -> str:
 
 
 def _judge_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
-    """Return the verdict on *card*, based on the number of passages that moved."""
+    """Return the verdict on *card*, based on how many passages moved."""
     return _build_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 
 
