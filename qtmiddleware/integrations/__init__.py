@@ -1,10 +1,9 @@
-"""Adapters to other frameworks, in one file or folder per framework.
+"""Adapters for other frameworks. Each framework has its own file or folder.
 
-Only that file or folder imports the framework. An adapter is a class of its framework, and holds a
-function that `QueryMiddleware.wrap` wrapped. The adapter passes the question, the number of
-passages and the conversation to the function, and turns the matches into the framework's own
-objects. The adapter imports its framework inside a ``with needs(...)`` block. To write a new
-adapter, start from `langchain.py`.
+Only that file or folder imports the framework, inside a ``with needs(...)`` block. A retriever
+adapter passes the question, the number of passages and the conversation to a function that
+`QueryMiddleware.wrap` returned. Then it converts the matches to the framework's own objects. To
+write a new adapter, start from `langchain.py`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from qtmiddleware.errors import MissingExtra
 
 @contextmanager
 def needs(package: str, lowest: str, *, extra: str) -> Iterator[None]:
-    """Import an optional *package* inside the ``with`` block, after a check of its version.
+    """Raise `MissingExtra` if the ``with`` block cannot import the optional *package*.
 
-    Raises `MissingExtra` if *package* is missing or older than the *lowest* version that works.
-    The error names the *extra* that installs the package.
+    Also raises `MissingExtra` if *package* is older than the *lowest* supported version. The error
+    names the *extra* that installs the package.
     """
     # A package without metadata is accepted as it is. A missing package fails at its import below.
     installed = find_version(package) or lowest

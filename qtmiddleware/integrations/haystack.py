@@ -1,4 +1,4 @@
-"""A Haystack retriever around any retriever component or function.
+"""A Haystack retriever that wraps any retriever component or function.
 
     from qtmiddleware.integrations.haystack import QueryTransformRetriever
 
@@ -77,7 +77,7 @@ _outputs = component.output_types(
 
 
 class AskOptions(TypedDict, total=False):
-    """The options of a call except the query. `QueryTransformRetriever` explains each option."""
+    """The options of one retrieval. `QueryTransformRetriever` explains each option."""
 
     filters: dict[str, Any] | None
     top_k: int | None
@@ -88,17 +88,17 @@ class AskOptions(TypedDict, total=False):
 
 @component
 class QueryTransformRetriever:
-    """Finds better documents with your *retriever*, and works as a text retriever itself.
+    """A Haystack text retriever that improves the results of your *retriever*.
 
-    The arguments cannot be changed later. These options can be passed per call:
+    The arguments cannot be changed after creation. These options can be passed per call:
 
     - *filters* and *retriever_kwargs*: passed on to *retriever*.
-    - *history*: the conversation so far, as `ChatMessage` objects or anything that
-      `Wrapped.retrieve` takes.
+    - *history*: the conversation so far, as `ChatMessage` objects or any other history that
+      `Wrapped.retrieve` accepts.
     - *qtm_config*: settings for this call.
 
-    A saved pipeline holds components, functions that can be imported from a module, and settings.
-    Keys are never saved.
+    A saved pipeline contains components, functions that can be imported from a module, and
+    settings. API keys are never saved.
 
     *config*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
     `QueryMiddleware`.
@@ -107,14 +107,14 @@ class QueryTransformRetriever:
         retriever: A component that takes a ``query`` and returns ``documents``; a component that
             takes a ``query_embedding``; a `SuperComponent` of a whole pipeline; a function of a
             query (plain or async); or a function that is already wrapped with its own options.
-            Results that are not documents, such as Pinecone's matches, become documents.
-        text_embedder: The embedder of a *retriever* that takes a ``query_embedding``.
-        top_k: The number of documents to return; by default the retriever's own number. A call's
-            ``top_k`` overrides this number. *retriever* is asked for more documents, to give the
-            ranking more candidates. If *retriever* takes no ``top_k``, let it return about 50.
-        client: A chat generator of Haystack, or anything that `QueryMiddleware` takes.
+            Results that are not documents, such as Pinecone's matches, are converted to documents.
+        text_embedder: Embeds the query for a *retriever* that takes a ``query_embedding``.
+        top_k: The number of documents to return; by default the retriever's own ``top_k``. A call's
+            ``top_k`` overrides this number. *retriever* is asked for more documents, so that the
+            ranking has more candidates. If *retriever* takes no ``top_k``, let it return about 50.
+        client: A Haystack chat generator, or any client that `QueryMiddleware` takes.
 
-    Raises `ConfigError` if *retriever* has another type or a setting is not valid.
+    Raises `ConfigError` if *retriever* has an unsupported type or a setting is not valid.
     """
 
     def __init__(
@@ -155,19 +155,19 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the best ``documents`` for *query*, with the details listed below.
+        """Return the best ``documents`` for *query*, with details of the retrieval.
 
-        The documents are the retriever's own, each with its score for the *query*. If ``scores`` is
-        set to ``fused``, each document has its fused score instead.
+        The documents are the retriever's own, each with its score for the *query*. If the setting
+        ``scores`` is ``fused``, each document has its fused score instead.
 
         Returns:
-            documents: The best documents.
+            documents: The best documents, best first.
             status: ``full`` or ``degraded``.
             variants: The texts that were searched, with ``kind``, ``text`` and ``weight``.
             degradations: The steps that failed or were skipped, with ``stage``, ``reason`` and
                 ``detail``.
             trace: The searches, model calls, times and costs.
-            confidence: How sure the result looks compared with earlier results.
+            confidence: The confidence in the result, compared with earlier results.
 
         Raises:
             ConfigError: A setting is not valid.
@@ -214,7 +214,7 @@ class QueryTransformRetriever:
     def retrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
         """Return the result of `run` as a `Retrieval`, with all scores of each match.
 
-        The *options* and the exceptions are those of `run`. ``raw`` of a match is the document
+        The *options* and the exceptions are those of `run`. Each match's ``raw`` is the document
         that *retriever* returned.
         """
         if self._search.is_async:
@@ -231,11 +231,14 @@ class QueryTransformRetriever:
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `run`, with ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function that `run` calls.
+
+        It has ``check``, ``answer`` and ``middleware``.
+        """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
-        """Load everything the first question needs, and warm up the components.
+        """Load everything that the first question needs, and warm up the components.
 
         The components are the retriever, the embedder and the chat generator. The middleware itself
         sends no request.
@@ -258,7 +261,7 @@ class QueryTransformRetriever:
     def close(self) -> None:
         """Close the retriever, the embedder, the chat generator and the middleware's own clients.
 
-        If *retriever* is an already wrapped function, its middleware stays open.
+        If *retriever* is a function that was already wrapped, its middleware stays open.
         """
         for inner in self._components:
             _call_method(inner, "close")
@@ -275,9 +278,9 @@ class QueryTransformRetriever:
             self._is_warm = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this retriever's arguments as plain values that a pipeline file can hold.
+        """Return this retriever's arguments as plain values for a pipeline file.
 
-        Raises Haystack's `SerializationError` for an argument that cannot be saved.
+        Raises Haystack's `SerializationError` if an argument cannot be saved.
         """
         arguments = {name: getattr(self, name) for name in _FIELDS}
         saved = {
@@ -292,7 +295,7 @@ class QueryTransformRetriever:
         """Create the retriever from the values that `to_dict` returned.
 
         Raises Haystack's `DeserializationError` if a parameter cannot be loaded. The error names
-        the parameter, and the function or component that is missing.
+        the parameter and the missing function or component.
         """
         saved = data.get("init_parameters", {})
         if unknown := sorted(set(saved) - set(_FIELDS)):
@@ -329,9 +332,9 @@ class QueryTransformRetriever:
             await _acall_method(inner, "warm_up")
 
     def _wrap_retriever(self) -> tuple[Any, Any]:
-        """Wrap the search of *retriever*.
+        """Wrap *retriever* for blocking calls and for asynchronous calls.
 
-        Returns the wrapped function for blocking calls, and the one for asynchronous calls.
+        Returns the blocking wrapped function, then the asynchronous one.
         """
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
@@ -369,7 +372,7 @@ class QueryTransformRetriever:
         return middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_top_k(self, options: AskOptions) -> int | None:
-        """Return the number of documents that a call with *options* should return.
+        """Return how many documents a call with *options* should return.
 
         Returns ``None`` if neither the call nor a retriever sets a number.
         """
@@ -383,7 +386,7 @@ class QueryTransformRetriever:
         )
 
     def _build_arguments(self, options: AskOptions) -> dict[str, Any]:
-        """Return the keyword arguments for the wrapped function; the query is not among them."""
+        """Return the keyword arguments for the wrapped function, without the query."""
         check_options(self.retrieve, options, AskOptions.__optional_keys__)
         history, filters, count = (
             options.get("history"),
@@ -400,9 +403,9 @@ class QueryTransformRetriever:
         return {**arguments, "history": history, "qtm_config": options.get("qtm_config")}
 
     def _limit_matches(self, retrieval: Retrieval, options: AskOptions) -> Retrieval:
-        """Cut the matches to the number of documents that the call should return.
+        """Truncate the matches of *retrieval* to the number of documents to return.
 
-        If the wrapped function takes that number as an argument, nothing is cut.
+        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
         """
         count = self._choose_top_k(options) if self._search.top_k_argument is None else None
         return (
@@ -412,9 +415,10 @@ class QueryTransformRetriever:
         )
 
     def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
-        """Return the outputs of `run`, and set tags on *span* that describe the retrieval.
+        """Return the outputs of `run`, and describe the retrieval in tags of *span*.
 
-        The tags hold no text. If content tracing is on, *span* also gets the whole record.
+        The tags contain no texts. If content tracing is on, *span* also gets the whole query-log
+        record.
         """
         if is_tracing_enabled():
             degradations = [f"{entry.stage}: {entry.reason}" for entry in retrieval.degradations]
@@ -447,10 +451,10 @@ class QueryTransformRetriever:
 
 
 class _Search:
-    """Makes the component *retriever* a function of a query and *top_k*.
+    """Calls the Haystack component *retriever* with a query and *top_k*.
 
-    An *embedder* embeds the query first. Its output ``embedding`` goes to the retriever's input
-    ``query_embedding``, and ``sparse_embedding`` goes to ``query_sparse_embedding``.
+    If there is an *embedder*, it embeds the query first. Its output ``embedding`` becomes the
+    retriever's ``query_embedding``, and ``sparse_embedding`` becomes ``query_sparse_embedding``.
     """
 
     def __init__(self, retriever: Any, embedder: Any) -> None:
@@ -499,9 +503,9 @@ class _Search:
     def build_inputs(
         self, query: Any, outputs: Mapping[str, Any], top_k: int | None, more: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the retriever's inputs: *more*, the embedder's *outputs*, *query* and *top_k*.
+        """Return the inputs for the retriever: *more*, the embedder's *outputs*, *query*, *top_k*.
 
-        *query* and *top_k* are each left out if the retriever has no input for them.
+        *query* and *top_k* are omitted if the retriever has no such input.
         """
         inputs = more | {
             socket: outputs[name] for name, socket in self.query_inputs.items() if name in outputs
@@ -523,7 +527,7 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Makes the component *retriever* an asynchronous function of a query and *top_k*."""
+    """Calls the Haystack component *retriever* asynchronously with a query and *top_k*."""
 
     async def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
         outputs = (
@@ -540,7 +544,7 @@ class _AsyncSearch(_Search):
 
 
 class _ChatModel:
-    """Wraps a chat generator of Haystack as a chat model that the middleware can call."""
+    """Adapts a Haystack chat generator to the chat-model interface of the middleware."""
 
     def __init__(self, generator: Any) -> None:
         if "messages" not in _get_sockets(generator, "input") or "replies" not in _get_sockets(
@@ -580,7 +584,7 @@ class _ChatModel:
     def read_reply(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the first reply in *outputs*, with its model, token counts and finish reason.
 
-        Without a reply, the text is empty.
+        If there is no reply, the returned text is empty.
         """
         reply = next(iter(outputs.get("replies") or ()), None)
         details = (
@@ -592,7 +596,10 @@ class _ChatModel:
 
 
 def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
-    """Run the component *inner* in a span of its own, and return its outputs."""
+    """Run the component *inner* in a new span, and return its outputs.
+
+    The span is named after *role*.
+    """
     with _open_component_span(role, inner, inputs) as span:
         outputs = inner.run(**inputs)
         span.set_content_tag("haystack.component.output", outputs)
@@ -630,7 +637,7 @@ def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
 
 
 def _call_method(inner: Any, name: str) -> None:
-    """Call the method *name* of *inner*, if *inner* has this method."""
+    """Call the method *name* of *inner*. Does nothing if *inner* has no such method."""
     if hasattr(inner, name):
         getattr(inner, name)()
 
@@ -653,9 +660,10 @@ def _get_sockets(inner: Any, direction: str) -> dict[str, Any]:
 
 
 def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
-    """Return the names of the outputs of *embedder*; an empty tuple without an embedder.
+    """Return the names of the outputs of *embedder*.
 
-    Raises `ConfigError` if *embedder* is no component that takes a text.
+    Returns an empty tuple if *embedder* is ``None``. Raises `ConfigError` if *embedder* is not a
+    component that takes a text.
     """
     if embedder is None:
         return ()
@@ -669,7 +677,7 @@ def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
 
 
 def _find_default_top_k(retriever: Any) -> int | None:
-    """Return the ``top_k`` of *retriever* or of its inner retriever.
+    """Return the ``top_k`` of *retriever*, or the ``top_k`` of the retriever inside it.
 
     Returns ``None`` if neither has a ``top_k``.
     """
@@ -684,9 +692,9 @@ def _find_default_top_k(retriever: Any) -> int | None:
 
 
 def _read_message(message: Any) -> Any:
-    """Return the role and the text of *message*, without tool calls and pictures.
+    """Convert a `ChatMessage` to its role and text, without tool calls and images.
 
-    A message that is not a `ChatMessage` is returned unchanged.
+    Any other *message* is returned unchanged.
     """
     if not isinstance(message, ChatMessage):
         return message
@@ -694,7 +702,7 @@ def _read_message(message: Any) -> Any:
 
 
 def _read_documents(retrieval: Retrieval) -> list[Document]:
-    """Return the documents of *retrieval*, each with its score from the response.
+    """Return the documents in *retrieval*, each with its score from the response.
 
     Raises `ResponseShapeError` if the response is unreadable.
     """
@@ -718,9 +726,9 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match, item: Any, score: float | None) -> Document:
-    """Return the document in *item*, with *score*.
+    """Return *item* as a document with the given *score*.
 
-    If *item* is not a document, a document is made from the text and metadata of *match*. Raises
+    If *item* is not a document, a document is created from the text and metadata of *match*. Raises
     `ResponseShapeError` if *match* has no text.
     """
     # A function may return pairs of document and score.
@@ -744,9 +752,9 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 
 
 def _save_parameter(name: str, value: Any) -> Any:
-    """Return the *value* of parameter *name* in a form that a pipeline file can hold.
+    """Convert the *value* of the parameter *name* to plain values for a pipeline file.
 
-    A component is saved in Haystack's own form, and a function as its import path. Raises
+    A component is saved in Haystack's format, and a function as its import path. Raises
     `SerializationError` if *value* cannot be saved.
     """
     if name == "config":
@@ -782,7 +790,7 @@ def _copy_plain(value: Any) -> Any:
 
 
 def _load_parameter(name: str, saved: Any) -> Any:
-    """Return the value of parameter *name* from *saved*, the result of `_save_parameter`.
+    """Restore the value of the parameter *name* from *saved*, the result of `_save_parameter`.
 
     Raises `DeserializationError` if the function or component cannot be loaded.
     """

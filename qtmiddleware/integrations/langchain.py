@@ -1,4 +1,4 @@
-"""A LangChain retriever around any retriever, vector store, runnable or function.
+"""A LangChain retriever that wraps any retriever, vector store, runnable or function.
 
     from qtmiddleware.integrations.langchain import QueryTransformRetriever
 
@@ -8,8 +8,8 @@
     history = [HumanMessage("..."), AIMessage("...")]
     documents = retriever.invoke("And last year?", history=history)
 
-Every search runs as a child of the retriever's run, so callbacks and traces show the searches. A
-handler of custom events receives the event `EVENT`, which tells how the documents were found.
+Every search runs as a child of the retriever's run, so callbacks and traces show the searches.
+Handlers of custom events receive the event `EVENT`, which describes how the documents were found.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ _UNREADABLE: Final = ("response", "unreadable")
 
 
 class QueryTransformRetriever(BaseRetriever):
-    """Finds better documents with your *retriever*, and returns the documents of *retriever*.
+    """A LangChain retriever that improves the results of your *retriever*.
 
-    Only *k* can be changed later. A call passes its arguments on to *retriever*, except two:
+    Only *k* can be changed after creation. Arguments of a call are passed on to *retriever*,
+    except:
 
-    - ``history``: the conversation so far, as messages of LangChain or anything that
-      `Wrapped.retrieve` takes.
+    - ``history``: the conversation so far, as LangChain messages or any other history that
+      `Wrapped.retrieve` accepts.
     - ``qtm_config``: settings for this call.
 
     *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
@@ -72,18 +73,18 @@ class QueryTransformRetriever(BaseRetriever):
 
     Attributes:
         retriever: A retriever or other Runnable, a vector store, a function of a query (plain or
-            async), or a function that is already wrapped with its own options. With a store, or a
-            function that returns (document, score) pairs, the ranking has scores and is better than
-            with a retriever, which gives only an order. Results that are not documents, such as
-            Pinecone's matches, become documents.
-        k: The number of documents to return; by default the retriever's own number.
-            ``invoke(query, k=...)`` overrides *k*. If *retriever* takes a number of documents, it
-            is asked for more, to give the ranking more candidates. Otherwise set *k* and let
-            *retriever* return about 50 documents. A retriever that searches by ``mmr`` is never
-            asked for more documents, because they would undo the variety of its result.
+            async), or a function that is already wrapped with its own options. The ranking is
+            better with a store, or with a function that returns (document, score) pairs, because a
+            retriever returns no scores. Results that are not documents, such as Pinecone's matches,
+            are converted to documents.
+        k: The number of documents to return; by default the retriever's own number. ``invoke(query,
+            k=...)`` overrides *k*. If *retriever* takes a number of documents, it is asked for
+            more, so that the ranking has more candidates. Otherwise set *k* and let *retriever*
+            return about 50 documents. A retriever that searches by ``mmr`` is never asked for more
+            documents, because they would undo the variety of its result.
 
     Raises:
-        ConfigError: *retriever* has another type, or a setting is not valid.
+        ConfigError: *retriever* has an unsupported type, or a setting is not valid.
         ValidationError: A field is unknown. The error is pydantic's.
     """
 
@@ -125,13 +126,14 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> Retrieval:
         """Return the result of `invoke` as a `Retrieval`, with all scores of each match.
 
-        ``raw`` of a match is the document or the (document, score) pair that *retriever* returned.
+        Each match's ``raw`` is the document or the (document, score) pair that *retriever*
+        returned.
 
         Args:
             query: The question.
-            k: How many documents to return; overrides the retriever's own *k*.
+            k: The number of documents to return; overrides the retriever's own *k*.
             history: The conversation so far.
-            config: LangChain's config of the call, whose callbacks see the searches.
+            config: LangChain's config for the call. Its callbacks receive the searches.
             qtm_config: Settings for this call.
             more: Arguments for the inner retriever.
 
@@ -170,7 +172,10 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `invoke`, with ``check``, ``answer`` and ``middleware``."""
+        """The wrapped function that `invoke` calls.
+
+        It has ``check``, ``answer`` and ``middleware``.
+        """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(
@@ -189,7 +194,7 @@ class QueryTransformRetriever(BaseRetriever):
         return type(self)(**self._copy_fields({} if memo is None else memo))
 
     def _copy_fields(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Return deep copies of the fields, except objects that may hold connections."""
+        """Return deep copies of the fields. Objects that may hold connections are not copied."""
         fields = self._get_fields()
         return {
             **copy.deepcopy(
@@ -235,7 +240,7 @@ class QueryTransformRetriever(BaseRetriever):
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def _wrap_retriever(self) -> None:
-        """Wrap the search of *retriever*, once for blocking and once for asynchronous calls."""
+        """Wrap *retriever*, once for blocking calls and once for asynchronous calls."""
         inner, options = self.retriever, self._get_fields()
         settings = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
         if isinstance(inner, Wrapped | Bound):
@@ -268,7 +273,7 @@ class QueryTransformRetriever(BaseRetriever):
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
-        """Return the number of documents that a call with *k* should return.
+        """Return how many documents a call with *k* should return.
 
         Returns ``None`` if neither the call nor a retriever sets a number.
         """
@@ -281,7 +286,7 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None,
         more: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the keyword arguments for the wrapped function; the query is not among them."""
+        """Return the keyword arguments for the wrapped function, without the query."""
         count, arguments = (
             self._choose_k(k),
             {**more, "history": history, "qtm_config": qtm_config},
@@ -297,7 +302,10 @@ class QueryTransformRetriever(BaseRetriever):
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
-        """Cut the matches to *k* or its default, if the wrapped function takes no such number."""
+        """Truncate the matches to *k*, unless the wrapped function limits their number itself.
+
+        If *k* is ``None``, the default number applies.
+        """
         count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
             retrieval
@@ -307,9 +315,10 @@ class QueryTransformRetriever(BaseRetriever):
 
 
 class _Search:
-    """Makes *runnable* a function of a query and a number of documents, *k*.
+    """Calls *runnable* with a query and a number of documents, *k*.
 
-    *k_name* is the argument of *runnable* for the number; ``None`` if there is no such argument.
+    *k_name* is the argument of *runnable* that sets the number; ``None`` if there is no such
+    argument.
     """
 
     def __init__(self, runnable: Runnable[Any, Any], k_name: str | None) -> None:
@@ -319,11 +328,14 @@ class _Search:
         return self.limit_documents(self.runnable.invoke(query, **self.add_k(k, more)), k)
 
     def add_k(self, k: int | None, more: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments in *more*, and *k* if *runnable* takes a number of documents."""
+        """Return a copy of the arguments in *more*, with *k* added under the name *k_name*.
+
+        If *runnable* takes no number of documents or *k* is ``None``, *more* is returned unchanged.
+        """
         return more if k is None or self.k_name is None else {**more, self.k_name: k}
 
     def limit_documents(self, documents: Any, k: int | None) -> Any:
-        """Cut *documents* to *k*, if *runnable* takes no number of documents itself."""
+        """Truncate *documents* to *k*, unless *runnable* limits their number itself."""
         is_longer = (
             k is not None
             and self.k_name is None
@@ -337,16 +349,16 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Makes *runnable* an asynchronous function of a query and a number of documents, *k*."""
+    """Calls *runnable* asynchronously with a query and a number of documents, *k*."""
 
     async def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
         return self.limit_documents(await self.runnable.ainvoke(query, **self.add_k(k, more)), k)
 
 
 def _find_searches(store: VectorStore) -> tuple[Callable[..., Any], ...]:
-    """Return the blocking and the asynchronous search of *store*.
+    """Return two search methods of *store*: the blocking one and the asynchronous one.
 
-    The searches return scores if the store supports that.
+    The methods return scores if the store supports scores.
     """
     if type(store).similarity_search_with_score is VectorStore.similarity_search_with_score:
         return store.similarity_search, store.asimilarity_search
@@ -363,9 +375,9 @@ def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
-    """Return the name and the default of the argument that sets the number of documents.
+    """Return the argument of *runnable* for the number of documents: its name and its default.
 
-    The name is ``None`` if there is no such argument, and the default is ``None`` if it is unknown.
+    The name is ``None`` if there is no such argument. The default is ``None`` if it is unknown.
     """
     inner, arguments = _unwrap_bindings(runnable)
     if not isinstance(inner, BaseRetriever):
@@ -415,9 +427,9 @@ def _has_listener(
 
 
 def _read_documents(retrieval: Retrieval) -> list[Document]:
-    """Return the documents of *retrieval*.
+    """Return the documents in *retrieval*.
 
-    Raises `ResponseShapeError` if the response of the retriever is unreadable.
+    Raises `ResponseShapeError` if the retriever's response is unreadable.
     """
     if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
         shape = _describe_type(retrieval.response)
@@ -429,9 +441,9 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match) -> Document:
-    """Return the document of *match*.
+    """Return the document in *match*.
 
-    If *match* holds no document, a document is made from the text and metadata of *match*. Raises
+    If *match* contains no document, a document is created from its text and metadata. Raises
     `ResponseShapeError` if *match* has no text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw

@@ -1,4 +1,4 @@
-"""A LlamaIndex retriever around yours, and a node postprocessor that applies the free rules alone.
+"""A LlamaIndex retriever that wraps yours, and a node postprocessor that needs no model.
 
     from qtmiddleware.integrations.llamaindex import (
         KeywordEvidencePostprocessor,
@@ -8,8 +8,8 @@
     retriever = QueryTransformRetriever(index, config="balanced", client=llm, similarity_top_k=4)
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
-Every search is a retrieval inside this retriever's retrieval, so callbacks and spans show the
-searches. An event handler receives a `QueryTransformEvent`, which tells how the nodes were found.
+Every search is a nested retrieval, so callbacks and spans show the searches. Event handlers receive
+a `QueryTransformEvent`, which describes how the nodes were found.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _dispatcher: Final = get_dispatcher(__name__)
 
 
 class QueryTransformEvent(BaseEvent):
-    """An event that tells how the nodes of a retrieval were found.
+    """An event that describes how a retrieval found its nodes.
 
     *record* has the keys of a record in the query log.
     """
@@ -64,14 +64,14 @@ class QueryTransformEvent(BaseEvent):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name of this event for event handlers."""
+        """Return the name by which event handlers know this event."""
         return "QueryTransformEvent"
 
 
 class QueryTransformRetriever(BaseRetriever):
-    """Finds better nodes with your *retriever*, and returns the nodes of *retriever*.
+    """A LlamaIndex retriever that improves the results of your *retriever*.
 
-    Only *similarity_top_k* and *history* can be changed later.
+    Only *similarity_top_k* and *history* can be changed after creation.
 
     *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
     `QueryMiddleware`.
@@ -80,20 +80,19 @@ class QueryTransformRetriever(BaseRetriever):
         retriever: A retriever, an index, a function of a query (plain or async), or a function that
             is already wrapped with its own options. Functions get the question as text, or as a
             `QueryBundle` if a parameter's name or type says so. Results that are not nodes, such as
-            Pinecone's matches, become nodes.
+            Pinecone's matches, are converted to nodes.
         similarity_top_k: The number of nodes to return; by default the retriever's own number. If
-            *retriever* takes a number of nodes, it is asked for more, to give the ranking more
+            *retriever* takes a number of nodes, it is asked for more, so that the ranking has more
             candidates. Otherwise set the number here and let *retriever* return about 50 nodes. Two
-            kinds of retriever are never asked for more nodes: a retriever that searches by ``mmr``,
+            types of retriever are never asked for more nodes: a retriever that searches by ``mmr``,
             because more nodes would undo the variety of its result, and a retriever whose nodes
             represent objects, because each object would be queried.
-        history: The conversation so far: messages, or a memory of LlamaIndex, which is read per
-            call.
+        history: The conversation so far: messages, or a LlamaIndex memory, which is read per call.
         callback_manager: As in LlamaIndex's `BaseRetriever`; by default the callback manager of
             *retriever*.
         more: Further arguments of `BaseRetriever`.
 
-    Raises `ConfigError` if *retriever* has another type or a setting is not valid.
+    Raises `ConfigError` if *retriever* has an unsupported type or a setting is not valid.
     """
 
     def __init__(
@@ -141,11 +140,11 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> Retrieval:
         """Return the result of `retrieve` as a `Retrieval`, with all scores of each match.
 
-        The ``response`` of the result is the list of nodes with scores that *retriever* returned.
+        The result's ``response`` is the list of scored nodes that *retriever* returned.
 
         Args:
             query: The question.
-            similarity_top_k: How many nodes to return; overrides the retriever's own number.
+            similarity_top_k: The number of nodes to return; overrides the retriever's own number.
             history: The conversation so far; overrides the retriever's own.
             qtm_config: Settings for this call.
 
@@ -179,7 +178,7 @@ class QueryTransformRetriever(BaseRetriever):
         )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
-        """Return a copy of this retriever for the conversation *history*.
+        """Return a copy of this retriever that uses the conversation *history*.
 
         The copy shares everything else with this retriever. Use one copy per session.
         """
@@ -205,10 +204,11 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `retrieve`, with ``check``, ``answer`` and ``middleware``.
+        """The wrapped function that `retrieve` calls.
 
-        The function does not know this retriever's *similarity_top_k* and *history*, so pass them
-        yourself: ``check(question, similarity_top_k=4)``.
+        It has ``check``, ``answer`` and ``middleware``. It does not know this retriever's
+        *similarity_top_k* and *history*, so pass them yourself: ``check(question,
+        similarity_top_k=4)``.
         """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
@@ -236,16 +236,16 @@ class QueryTransformRetriever(BaseRetriever):
         return self._publish_nodes(await self.afind(query_bundle))
 
     def _publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
-        """Return the nodes of *retrieval*, and send an event if there is an event handler."""
+        """Return the nodes in *retrieval*. If there is an event handler, also send an event."""
         if _has_listener():
             record = build_record(retrieval, TextWriter(self._options["redact"]))
             _dispatcher.event(QueryTransformEvent(record=record))
         return _read_nodes(retrieval)
 
     def _wrap_retriever(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Wrap the search of *retriever*.
+        """Wrap *retriever* for blocking calls and for asynchronous calls.
 
-        Returns the wrapped function for blocking calls, and the one for asynchronous calls.
+        Returns the blocking wrapped function, then the asynchronous one.
         """
         inner = self._inner
         is_retriever, is_wrapped = (
@@ -275,7 +275,7 @@ class QueryTransformRetriever(BaseRetriever):
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
     def _choose_count(self, similarity_top_k: int | None) -> int | None:
-        """Return the number of nodes that a call with *similarity_top_k* should return.
+        """Return how many nodes a call with *similarity_top_k* should return.
 
         Returns ``None`` if neither the call nor a retriever sets a number.
         """
@@ -297,7 +297,7 @@ class QueryTransformRetriever(BaseRetriever):
         turns: Any,
         qtm_config: Mapping[str, Any] | None,
     ) -> partial[Any]:
-        """Return a function without parameters that calls *retrieve* with the other arguments."""
+        """Return a function without parameters that calls *retrieve* with the given arguments."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
         arguments: dict[str, Any] = {"history": turns, "qtm_config": qtm_config}
         if (name := self._search.top_k_argument) is not None and count is not None:
@@ -311,7 +311,7 @@ class QueryTransformRetriever(BaseRetriever):
         return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
     def _limit_nodes(self, retrieval: Retrieval, count: int | None) -> Retrieval:
-        """Cut the matches to *count*, if the wrapped function takes no number of nodes itself."""
+        """Truncate the matches to *count*, unless the wrapped function limits the number itself."""
         if count is None or self._search.top_k_argument is not None:
             return retrieval
         response = (
@@ -323,11 +323,11 @@ class QueryTransformRetriever(BaseRetriever):
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
-    """Moves nodes with the question's keywords to the front, by free rules and without a model.
+    """Moves nodes that contain the question's keywords to the front, without a model.
 
-    The rules combine scores and keywords as after a search. Any search may have found the nodes;
-    pass about 50 of them. The nodes stay the same objects with the same scores. Without a question,
-    or if the nodes have no text, the order does not change.
+    The rules combine scores and keywords as they do after a search. Pass about 50 nodes from any
+    search. The nodes stay the same objects with the same scores. Without a question, or if the
+    nodes have no text, the order does not change.
 
     Attributes:
         top_n: The number of nodes to return; by default all.
@@ -370,10 +370,10 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
 
 class _Search:
-    """Makes *retriever* a function of a query and a number of nodes.
+    """Calls *retriever* with a query and a number of nodes.
 
     If *is_count_settable* is true, the number is set on a copy of *retriever*. Otherwise the result
-    is cut to the number.
+    is truncated to the number.
     """
 
     def __init__(self, retriever: BaseRetriever, is_count_settable: bool) -> None:
@@ -395,7 +395,7 @@ class _Search:
         return _copy_with_count(self.retriever, count)
 
     def limit_nodes(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
-        """Cut *nodes* to *count*, if *retriever* takes no number of nodes itself."""
+        """Truncate *nodes* to *count*, unless *retriever* limits their number itself."""
         return nodes if count is None or self.is_count_settable else nodes[:count]
 
     def __repr__(self) -> str:
@@ -403,7 +403,7 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Makes *retriever* an asynchronous function of a query and a number of nodes."""
+    """Calls *retriever* asynchronously with a query and a number of nodes."""
 
     async def __call__(  # type: ignore[override]
         self, query: Any, similarity_top_k: int | None = None
@@ -414,9 +414,9 @@ class _AsyncSearch(_Search):
 
 
 def _read_turns(history: Any) -> Any:
-    """Return the messages of *history*, which may be a memory of LlamaIndex.
+    """Return the messages of *history*, which may be a LlamaIndex memory.
 
-    If the memory raises an exception, the exception is returned in a list. The retrieval then
+    If the memory raises an exception, the result is a list with this exception. The retrieval then
     reports the history as unreadable.
     """
     try:
@@ -451,7 +451,10 @@ def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
 
 
 def _is_count_settable(retriever: BaseRetriever) -> bool:
-    """Return whether ``similarity_top_k`` of *retriever* can be set and alone sets the number."""
+    """Return whether the number of nodes from *retriever* depends only on ``similarity_top_k``.
+
+    Returns ``False`` if ``similarity_top_k`` cannot be set.
+    """
     fields = vars(retriever)
     other_counts = [
         name
@@ -473,7 +476,7 @@ def _is_count_settable(retriever: BaseRetriever) -> bool:
 
 
 def _takes_bundle(function: Callable[..., Any]) -> bool:
-    """Return whether *function* takes a `QueryBundle`, by the name or type of a parameter."""
+    """Return whether *function* has a parameter for a `QueryBundle`, by its name or type."""
     try:
         return any(
             _BUNDLE.search(str(parameter))
@@ -494,9 +497,9 @@ def _has_listener() -> bool:
 
 
 def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
-    """Return the nodes of *retrieval*.
+    """Return the nodes in *retrieval*.
 
-    Raises `ResponseShapeError` if the response of the retriever is unreadable.
+    Raises `ResponseShapeError` if the retriever's response is unreadable.
     """
     if isinstance(retrieval.response, list) and all(
         isinstance(node, NodeWithScore) for node in retrieval.response
@@ -518,9 +521,9 @@ def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
 
 
 def _make_node(match: Match, score: float | None) -> NodeWithScore:
-    """Return the node of *match*; a node without a score gets *score*.
+    """Return the node in *match*. A node without a score gets *score*.
 
-    If *match* holds no node, a node is made from the text and metadata of *match*. Raises
+    If *match* contains no node, a node is created from its text and metadata. Raises
     `ResponseShapeError` if *match* has no text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw

@@ -1,4 +1,4 @@
-"""Spans and metrics per retrieval. Needs only opentelemetry-api.
+"""OpenTelemetry spans and metrics for retrievals. Needs only opentelemetry-api.
 
 A span starts in the context of its operation, and is the current span there. When the span ends,
 two background threads process it:
@@ -6,7 +6,8 @@ two background threads process it:
 - The first thread sets the span's attributes and records the metrics. The caller's thread must not
   do this: the SDK takes locks while it records, and an operation may end during a garbage
   collection that started while the caller's thread held one of these locks.
-- The second thread hands the span to the processors, which may export at once and block.
+- The second thread passes the span to the processors. A processor may export the span immediately
+  and block.
 
 `names` lists the names of all attributes, spans and metrics.
 """
@@ -91,10 +92,10 @@ class _OpenSpan(NamedTuple):
 
 
 class _Account(NamedTuple):
-    """The counts and costs of a retrieval or an answer at its end.
+    """The counts and costs of a retrieval or an answer when it ends.
 
-    They are a copy of the trace's numbers, because later steps add to the trace. Costs are in US
-    dollars; ``None`` means unknown.
+    They are copied from the trace, because later steps add to the trace. Costs are in US dollars;
+    ``None`` means unknown.
     """
 
     model_calls: int = 0
@@ -106,7 +107,7 @@ class _Account(NamedTuple):
 
     @classmethod
     def read_trace(cls, trace: Trace) -> _Account:
-        """Create an account from the current counts and costs of *trace*."""
+        """Copy the current counts and costs of *trace*."""
         return cls(
             trace.llm_calls,
             trace.cost_usd,
@@ -130,11 +131,11 @@ _current_operation: Final[ContextVar[int]] = ContextVar("inside", default=0)
 
 
 class OpenTelemetryObserver:
-    """Makes spans and metrics per retrieval.
+    """Creates OpenTelemetry spans and metrics for each retrieval.
 
     Use it as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``.
 
-    A daemon thread hands ended spans to the provider's processors, so an exporter that blocks does
+    A daemon thread passes ended spans to the provider's processors, so an exporter that blocks does
     not delay your calls. At most 2,048 spans wait for the thread. Further spans are dropped and
     counted in *dropped*, and the first dropped span is logged. Thread-safe. A forked process starts
     with an empty queue. Importing this module raises `MissingExtra` if opentelemetry-api is missing
@@ -143,10 +144,10 @@ class OpenTelemetryObserver:
     Args:
         provider_name: The ``gen_ai.provider.name`` of language and embedding models (``openai``,
             ``anthropic``, ...); by default the client's provider, if known.
-        data_source_id: The ``gen_ai.data_source.id`` of the index; left out by default.
-        capture_content: Whether spans hold the texts of queries and models. By default the variable
-            ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides when the observer is
-            made; without the variable no text is emitted.
+        data_source_id: The ``gen_ai.data_source.id`` of the index; omitted by default.
+        capture_content: Whether spans contain the texts of queries and models. By default the
+            environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides when
+            the observer is created. If the variable is not set, spans contain no texts.
         tracer_provider: Creates the spans; by default the global provider.
         meter_provider: Records the metrics; by default the global provider.
     """
@@ -181,10 +182,10 @@ class OpenTelemetryObserver:
         self._is_registered = False
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Hand all ended spans to the provider's processors, and record their metrics.
+        """Pass all ended spans to the provider's processors, and record their metrics.
 
-        Returns ``True`` if all spans and metrics were handed over within *seconds*. To export them,
-        call ``force_flush`` of the providers afterwards.
+        Returns ``True`` if this was done within *seconds*. To export the spans and metrics, call
+        ``force_flush`` of the providers afterwards.
         """
         until = monotonic() + seconds
         is_described = self._ended.flush(until - monotonic())
@@ -221,7 +222,7 @@ class OpenTelemetryObserver:
         _forget_oldest(self._open)
 
     def on_end(self, operation: Operation) -> None:
-        """End the span of *operation* and queue its metrics.
+        """End the span of *operation*, and queue its metrics.
 
         May be called in any thread or context.
         """
@@ -274,7 +275,7 @@ class OpenTelemetryObserver:
             self._spans.hand_over()
 
     def _count_dropped(self) -> None:
-        """Count a span that did not fit into the queue. The first dropped span is logged."""
+        """Count a span that was dropped because the queue is full. The first one is logged."""
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
@@ -362,7 +363,7 @@ class OpenTelemetryObserver:
     # --- metrics ----------------------------------------------------------------------------------
 
     def _record_metrics(self, operation: Operation, span: Span | None, account: _Account) -> None:
-        """Record durations, tokens, degradations, read units and costs of *operation*."""
+        """Record the duration, tokens, degradations, read units and costs of *operation*."""
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
         # With the span as context, an exemplar of the measurement links to the span.
         context = None if span is None else set_span_in_context(span)
@@ -416,7 +417,7 @@ def _make_instrument(meter: Meter, metric: Metric) -> Any:
 
 
 def _forget_oldest(operations: dict[int, Any]) -> None:
-    """Remove the oldest entry of *operations*, if there are more than `MAX_OPEN`.
+    """Remove the oldest entry of *operations* if there are more than `MAX_OPEN` entries.
 
     This limits the memory used by operations that never end.
     """
@@ -426,9 +427,9 @@ def _forget_oldest(operations: dict[int, Any]) -> None:
 
 
 def _restore_context(open_span: _OpenSpan) -> None:
-    """Restore the span that was current before the span *open_span* started.
+    """Restore the context that was current before *open_span* started.
 
-    Does nothing in a context other than the one in which *open_span* started.
+    Does nothing if called in a context other than the one in which *open_span* started.
     """
     if open_span.context_token is None or open_span.operation_token is None:
         return
@@ -442,7 +443,7 @@ def _restore_context(open_span: _OpenSpan) -> None:
 
 
 def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:
-    """End *span* at *end_time* (nanoseconds) with its last attributes and its status."""
+    """End *span* at *end_time* (nanoseconds), after setting its *attributes* and its status."""
     span.set_attributes(attributes)
     if outcome in ("failed", "late"):
         # No description: the exception's text may quote the question.
@@ -464,13 +465,13 @@ _WORD: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 def _clean_label(word: str) -> str:
     """Return *word* if it looks like the name of a reason or a stage, else ``_OTHER``.
 
-    A user's model may raise an error with any text, and that text must not become a label.
+    A user's model may raise an error with any text, and such a text must not become a metric label.
     """
     return word if _WORD.fullmatch(word) else "_OTHER"
 
 
 def _list_labels(operation: Operation) -> dict[str, str]:
-    """Return the labels for the duration metric of *operation*."""
+    """Return the metric labels for the duration of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
         status = (
@@ -487,9 +488,9 @@ def _list_labels(operation: Operation) -> dict[str, str]:
 
 
 def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
-    """Return the degradations of *result*; for an answer, without its retrieval's degradations.
+    """Return the degradations of *result*, without those of an answer's retrieval.
 
-    The span and metrics of the retrieval report the retrieval's degradations.
+    The retrieval's own span and metrics already report them.
     """
     degradations = result.degradations
     return (
@@ -516,7 +517,7 @@ def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
-    """Yield an embedding call's token count and its vectors' dimension, each if known."""
+    """Yield the token count and the vector dimension of an embedding call, each if known."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:
@@ -558,7 +559,7 @@ def _list_result_attributes(
 def _list_content_attributes(operation: Operation) -> Iterator[tuple[str, str]]:
     """Yield the content of *operation*: prompt, question, reply, or the passages' ids and scores.
 
-    Everything except the question is JSON in the form of the GenAI conventions.
+    Everything except the question is JSON in the format of the GenAI conventions.
     """
     content, result = operation.content, operation.result
     if isinstance(content, Prompt):
@@ -590,7 +591,7 @@ _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 
 def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
-    """Make sure that *observer* is flushed when the interpreter exits."""
+    """Register *observer* to be flushed when the interpreter exits."""
     _observers.add(observer)
     # Functions registered last run first. Registering again puts this flush before the provider's
     # shutdown, which the provider registered when it was made.

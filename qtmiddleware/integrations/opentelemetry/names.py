@@ -1,8 +1,8 @@
-"""The names of all attributes, spans and metrics, in three tables.
+"""The names of all OpenTelemetry attributes, spans and metrics, in three tables.
 
 The names come from the GenAI semantic conventions, v0.1.0
 (open-telemetry/semantic-conventions-genai, November 2026, status Development). Names that the
-conventions lack begin with ``qtmiddleware.``.
+conventions do not define begin with ``qtmiddleware.``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ The conventions require a provider, but a user's function does not name one.
 
 
 class Names:
-    """The names of all attributes of spans and metrics."""
+    """The names of all attributes of spans and metrics, as constants."""
 
     OPERATION: Final = "gen_ai.operation.name"
     PROVIDER: Final = "gen_ai.provider.name"
@@ -191,18 +191,18 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """The definition of the span for one kind of operation.
+    """The definition of the span for one type of operation.
 
     Attributes:
         title: The first part of the span's name.
-        metric: The metric that holds the operation's duration.
-        subject: The operation's field with the second part of the span's name; empty if the name
-            has only one part.
+        metric: The metric for the operation's duration.
+        subject: The operation's field that holds the second part of the span's name; empty if the
+            name has only one part.
         kind: The span's kind in OpenTelemetry.
         operation: The span's ``gen_ai.operation.name``; empty if the conventions define no name.
         is_current: Whether the span is the current span during the operation. True if the operation
-            runs code of others, such as a client. False for a span that only groups other spans:
-            the span of a streamed answer would stay current in the code that reads the stream.
+            runs external code, such as a client. False for a span that only groups other spans: the
+            span of a streamed answer would stay current in the code that reads the stream.
     """
 
     title: str

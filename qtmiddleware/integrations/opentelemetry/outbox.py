@@ -23,10 +23,10 @@ _HAND_OVER_EVERY: Final = 64
 
 
 class Outbox:
-    """A queue of tasks that a daemon thread runs one after the other.
+    """A queue of tasks that a daemon thread runs one after another.
 
     *drop* is called once per task that does not fit into the queue. No method takes a lock, because
-    an operation may end during a garbage collection, at any point of the program. A forked process
+    an operation may end during a garbage collection, which may run at any time. A forked process
     starts with an empty queue.
     """
 
@@ -45,7 +45,7 @@ class Outbox:
     def put(self, task: Callable[[], object]) -> None:
         """Queue *task*, or drop it if `MAX_WAITING` tasks already wait.
 
-        `hand_over` runs the queued tasks. Every 64th task calls `hand_over` by itself.
+        `hand_over` runs the queued tasks. Every 64th task triggers `hand_over`.
         """
         if len(self._waiting) >= MAX_WAITING:
             self._drop()
@@ -55,7 +55,7 @@ class Outbox:
             self.hand_over()
 
     def hand_over(self) -> bool:
-        """Let a background thread run the waiting tasks.
+        """Start running the queued tasks in a background thread.
 
         Returns ``False`` if no thread could be started.
         """
@@ -71,7 +71,7 @@ class Outbox:
         return is_begun
 
     def _perform_tasks(self) -> None:
-        """Run the waiting tasks, then allow the next thread to run tasks."""
+        """Run the queued tasks, then let another thread run later tasks."""
         waiting, turn = self._waiting, self._turn
         try:
             while waiting:
@@ -84,7 +84,7 @@ class Outbox:
         self.hand_over()
 
     def flush(self, seconds: float) -> bool:
-        """Run the waiting tasks, and return whether all of them ended within *seconds*."""
+        """Run the queued tasks, and return whether all of them finished within *seconds*."""
         done = threading.Event()
         self._waiting.append(done.set)
         return self.hand_over() and done.wait(max(0.0, seconds))

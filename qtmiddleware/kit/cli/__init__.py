@@ -70,7 +70,7 @@ def _repair_streams() -> None:
 
 
 def _run_app() -> None:
-    """Run the ``qtm`` app; raises `MissingExtra` if rich or typer is not installed."""
+    """Run the ``qtm`` app. Raises `MissingExtra` if rich or typer is not installed."""
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401
@@ -84,13 +84,13 @@ def _run_app() -> None:
 
 
 def _exit_quietly(code: int = 0) -> NoReturn:
-    """Exit with *code* and without a message, because the reader of the output is gone."""
+    """Exit with *code* but without a message, because the program reading the output has ended."""
     _discard_output()
     sys.exit(code)
 
 
 def _discard_output() -> None:
-    """Send further output to the null device, so that the interpreter's last flush cannot fail."""
+    """Redirect stdout to the null device, so that the interpreter's final flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""The app behind ``qtm``, with all commands."""
+"""The typer app behind ``qtm``, with all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of ``--ask-file``: questions as text, as JSON lines, as a query log or as a table."""
+"""Reads the file of ``--ask-file``: questions as text, JSON lines, a query log or a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HASH: Final = "sha256:"
 
 
 def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
-    """Return the questions of the file at *path* without duplicates, for `Wrapped.check`.
+    """Return the questions in the file at *path* without duplicates, for `Wrapped.check`.
 
     Each line is one of these:
 
@@ -29,7 +29,7 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
     - a record of a query log
 
     A table, or the folder of a data set, is read by `load_judged`. Raises `ConfigError` if the file
-    cannot be read or holds no question.
+    cannot be read or contains no question.
     """
     questions: dict[str, list[str]] = {}
     hashed = 0
@@ -73,9 +73,10 @@ def _read_judged(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the question of each line, with the ids of its relevant passages.
+    """Yield the question in each line of the file, with the ids of its relevant passages.
 
-    Blank lines and records whose query was not text are skipped. An error names the line.
+    Blank lines are skipped, and so are query-log records whose query was not text. An error names
+    the line.
     """
     for number, line in read_lines(path):
         with name_line_in_errors(path, number):
@@ -83,10 +84,10 @@ def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the question of *line* with the ids of its relevant passages.
+    """Yield the question in *line*, with the ids of its relevant passages.
 
-    Yields nothing if the question of a JSON object is blank. Raises `ValueError` if *line* is a
-    JSON object without a question.
+    Yields nothing if *line* is a JSON object with a blank question. Raises `ValueError` if *line*
+    is a JSON object without a question.
     """
     if not line.startswith("{"):
         yield line, []
@@ -105,7 +106,7 @@ def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
 def _find_question(record: Mapping[str, Any]) -> str | None:
     """Return the question in *record*, or ``None`` if *record* has no question.
 
-    Returns an empty string for a record of a query log whose query was not text.
+    Returns an empty string for a query-log record whose query was not text.
     """
     if "query_id" in record and isinstance(record.get("queries"), list):
         query = next(iter(record["queries"]), "")

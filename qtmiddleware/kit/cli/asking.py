@@ -1,4 +1,4 @@
-"""Ask the index a question and collect the passages, the answer and the error."""
+"""Ask the index a question, and collect the passages, the answer and any error."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a question.
+    """The outcome of asking the index a question.
 
     Attributes:
         question: The question.
-        retrieval: The retrieval that found the passages; ``None`` if an error occurred before.
+        retrieval: The retrieval that found the passages; ``None`` if an error occurred before it.
         answer: The answer, or ``None`` if there is no answer.
         error: The error that prevented the answer or the retrieval, or ``None``.
         seconds: The duration of the whole call, in seconds.
-        streamed: The part of the answer that was written during its generation; incomplete if the
+        streamed: The text of the answer that was written during its generation; incomplete if the
             stream broke off.
     """
 
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def degradations(self) -> tuple[Degradation, ...]:
-        """The steps that failed or were skipped, without duplicates."""
+        """The steps of the retrieval or answer that failed or were skipped, without duplicates."""
         retrieved = () if self.retrieval is None else self.retrieval.degradations
         return tuple(
             dict.fromkeys(
@@ -55,9 +55,9 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain values for JSON.
 
-        These are the answer, citations, passages, variants, trace and error. Without an answer,
-        ``answer`` and ``found`` are ``None``. ``found`` is ``False`` if the passages do not hold
-        the answer. ``start`` and ``end`` of a citation are positions in the answer's text.
+        The values include the answer, citations, passages, variants, trace and error. Without an
+        answer, ``answer`` and ``found`` are ``None``. ``found`` is ``False`` if the passages do not
+        contain the answer. ``start`` and ``end`` of a citation are positions in the answer's text.
         """
         answer, retrieval, error = self.answer, self.retrieval, self.error
         reason = error.reason if isinstance(error, ModelError) else "failed"
@@ -112,10 +112,10 @@ def ask(
 ) -> Outcome:
     """Ask the index *question*, and return the outcome.
 
-    This package's errors are not raised but returned in `Outcome.error`.
+    This package's errors are not raised, but returned in `Outcome.error`.
 
     Args:
-        middleware: The middleware over the index.
+        middleware: The middleware of the index.
         question: The question.
         kind: The transformation type.
         answers: Whether the model answers. If false, only passages are retrieved.
@@ -155,7 +155,7 @@ def ask(
 
 
 def _describe_match(match: Match) -> dict[str, Any]:
-    """Return the id, source, place and scores of the passage in *match* as plain values."""
+    """Return the id, source, location and scores of the passage in *match*, for JSON."""
     scores = {
         "score": match.score,
         "fused_score": match.fused_score,

@@ -1,4 +1,4 @@
-"""``--batch``: send questions to a Batch API in several steps. Each step names the next step."""
+"""``--batch``: send questions to a Batch API in several steps. Each step says what to run next."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HOUR: Final = 3_600
 
 
 class BatchCommand(StrEnum):
-    """A step of ``--batch``."""
+    """The steps of ``--batch``."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -58,7 +58,7 @@ BatchTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The values of ``--batch`` and of the options that belong to ``--batch``.
+    """The values of ``--batch`` and its related options.
 
     Raises `ConfigError` if the values cannot be combined.
 
@@ -85,11 +85,11 @@ class BatchOptions:
 
     @property
     def is_given(self) -> bool:
-        """``True`` if ``--batch`` or ``--batch-tokens`` is set."""
+        """``True`` if the user set ``--batch`` or ``--batch-tokens``."""
         return self.command is not None or self.tokens is not None
 
     def run(self, work: BatchWork) -> BatchStatus:
-        """Run the step *command* on *work*, and return the new state of *work*."""
+        """Run the step *command* on the batches of *work*, and return their new state."""
         match self.command:
             case BatchCommand.SUBMIT:
                 return work.submit(self.tokens)
@@ -102,7 +102,7 @@ class BatchOptions:
 
 
 def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
-    """Run the batch step in *options* for the questions of *file*, and show the outcome.
+    """Run the batch step in *options* for the questions in *file*, and show the outcome.
 
     Raises `typer.Exit` with code 1 if a question failed, or if requests are still open after
     ``collect``.
@@ -134,8 +134,8 @@ def ask_by_batch(
 ) -> None:
     """Run the batch step in *options* for all model calls that *systems* make on *data*.
 
-    *bench_options* holds the options for opening *data*. Raises `typer.Exit` with code 1 if
-    requests are still open after ``collect``.
+    *bench_options* are the options for opening *data*. Raises `typer.Exit` with code 1 if requests
+    are still open after ``collect``.
     """
     from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork
     from qtmiddleware.kit.evaluation.bench.batch import BenchPass
@@ -165,7 +165,7 @@ def ask_by_batch(
 def show_status(
     status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None
 ) -> None:
-    """Write the state of the batches and the next step."""
+    """Write the state of the batches and say what to run next."""
     _show_parts(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
         out.print(summarize_report(report))
@@ -176,7 +176,7 @@ def show_status(
 
 
 def _show_parts(parts: tuple[Part, ...]) -> None:
-    """Write a table of the batches. Each row is one part of the work, sent as one batch."""
+    """Write a table with one row per batch."""
     if not parts:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -215,7 +215,7 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
 
 
 def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
-    """Yield lines on open requests, on the cost of answered requests, and on the next step."""
+    """Yield lines on the open requests, the cost of answered requests, and the next step."""
     if status.expected.read:
         yield (
             f"under way: {_format_count(status.underway, 'request')}, at most"
@@ -249,7 +249,7 @@ def _describe_cost(cost: Cost) -> str:
 
 
 def _describe_trouble(status: BatchStatus) -> Iterator[str]:
-    """Yield lines on rejected batches, failed requests, unread replies and skipped replies."""
+    """Yield lines on rejected batches, failed requests, unreadable replies and skipped replies."""
     tally = status.tally
     for part in status.parts:
         for error in part.errors[:1]:
@@ -274,7 +274,7 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
 
 
 def _suggest_fix(error: str) -> str:
-    """Return advice on how to fix *error*, or an empty string if there is no advice."""
+    """Return advice on how to fix *error*, or an empty string if none is known."""
     if not error.startswith("token_limit_exceeded"):
         return ""
     return "; submit again when other batches have ended, with --batch-tokens below that limit"

@@ -1,4 +1,4 @@
-"""``qtm bench``: compare systems and their costs on judged questions, in a table and reports."""
+"""``qtm bench``: measure systems and their costs on judged questions, and write reports."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _report_outcome(
     *,
     json_output: bool,
 ) -> None:
-    """Write the reports and show the outcome of a comparison.
+    """Write the report files, and show the outcome of a comparison.
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
@@ -314,7 +314,7 @@ def _check_combinations(
     recordings: Path | None,
     baseline: Path | None,
 ) -> None:
-    """Raise `ConfigError` if an option lacks an option it needs, or excludes another option."""
+    """Raise `ConfigError` if two options exclude each other, or if a required option is missing."""
     if (generate is None) != (docs is None):
         raise ConfigError("--generate needs --docs, and --docs needs --generate")
     if judge is not None and recordings is not None:
@@ -329,9 +329,9 @@ def _check_combinations(
 
 
 def _refuse_index_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if one of *options* is set together with ``--function``.
+    """Raise `ConfigError` if any of *options* is set. Used with ``--function``.
 
-    *options* maps the names of options that concern the embedding of passages to their values.
+    *options* contains the values of the options for embedding passages, by option name.
     """
     if needless := [option for option, value in options.items() if value]:
         message = (
@@ -342,9 +342,9 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
 
 
 def split_names(text: str) -> list[str]:
-    """Split *text* at commas, and return the names of systems.
+    """Return the names of systems in *text*, which are separated by commas.
 
-    A name that contains a comma, such as ``combined, auto``, stays whole.
+    A name that itself contains a comma, such as ``combined, auto``, is not split.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [
@@ -360,10 +360,10 @@ def _find_shared_settings(
     *,
     includes_reading: bool,
 ) -> Settings:
-    """Return the settings that all systems share: the models, their service, the search price.
+    """Return the settings that all systems share, such as the models and the search price.
 
-    If *includes_reading* is true, the shared settings include the keys that say how to read the
-    results of the user's function.
+    If *includes_reading* is true, all systems also share the settings for reading the results of
+    the user's function.
 
     Raises:
         ConfigError: The config files differ in a shared setting or have a name already in use, or
@@ -413,9 +413,9 @@ def _find_shared_settings(
 
 
 def _read_own_settings(loaded: Config) -> System:
-    """Return the system defined by the config file *loaded*, without default values.
+    """Return the settings in the config file *loaded*, without default values.
 
-    The cache and log settings are fixed: all systems of a comparison have the same ones.
+    The cache and log settings are replaced by those that all systems of a comparison use.
     """
     values = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
     return {
@@ -432,7 +432,7 @@ def _select_systems(
     """Return the systems to compare: the named or default systems, and the user's own systems.
 
     Default systems without recorded replies are skipped, and a note says so. Raises `ConfigError`
-    if a named system needs a model or recorded replies that are missing.
+    if a system needs a model and there is none, or if a named or own system lacks recorded replies.
     """
     systems = dict(
         named_systems if named_systems is not None else chosen(USUAL if opened.has_model else FREE)
@@ -517,7 +517,7 @@ def generate_test_set(
     seed: int,
     update: ShowProgress,
 ) -> None:
-    """Let the model write *count* questions about *docs*, and write a data set to *folder*.
+    """Let the model write *count* questions about *docs*, and save them to *folder* as a data set.
 
     Raises `ConfigError` if there is no model, or if the model writes no usable question.
     """
@@ -558,11 +558,11 @@ def _describe_dropped(generated: Any) -> str:
 def draw_judged_questions(
     opened: OpenedBench, systems: System, count: int, seed: int
 ) -> tuple[Question, ...]:
-    """Draw *count* questions whose answers the model will judge.
+    """Draw *count* random questions whose answers the model will judge.
 
-    Only questions with a reference answer are drawn; *seed* makes the draw repeatable. Raises
-    `ConfigError` if no question has a reference answer, if there is no model, or if there is only
-    one system.
+    Only questions with a reference answer are drawn. The same *seed* draws the same questions.
+    Raises `ConfigError` if no question has a reference answer, if there is no model, or if there is
+    only one system.
     """
     if len(systems) < 2:
         raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
@@ -591,8 +591,7 @@ def judge_answers(
 ) -> Judged:
     """Let the model answer each question twice, and judge the two answers.
 
-    One answer is written from the baseline's passages, the other from the passages of the best
-    other system.
+    One answer uses the baseline's passages. The other uses the passages of the best other system.
     """
     from qtmiddleware.kit.evaluation.judging import judge
 
@@ -627,7 +626,7 @@ def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: Gate | 
 
 
 def _show_judgements(verdicts: Judged) -> None:
-    """Write the judge's verdict on each question in one line, then the summary."""
+    """Write one line per question with the judge's verdict, then a summary."""
     from qtmiddleware.preprocessing.text import shorten
 
     out.print("\nJudged answers:")
@@ -680,7 +679,7 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
 
 
 def _choose_letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each of *names* that is too long for a narrow table, by name."""
+    """Return a letter for each name in *names* that is too long for a narrow table, by name."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 
@@ -688,5 +687,5 @@ def _choose_letters(names: Sequence[str]) -> dict[str, str]:
 def _measure_width(
     headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
 ) -> int:
-    """Return the width of a table with these *columns*, in characters."""
+    """Return the width of a table in characters; *columns* are the indices of its columns."""
     return sum(3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in columns)

@@ -1,4 +1,4 @@
-"""Open a page in the user's browser without showing its address to other accounts."""
+"""Opens a page in the user's browser without showing its address to other accounts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show_page(address: str) -> Iterator[bool]:
     """Open *address* in the user's browser, and yield whether a browser was started.
 
     Every account on the machine can read a browser's command-line arguments. Therefore the browser
-    gets the name of a file that only this account can read, and the file redirects to *address*.
+    gets the path of a file that only this account can read, and the file redirects to *address*.
     The file is removed at the end of the ``with`` block.
     """
     if not has_browser():
@@ -58,11 +58,11 @@ def _open_browser(uri: str) -> None:
 
 
 def has_browser() -> bool:
-    """Return whether a browser on this machine can be opened from this terminal.
+    """Return whether this terminal can open a browser that can read this machine's files.
 
-    The result is ``False`` without a screen, because a text browser would take over the terminal.
-    It is ``False`` in WSL and in a remote shell, because the browser may run on another system that
-    cannot read this machine's files.
+    Returns ``False`` without a screen, because a text browser would take over the terminal. Also
+    returns ``False`` in WSL and in a remote shell, because the browser may run on another system
+    that cannot read this machine's files.
     """
     if not sys.stdout.isatty() or "microsoft" in platform.release().casefold():
         return False
@@ -75,7 +75,7 @@ def has_browser() -> bool:
 def _find_page_folder() -> Path | None:
     """Return the folder for the redirecting file; ``None`` means the temporary folder.
 
-    A browser installed as a snap cannot read the temporary folder or hidden folders, so its file
+    A browser installed as a snap cannot read the temporary folder or hidden folders, so the file
     goes into the home folder.
     """
     return Path.home() if _SNAP_FOLDER.is_dir() else None

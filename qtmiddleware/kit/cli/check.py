@@ -123,9 +123,9 @@ def check_command(
 def wrap_function(
     fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions
 ) -> Iterator[Any]:
-    """Yield *fn*, wrapped with *config*, *sets* and *options* unless it is already wrapped.
+    """Yield *fn*, wrapped with *config*, *sets* and *options*. A wrapped *fn* is yielded as it is.
 
-    Raises `typer.BadParameter` if *fn* is already wrapped and options are set.
+    Raises `typer.BadParameter` if *fn* is already wrapped and any of the options is set.
     """
     if isinstance(fn, Wrapped | Bound):
         if config is not None or sets or any(value is not None for value in options.values()):
@@ -142,13 +142,13 @@ def wrap_function(
 
 
 def find_function(target: str) -> Any:
-    """Import the object that *target* names in the form ``module:name``.
+    """Import the object named by *target*, which has the form ``module:name``.
 
     The module is searched first in the current folder.
 
     Raises:
         typer.BadParameter: *target* has another form, or its module or name is missing.
-        WrapError: The import of the module raised an exception.
+        WrapError: The module raised an exception during the import.
     """
     module_path, _, path = target.partition(":")
     module = module_path.removesuffix(".py").replace("/", ".")
@@ -183,7 +183,7 @@ def find_function(target: str) -> Any:
 def read_argument(text: str) -> tuple[str, Any]:
     """Return the name and the value in *text*, which has the form ``name=value``.
 
-    A value that is valid JSON is parsed. Any other value is text.
+    A value that is valid JSON is parsed. Any other value is kept as text.
     """
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):

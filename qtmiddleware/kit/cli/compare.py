@@ -1,4 +1,4 @@
-"""``qtm compare``: ask every system the same questions and compare the results side by side."""
+"""``qtm compare``: ask several systems the same questions and compare the results side by side."""
 
 from __future__ import annotations
 
@@ -187,10 +187,10 @@ def _read_questions(
     history: list[str] | None,
     file: tuple[Path | None, int | None],
 ) -> list[Question]:
-    """Return the question of the command line, or the first questions of *file*.
+    """Return the question of the command line, or the first questions in *file*.
 
-    *file* holds the path and the number of questions to ask; ``None`` means all. Raises
-    `ConfigError` if there is no question, or both a question and a file.
+    *file* is the path and the number of questions to ask; ``None`` means all. Raises `ConfigError`
+    if there is no question, or both a question and a file.
     """
     path, limit = file
     if (question is None) == (path is None):
@@ -210,7 +210,7 @@ def _read_questions(
 def _read_arguments(
     function: str | None, arguments: list[str] | None, condition: str | None
 ) -> dict[str, Any]:
-    """Return the search arguments for all questions: those in ``--arg``, or the ``--filter``."""
+    """Return the search arguments for all questions, from ``--arg`` or from ``--filter``."""
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
     if function is not None and condition is not None:
@@ -224,7 +224,7 @@ def _read_arguments(
 
 
 def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output: bool) -> None:
-    """Write the report and show the comparison.
+    """Show the comparison and, if *report* is set, write the report.
 
     Raises `typer.Exit` with code 1 if a system or the judge failed.
     """
@@ -264,7 +264,7 @@ def _find_question_file(
 ) -> tuple[Path | None, int | None]:
     """Return the file of questions, and the number of questions to ask.
 
-    Together with the older option ``--data``, ``--questions`` is the number instead of the file.
+    If the older option ``--data`` names the file, ``--questions`` is the number.
     """
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
@@ -279,7 +279,7 @@ def _find_question_file(
 def _open_search(
     function: str | None, config: str | None, sets: list[str] | None
 ) -> Iterator[tuple[Any, Config]]:
-    """Yield the wrapped function or the index, and its config."""
+    """Yield the wrapped function, or else the search of the index, together with its config."""
     if function is None:
         loaded = load_config(config, sets)
         with open_middleware(loaded, config) as middleware:
@@ -303,7 +303,7 @@ def _open_search(
 def _ask_systems(
     function: str | None, base: Any, questions: list[Question], names: list[str], **options: Any
 ) -> SideBySide:
-    """Ask every system every question.
+    """Ask every system every question, and return the results side by side.
 
     Raises `WrapError` with a one-line message if the user's function or the index fails.
     """
@@ -320,9 +320,9 @@ def _ask_systems(
 def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
     """Raise `TimeoutError` in the ``with`` block after *seconds*.
 
-    Yields a function that restarts the limit with another number of seconds; 0 removes the limit. A
-    signal enforces the limit, because nothing else can end a function that hangs. On systems
-    without this signal there is no limit, and only Ctrl-C ends the function.
+    Yields a function that restarts the limit with another number of seconds; 0 removes the limit.
+    The limit uses a signal, because nothing else can stop a function that hangs. On systems without
+    this signal there is no limit, and only Ctrl-C stops the function.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None
@@ -355,8 +355,8 @@ def _choose_systems(
 ) -> list[str]:
     """Return the names of the systems to compare.
 
-    Without a model, default systems that need a model are left out. Raises `ConfigError` if a
-    system named by the user needs a model, or if there are too many systems for the judge.
+    Without a model, default systems that need a model are omitted. Raises `ConfigError` if a system
+    named by the user needs a model, or if there are too many systems for the judge.
     """
     if names_option is None:
         default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]
@@ -397,7 +397,7 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
 
 
 def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
-    """Return the outcome of the system *name* for a question, as plain values for JSON."""
+    """Return the result of the system *name* for a question, as plain values for JSON."""
     answer, movements = row[name], row.explain(name)
     outcome = Outcome(
         question=row.question.text,

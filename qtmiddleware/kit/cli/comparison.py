@@ -31,7 +31,7 @@ _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 def show_question(
     row: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
 ) -> None:
-    """Show one question: the cost of each system, the place of each passage, and the movements.
+    """Show how the systems compare on one question: costs, ranks and movements of passages.
 
     If the question is one of many and has a judge's *ranking*, only the ranking is shown.
     """
@@ -43,7 +43,7 @@ def show_question(
 
 
 def _show_passages(row: AskedQuestion) -> None:
-    """Show the tables of systems and passages, and the searches and movements per system."""
+    """Show a table of systems and a table of passages, then each system's searches and moves."""
     movements = {
         answer.system: system_movements
         for answer in row.systems
@@ -76,7 +76,7 @@ def _show_passages(row: AskedQuestion) -> None:
 
 
 def show_ranking(ranked: RankedSystems) -> None:
-    """Show the ranking of the systems over all questions: a sentence, a table and a summary."""
+    """Show how the judge ranked the systems over all questions: a sentence, a table, a summary."""
     from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
 
     say()
@@ -94,7 +94,7 @@ def show_ranking(ranked: RankedSystems) -> None:
 
 
 def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
-    """Show a table with a row per system: moved passages, searches, model calls, time and cost."""
+    """Show a table with one row per system: movements, searches, model calls, time and cost."""
     with_price = any(
         answer.retrieval is not None and answer.retrieval.trace.read_price is not None
         for answer in row.systems
@@ -125,7 +125,7 @@ def _has_trouble(answer: SystemAnswer) -> bool:
 
 
 def _count_movements(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
-    """Return four table cells: the numbers of passages new, moved up, moved down and dropped.
+    """Return four table cells: how many passages are new, moved up, moved down and dropped out.
 
     The cells of the baseline are blank.
     """
@@ -158,7 +158,7 @@ def _format_cost(answer: SystemAnswer, field: str) -> str:
 def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
     """Number the passages of all systems in the order in which they appear.
 
-    Returns the number and the match of each passage, by its key.
+    Returns each passage's number and match, by the passage's key.
     """
     matches: dict[Key, Match] = {}
     for answer in row.systems:
@@ -170,7 +170,7 @@ def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
 def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
     """Return a key that identifies the passage of *match* in the lists of all systems.
 
-    The key contains the id. If the id is missing, or a list has several chunks with the same id,
+    The key contains the id. If the id is missing, or if a list has several chunks with the same id,
     the key also contains the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
@@ -181,9 +181,9 @@ def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
 def _show_places(
     row: AskedQuestion, movements: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
 ) -> None:
-    """Show a table with the place and the movement of each passage in each system.
+    """Show a table with the rank and the movement of each passage in each system.
 
-    On a narrow terminal, the systems are split into several tables.
+    On a narrow terminal, the systems are split over several tables.
     """
     cells: dict[str, dict[Key, Text]] = {}
     for answer in row.systems:
@@ -237,7 +237,7 @@ def _show_places(
 
 
 def _format_place(movement: Movement) -> Text:
-    """Return the place of a passage and the change of its place, such as ``2 +1``."""
+    """Return the rank of a passage and the change of its rank, such as ``2 +1``."""
     change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
     text = "new" if change is None else f"{change:+d}" if change else ""
@@ -245,7 +245,7 @@ def _format_place(movement: Movement) -> Text:
 
 
 def _cut_to_width(text: str, columns: int) -> str:
-    """Return *text*, cut to a width of *columns* with ``...`` at the end if it is wider."""
+    """Return *text*. If *text* is wider than *columns*, it is truncated and ends with ``...``."""
     while measure(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
@@ -256,7 +256,7 @@ def _cut_to_width(text: str, columns: int) -> str:
 
 
 def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
-    """Yield lines on the other texts that a system searched, its degradations and its error."""
+    """Yield lines on the extra texts that a system searched, its degradations and its error."""
     if answer.retrieval is not None:
         yield from (f"  {text}" for text in list_texts(answer.retrieval))
     degradations = () if answer.retrieval is None else answer.retrieval.degradations
@@ -276,7 +276,7 @@ def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
 def _explain_places(
     answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield a line per moved passage, with the reason for the movement."""
+    """Yield a line per moved passage that says why it moved."""
     if answer.system != BASELINE and movements is not None:
         changed = [movement for movement in movements.passages if movement.change != 0]
         for movement in (*changed, *movements.dropped):
@@ -289,7 +289,7 @@ def _explain_places(
 def _describe_answer(
     system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield the model's answer, and a line per cited passage with the number in the tables."""
+    """Yield the model's answer, then a line per cited passage with its number in the tables."""
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
         cited = {citation.number: citation.match for citation in system_answer.answer.citations}
@@ -302,8 +302,8 @@ def _describe_answer(
 def _describe_error(error: Exception) -> str:
     """Return the message of *error*.
 
-    If *error* is not an error of this package, the class name comes first, because the message
-    alone may say little (``KeyError: 'id'``).
+    If *error* is not an error of this package, the message begins with the class name, because the
+    message alone may say little (``KeyError: 'id'``).
     """
     is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
     return str(error) if is_clear else f"{type(error).__name__}: {error}"
@@ -313,7 +313,10 @@ def _describe_error(error: Exception) -> str:
 
 
 def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
-    """Yield lines with the judge's ranking and reasons, or the reason why there is no ranking."""
+    """Yield lines with the judge's ranking and its reasons.
+
+    If there is no ranking, the lines say why.
+    """
     if ranking.error == "length":
         yield "\nNot counted: the judge preferred an answer merely because it was repeated."
     elif not ranking.reasons:
@@ -342,7 +345,7 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
 
 
 def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield lines with the judgement of one answer, and the names of all systems that gave it."""
+    """Yield lines with the judge's opinion of one answer, and the systems that gave this answer."""
     standing = standings[0]
     scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
     yield f"  {standing.rank}. {' = '.join(standing.system for standing in standings)}" + (
@@ -354,7 +357,7 @@ def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
 
 
 def _format_standing(standing: Standing) -> list[str]:
-    """Return the cells of a system's row in the table of the ranking over all questions."""
+    """Return the cells of one system's row in the table that ranks the systems."""
     lead = (
         ""
         if standing.lead is None
@@ -385,7 +388,7 @@ def _find_width() -> int | None:
 
 
 def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
-    """Write a table to stdout. In a file or a pipe, no column is cut."""
+    """Write a table to stdout. If stdout is a file or a pipe, no column is truncated."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )

@@ -1,4 +1,4 @@
-"""``qtm config``: show presets, the settings in use and their origin, and the schema."""
+"""``qtm config``: show presets, the schema, and the settings in use with their origin."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a warning if the folder of the query log is missing.
+    """Return a list with a warning if the query log's folder is missing, else an empty list.
 
     The folder is not created automatically.
     """
@@ -167,7 +167,7 @@ def find_log_warnings(settings: Settings) -> list[str]:
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     """Return a warning for each model in *settings* that OpenAI has shut down or will shut down.
 
-    There are no warnings if the models are served at another address.
+    Returns no warnings if the models are served at another address.
     """
     if not is_openai(Clients(None, settings.llm.base_url).host):
         return []

@@ -1,4 +1,4 @@
-"""Options, consoles, JSON output, progress bars and warnings that several commands share."""
+"""Options, consoles, JSON output, progress bars and warnings for several commands."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ShowProgress = Callable[[str, int, int], None]
 
 
 class PlainConsole(Console):
-    """A console for texts of unknown origin.
+    """A rich console that prints untrusted text safely.
 
-    Markup in texts has no effect, and control characters in texts are removed.
+    Markup in the text has no effect, and control characters in the text are removed.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,7 +40,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the parts of the output, without control characters in texts.
+        """Yield the segments of the output, without control characters in texts.
 
         Control sequences of the console itself are kept.
         """
@@ -62,7 +62,7 @@ class PlainConsole(Console):
 
 
 class _JobClock(ProgressColumn):
-    """A progress column that shows the time since the start of the whole job, for every step."""
+    """A progress column that shows the time since the start of the whole job."""
 
     max_refresh = 0.5
 
@@ -71,7 +71,7 @@ class _JobClock(ProgressColumn):
         self._clock, self._began = clock, clock()
 
     def render(self, _: Task) -> Text:
-        """Return the time as minutes and seconds."""
+        """Return the elapsed time as minutes and seconds."""
         minutes, seconds = divmod(int(self._clock() - self._began), 60)
         return Text(f"{minutes}:{seconds:02}")
 
@@ -82,7 +82,7 @@ class _TimeLeft(ProgressColumn):
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        """Return the remaining time as minutes and seconds; empty if no estimate is possible."""
+        """Return the remaining time as minutes and seconds; empty if there is no estimate."""
         if task.time_remaining is None or not task.completed or task.finished:
             return Text("")
         minutes, seconds = divmod(int(task.time_remaining), 60)
@@ -98,10 +98,10 @@ Queries = Annotated[
 
 
 def refuse_ambiguous_config(config: str | None) -> str | None:
-    """Return *config* unchanged.
+    """Return *config* unchanged, unless it is ambiguous.
 
-    Raises `ConfigError` if *config* names both a preset and a file in the current folder, because
-    the owner of the folder must not be able to replace a preset.
+    Raises `ConfigError` if *config* names both a preset and a file in the current folder.
+    Otherwise, the owner of the folder could replace a preset.
     """
     if (
         config is not None
@@ -158,7 +158,7 @@ def as_json(value: Any) -> None:
 
 
 def read_questions(texts: list[str] | None) -> Iterator[str]:
-    """Yield the *texts* given as arguments or, without arguments, the lines of standard input.
+    """Yield the questions in *texts* or, if there are none, the lines of standard input.
 
     Blank lines of standard input are skipped.
     """
@@ -172,12 +172,15 @@ def read_questions(texts: list[str] | None) -> Iterator[str]:
 
 
 def format_question_heading(text: str) -> str:
-    """Return a heading with the question *text*, for output on several questions."""
+    """Return a heading with the question *text*, for output that covers several questions."""
     return f"Question: {' '.join(text.split())}"
 
 
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:
-    """Return the texts of ``--history`` as messages, alternately of the user and the assistant."""
+    """Convert the texts of ``--history`` to messages.
+
+    The first text is a message of the user, the second one of the assistant, and so on.
+    """
     return [
         {"role": ("user", "assistant")[index % 2], "content": text}
         for index, text in enumerate(history or [])
@@ -190,8 +193,8 @@ def show_progress(
 ) -> Iterator[ShowProgress]:
     """Yield a function that shows progress in a bar on stderr.
 
-    If stderr is not a terminal, nothing is shown. One bar shows all steps of a job. The clock of
-    the bar shows the time of the whole job; the count and the estimate are for the current step.
+    If stderr is not a terminal, nothing is shown. One bar shows all steps of a job. The elapsed
+    time is that of the whole job; the count and the estimate are those of the current step.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),
@@ -225,8 +228,8 @@ def show_progress(
 def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
     """Show the package's warnings on stderr during the ``with`` block, each text once.
 
-    *without* names degradations (see `LogSampler.log`) whose warnings are not shown, because the
-    command itself shows or counts these degradations.
+    Warnings about the degradations named in *without* (see `LogSampler.log`) are hidden, because
+    the command itself shows or counts these degradations.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
     hidden = frozenset(without)
@@ -239,7 +242,7 @@ def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _NoteHandler(logging.Handler):
-    """A log handler that writes records to stderr, each text only once."""
+    """A log handler that writes records to stderr. Repeated texts are written only once."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

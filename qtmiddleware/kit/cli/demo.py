@@ -171,12 +171,12 @@ def _make_page(
     names: Mapping[str, str],
     notes: Sequence[str],
 ) -> Page:
-    """Create the playground's page for one collection.
+    """Create the playground's page for one demo collection.
 
     Args:
         folder: The collection's folder.
         data: The collection's passages and questions.
-        middleware: The middleware over the collection's index.
+        middleware: The middleware of the collection's index.
         recording: The collection's recorded replies, or ``None`` if a model is called.
         names: The names of all collections, by folder.
         notes: Sentences to show on the page.
@@ -207,7 +207,7 @@ def _make_page(
 
 
 def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
-    """Return the model to ask, and a sentence on the source of the model's replies.
+    """Return the language model, and a sentence on where its replies come from.
 
     If *recorded* is true or no model is configured, the model replays recorded replies. Raises
     `ConfigError` if *record* is set and there is no model to record.
@@ -276,7 +276,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
 
 
 def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
-    """Return the first *count* of *ids* as text.
+    """Return the first *count* of *ids* as text, with marks for relevant passages.
 
     ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
     """

@@ -1,4 +1,4 @@
-"""``--engine`` and ``--workers``: run batches of work here, in several processes or on Ray."""
+"""``--engine`` and ``--workers``: run work in this process, in several processes or on Ray."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Workers = Annotated[
 
 
 def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
-    """Raise `ConfigError` if *is_used* is false but an engine or workers are set."""
+    """Raise `ConfigError` if an engine or workers are set although *is_used* is false."""
     if not is_used and (name, workers) != (EngineName.LOCAL, 1):
         message = "--engine and --workers need --file, without --batch"
         raise ConfigError(message, path="--engine")

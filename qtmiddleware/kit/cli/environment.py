@@ -1,4 +1,4 @@
-"""Files used without being named on the command line: the config, the ``.env`` file and others."""
+"""Finds the files used by default, such as the config file and the ``.env`` file."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
 
 def load_dotenv_file() -> None:
-    """Read the `CREDENTIALS` that are not set yet from the ``.env`` file in the current folder.
+    """Load `CREDENTIALS` from the file ``.env`` in the current folder into the environment.
 
-    A note on stderr names the variables, but not their values. Parent folders are not searched, and
-    ``${NAME}`` in a value is not replaced. The file is skipped, with a note, if it is a link,
-    belongs to another account, can be written by others, or cannot be read.
+    Variables that are already set are kept. A note on stderr names the variables, but not their
+    values. Parent folders are not searched, and ``${NAME}`` in a value is not replaced. The file is
+    skipped, with a note, if it is a link, belongs to another account, can be written by others, or
+    cannot be read.
     """
     path = Path(".env").absolute()
     try:
@@ -79,7 +80,7 @@ def load_config(
 
     The config file is *file*, else the file named by ``QTM_CONFIG``, else the first of
     `CONFIG_FILES` in the current folder. A file found in the current folder must belong to the
-    user, and must not set where texts and keys are sent or which code is run.
+    user. It must not set which code is run, or where texts and keys are sent.
 
     Args:
         file: The file or preset of ``--config``.
@@ -105,7 +106,7 @@ def load_config(
 
 
 def _find_default_config() -> str | None:
-    """Return the first of `CONFIG_FILES` in the current folder that may be read, or ``None``.
+    """Return the first of `CONFIG_FILES` in the current folder that may be used, or ``None``.
 
     Notes on stderr name the files that exist but are not used.
     """
@@ -126,7 +127,7 @@ def _find_default_config() -> str | None:
 
 
 def _check_default_config(config: Config, name: str) -> None:
-    """Raise `ConfigError` if the file *name*, which was found by default, sets a forbidden key."""
+    """Raise `ConfigError` if the config file *name*, found by default, sets a forbidden key."""
     origin = f"file {name}"
     if keys := list(
         _find_forbidden(
@@ -143,7 +144,7 @@ def _check_default_config(config: Config, name: str) -> None:
 
 
 def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
-    """Yield each of *keys* that is forbidden in a config file found by default."""
+    """Yield a phrase for each of *keys* that a config file found by default must not set."""
     settings = config.settings
     yield from (key.name for key in find_marked_keys("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
@@ -162,7 +163,7 @@ def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
 
 
 def _is_in_this_folder(path: str) -> bool:
-    """Return whether *path* is in the current folder, both as written and after following links.
+    """Return whether *path* is in the current folder, as written and after resolving links.
 
     *path* may be a pattern. Wildcards do not match links to folders, so a check of the pattern
     covers all matching files.
@@ -175,7 +176,7 @@ def _is_in_this_folder(path: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """Return whether *path* is in the current folder and goes through a hidden file or folder."""
+    """Return whether *path* is in the current folder and contains a hidden file or folder."""
     whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
     return whole.is_relative_to(Path.cwd()) and any(
         part.startswith(".") for part in whole.relative_to(Path.cwd()).parts
@@ -188,7 +189,7 @@ def note_files(
     config: object = None,
     tell: Callable[[str], None] | None = None,
 ) -> None:
-    """Name on stderr the existing files that are used by default.
+    """Write to stderr which existing files are used by default.
 
     Args:
         files: The paths of the files, by a description such as ``index``.
@@ -213,9 +214,9 @@ def note_files(
 
 
 def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
-    """Return the files set by *config* and not by the command line, for `note_files`.
+    """Return the files that *config* sets and the command line does not, for `note_files`.
 
-    If *ingests* is true, these are the files of an ingest.
+    If *ingests* is true, the result contains the files that an ingest uses.
     """
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
@@ -228,10 +229,10 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
 
 
 def _set_credentials(path: Path) -> None:
-    """Set environment variables from the ``.env`` file at *path*.
+    """Load `CREDENTIALS` from the ``.env`` file at *path* into the environment.
 
-    Only variables in `CREDENTIALS` that are not set yet are read. A note on stderr lists the names
-    that were read and the names that were ignored.
+    Variables that are already set are kept. A note on stderr lists the names that were read and the
+    names that were ignored.
     """
     try:
         import dotenv
@@ -258,7 +259,7 @@ def _set_credentials(path: Path) -> None:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Join at most `_MOST_NAMES` of *names*, and add the number of names left out."""
+    """Join the first `_MOST_NAMES` of *names*, and say how many more there are."""
     # A text that does not look like a variable's name may be a piece of a key with broken lines, so
     # it is not shown.
     plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]

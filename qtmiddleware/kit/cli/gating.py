@@ -36,7 +36,7 @@ Comment = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """The comparison with an earlier run, as set by the options.
+    """The options for comparing a run with an earlier run.
 
     Attributes:
         baseline: The earlier run. If ``None``, nothing is compared.
@@ -50,7 +50,7 @@ class Gating:
 
     @classmethod
     def read(cls, baseline: Path | None, fail_if: str | None, comment: Path | None) -> Gating:
-        """Create the comparison from the options, and read the file *baseline*.
+        """Create the object from the options, and read the file *baseline*.
 
         Raises `ConfigError` if an option or the file is not valid.
         """
@@ -75,9 +75,9 @@ class Gating:
             self.baseline.check_systems(systems, self.rule or Rule(), deep=deep)
 
     def apply(self, comparison: Comparison, model: str | None) -> Gate | None:
-        """Compare *comparison* with the baseline, write the comment, and return the result.
+        """Compare *comparison* with the baseline, write the comment, and return the verdict.
 
-        Returns ``None`` without a baseline.
+        Returns ``None`` if there is no baseline.
         """
         from qtmiddleware.kit.evaluation.reporting import write_comment
 
@@ -91,5 +91,8 @@ class Gating:
         return gate
 
     def fails(self, gate: Gate | None) -> bool:
-        """Return whether *gate* breaks the rule of ``--fail-if``."""
+        """Return whether retrieval got worse than the rule of ``--fail-if`` allows.
+
+        Returns ``False`` if there is no rule or no *gate*.
+        """
         return self.rule is not None and gate is not None and gate.verdict == "worse"

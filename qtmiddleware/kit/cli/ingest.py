@@ -117,7 +117,7 @@ def _log_config(path: str) -> None:
 
 
 def _check_storage(settings: Settings) -> None:
-    """Raise `ConfigError` if the index is in memory and would be lost at the command's end."""
+    """Raise `ConfigError` if the index is kept in memory, because it would be lost at exit."""
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
     ):
@@ -130,7 +130,7 @@ def _check_storage(settings: Settings) -> None:
 
 @contextmanager
 def _show_bars() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress in a bar on the terminal; warnings go above the bar."""
+    """Yield a function that shows progress in a bar on the terminal. Warnings go above the bar."""
     with show_progress() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
@@ -161,7 +161,7 @@ class _JsonLine(logging.Formatter):
 
 
 def _summarize_ingest(report: IngestReport) -> str:
-    """Return lines that summarize an ingest."""
+    """Return a summary of an ingest, in several lines: documents, chunks and time."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )

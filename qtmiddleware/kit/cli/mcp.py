@@ -159,7 +159,7 @@ def config_command(
 
 @contextmanager
 def _open_search(function: str | None, config: str | None, sets: list[str] | None) -> Iterator[Any]:
-    """Yield the wrapped *function*. If *function* is ``None``, yield the search of the index."""
+    """Yield the wrapped *function* or, if *function* is ``None``, the search of the index."""
     if function is None:
         loaded = load_config(config, sets)
         with open_middleware(loaded, config) as middleware:

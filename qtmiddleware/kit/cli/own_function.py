@@ -1,4 +1,4 @@
-"""``--function`` of `qtm bench` and `qtm tune`, and the confirmation before many searches."""
+"""``--function`` in `qtm bench` and `qtm tune`, and the confirmation before many searches."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def read_source(
 ) -> FunctionSource | None:
     """Return the function named by ``--function``, or ``None`` without this option.
 
-    Raises `ConfigError` if another option needs ``--function`` or excludes a wrapped function.
-    Exceptions of `find_function` pass through.
+    Raises `ConfigError` if another option needs ``--function``, or cannot be used with a wrapped
+    function. Exceptions of `find_function` pass through.
     """
     if function is None:
         options = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
@@ -79,7 +79,7 @@ def read_source(
 
 
 def _load_function(target: str) -> Any:
-    """Import the object at *target*. Output of the user's module goes to stderr."""
+    """Import the object named by *target*. Output of the user's module goes to stderr."""
     with redirect_stdout(sys.stderr):
         return find_function(target)
 
@@ -87,7 +87,7 @@ def _load_function(target: str) -> Any:
 def confirm_searches(
     forecast: Forecast, name: str, *, is_confirmed: bool, reducing_options: str
 ) -> None:
-    """Show the *forecast*, and ask the user to confirm more than `MOST_UNASKED` searches.
+    """Show the *forecast*. Ask the user to confirm if it exceeds `MOST_UNASKED` searches.
 
     Args:
         forecast: The expected number of searches and their cost.
@@ -120,10 +120,10 @@ def confirm_searches(
 
 @contextmanager
 def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
-    """Yield a function that shows progress, for the ``with`` block of a measurement.
+    """Yield a function that shows progress while the user's function is measured.
 
-    In the block, output of the user's function goes to stderr. An exception of the function becomes
-    a `WrapError` that names the function.
+    During the ``with`` block, output of the user's function goes to stderr. An exception of the
+    function becomes a `WrapError` that names the function.
     """
     with (
         redirect_stdout(sys.stderr),

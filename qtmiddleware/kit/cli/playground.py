@@ -109,7 +109,7 @@ def serve_tiers(
     opens: bool = True,
     searches: bool = False,
 ) -> None:
-    """Serve the page over *tiers* until Ctrl-C, and print its address.
+    """Serve a page that compares *tiers* until Ctrl-C, and print its address.
 
     Args:
         tiers: The tiers to compare.
@@ -138,7 +138,7 @@ def serve_pages(
     """Serve web pages until Ctrl-C, and print their address.
 
     Args:
-        page: The page at the address.
+        page: The page served at the printed address.
         listening: The socket to serve on.
         others: Further pages, by name.
         notes: Sentences to print before the address.

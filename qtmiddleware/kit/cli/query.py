@@ -1,4 +1,4 @@
-"""``qtm ask`` and ``qtm query``: ask the index questions, as arguments or in a session."""
+"""``qtm ask`` and ``qtm query``: ask the index questions from arguments or in a session."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def query_command(
 
 @contextmanager
 def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
-    """Yield the middleware over the index, and show its warnings on stderr.
+    """Yield the middleware of the index, and show its warnings on stderr.
 
     Raises `StoreError` if there is no index.
     """
@@ -197,7 +197,7 @@ def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddlew
 
 
 def parse_filter(text: str | None) -> Mapping[str, Any] | None:
-    """Return the metadata filter in *text*, the JSON of ``--filter``.
+    """Parse *text*, the JSON of ``--filter``, and return the metadata filter.
 
     Returns ``None`` if *text* is ``None``. Raises `typer.BadParameter` if *text* is not a JSON
     object.
@@ -219,7 +219,7 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
 def _run_session(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
     """Read lines from *keyboard* and pass them to *session*, until the user leaves.
 
-    Ctrl-C clears the line, or stops the answer.
+    Ctrl-C clears the current line, or stops the answer.
     """
     line = ""
     with suppress(EOFError):

@@ -1,4 +1,4 @@
-"""Write report files, and check in advance that the files can be written."""
+"""Writes report files, and checks in advance that the files can be written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.runtime.files import refuse_link, replace_file
 
 
 def require_jinja() -> None:
-    """Raise `MissingExtra` if jinja2, which creates HTML pages, is not installed."""
+    """Raise `MissingExtra` if jinja2, which renders HTML pages, is not installed."""
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
@@ -22,7 +22,7 @@ def require_jinja() -> None:
 
 
 def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
-    """Create *folder*, and check that the files *names* can be written to *folder*.
+    """Create *folder*, and check that files with these *names* can be written to it.
 
     Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line
     option that set the folder.
@@ -43,9 +43,9 @@ def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
 
 
 def write_report(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write *texts* (text by file name) to *folder*, and name the folder on stderr.
+    """Write *texts* (by file name) to *folder*, and name the folder on stderr.
 
-    An interrupt leaves no incomplete file. The files get the usual permissions, because reports
+    An interrupt leaves no incomplete file. The files get the default permissions, because reports
     are meant to be shared. Reports quote questions of the data set.
     """
     for name, text in texts.items():

@@ -1,4 +1,4 @@
-"""A session with the index, on a terminal or through a pipe: questions and commands."""
+"""A session of questions and commands to the index, on a terminal or through a pipe."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PROMPT: Final = "> "
 
 
 class Session:
-    """Processes lines of input. Each line is a question or a command.
+    """Answers questions and runs commands, one per line of input.
 
     Args:
         ask: Asks a question; see `asking.ask`.
@@ -89,7 +89,7 @@ class Session:
         self._last: tuple[Outcome, TransformationType] | None = None
 
     def process_line(self, line: str) -> bool:
-        """Process one line: a question, a command or the name of a type.
+        """Process one line: a question, a command or the name of a transformation type.
 
         Returns ``False`` if the line ends the session.
         """
@@ -130,9 +130,10 @@ class Session:
             say()
 
     def _choose_kind(self) -> bool:
-        """Let the user choose a type. If the user types another line, process that line.
+        """Let the user choose a transformation type.
 
-        Returns ``False`` if that line ends the session.
+        If the user types another line instead, that line is processed. Returns ``False`` if it ends
+        the session.
         """
         if self._fixed:
             note(self._fixed)
@@ -147,13 +148,13 @@ class Session:
         return True
 
     def await_kind(self) -> None:
-        """Treat the next line as a transformation type; used in sessions without a terminal."""
+        """Treat the next line as a transformation type. Used in sessions without a terminal."""
         self._awaits_kind = True
 
     def _read_kind(self, text: str) -> bool:
-        """Set the transformation type named by *text*, and return whether *text* names a type.
+        """Change the transformation type to the one that *text* names.
 
-        A blank *text* keeps the current type and counts as a type.
+        Returns whether *text* is valid. A blank *text* is valid and keeps the current type.
         """
         self._awaits_kind = False
         kind = find_kind(text, self.own_kinds) if text else self.kind
@@ -168,7 +169,7 @@ class Session:
         note(f"Transformation type set to: {kind}")
 
     def _run_command(self, name: str = "", argument: str = "") -> None:
-        """Run the command *name* with *argument*, as in ``:name argument``."""
+        """Run the command *name* with *argument*; the user typed ``:name argument``."""
         match name:
             case "help" | "h" | "?":
                 self._write_line(HELP)
@@ -194,7 +195,7 @@ class Session:
                 note(f"There is no command :{name}; :help lists them.")
 
     def _show_config(self, *, everything: bool) -> None:
-        """Show the settings that differ from the defaults; with *everything* show all settings."""
+        """Show the settings that differ from the defaults. With *everything*, show all settings."""
         config = self._config.overridden(
             {"transformationType": self.kind}, origin="this conversation"
         )
@@ -203,7 +204,7 @@ class Session:
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _show_explanation(self) -> None:
-        """Show how the passages of the last question were found."""
+        """Show how the last question's passages were found."""
         if self._last is None:
             note("No question has been asked yet.")
             return
@@ -215,7 +216,7 @@ class Session:
 
 
 def find_kind(text: str, own_kinds: Sequence[str] = ()) -> TransformationType | None:
-    """Return the transformation type with the number or name *text*, or ``None``.
+    """Return the transformation type whose number or name is *text*, or ``None``.
 
     The user's *own_kinds* are numbered after the built-in types.
     """
@@ -229,7 +230,7 @@ def find_kind(text: str, own_kinds: Sequence[str] = ()) -> TransformationType | 
 def choose_kind(
     keyboard: Keyboard, default: TransformationType, own_kinds: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
-    """Ask the user for a transformation type, and return the type and an empty text.
+    """Ask the user for a transformation type, and return the type and an empty string.
 
     If the user types a question or a command instead, *default* and the typed line are returned. If
     the line looks like a mistyped type, the user is asked again.
@@ -269,7 +270,7 @@ def show_kinds(own_kinds: Sequence[str] = ()) -> None:
 
 
 class Keyboard:
-    """Reads lines with the basic line editing of the terminal.
+    """Reads lines from the user, with the terminal's basic line editing.
 
     The ``read_*`` methods raise `EOFError` at the end of the input and `KeyboardInterrupt` on
     Ctrl-C.
@@ -289,11 +290,11 @@ class Keyboard:
         return line
 
     def save_question(self, question: str) -> None:
-        """Save *question* for the up arrow. This class saves nothing."""
+        """Do nothing. Subclasses save *question* for the up arrow."""
 
 
 class EditingKeyboard(Keyboard):
-    """Reads lines with full line editing; the up arrow shows earlier questions.
+    """Reads lines from the user, with full line editing. The up arrow shows earlier questions.
 
     Questions are saved in the file *history*. Without a file, they are kept until the process ends.
     """
@@ -323,14 +324,15 @@ class EditingKeyboard(Keyboard):
         return _replace_undecodable(self._choices.prompt(prompt))
 
     def save_question(self, question: str) -> None:
-        """Save *question* for the up arrow."""
+        """Save *question*, so that the up arrow shows it later."""
         self._questions.history.append_string(question)
 
 
 def open_keyboard(*, saves_questions: bool) -> Keyboard:
-    """Return the `Keyboard` for this terminal.
+    """Return a `Keyboard` for reading lines from this terminal.
 
-    If *saves_questions* is true, questions are saved for the next session.
+    If *saves_questions* is true, questions are saved for the next session. A terminal without line
+    editing saves no questions.
     """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
@@ -363,7 +365,10 @@ def make_history_file() -> Path | None:
 
 
 def _make_history(path: Path) -> History:
-    """Return a prompt_toolkit history that saves lines to the file at *path* as valid UTF-8."""
+    """Return a prompt_toolkit history that saves lines to the file at *path*.
+
+    The file is always valid UTF-8.
+    """
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):

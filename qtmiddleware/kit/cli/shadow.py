@@ -1,4 +1,4 @@
-"""``qtm shadow``: report the results of shadow mode from its query log."""
+"""``qtm shadow``: report what shadow mode recorded in its query log."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
-    """Write the verdict, the figures and the *examples* to stdout."""
+    """Write the verdict, the figures and the *examples* of a shadow-mode log to stdout."""
     from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
 
     figures = shadow_report.to_dict()
@@ -178,13 +178,13 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
 
 
 def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
-    """Return the name of the passage at *place* as one line, shortened to fit a table column."""
+    """Return the name of the passage at *place*, on one line and short enough for a table."""
     name = " ".join(passages[place].name.split()) if place < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
 def _show_verdict(shadow_report: ShadowReport) -> None:
-    """Write to stdout how often the judge preferred each list."""
+    """Write to stdout how often the judge preferred the plain list, ours, or neither."""
     votes = shadow_report.count_better()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"

@@ -30,7 +30,7 @@ LABELS: Final = {
 
 @contextmanager
 def show_pieces() -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes a piece of an answer.
+    """Yield a function that writes each piece of an answer to stdout.
 
     On a terminal, a spinner is shown until the first piece.
     """
@@ -82,7 +82,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield lines that explain the retrieval in *outcome*, which ran with *settings*."""
+    """Yield lines that explain how *outcome* was retrieved with *settings*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
@@ -129,7 +129,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield a line per cited passage. If none is cited, all passages of the answer are listed."""
+    """Yield one line per cited passage. If none is cited, list all passages of the answer."""
     answer = outcome.answer
     cited = (
         {}
@@ -156,7 +156,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with the texts and keywords derived from the question."""
+    """Yield lines with the texts and keywords that were derived from the question."""
     lines = list(list_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
@@ -167,9 +167,9 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
 
 
 def list_texts(retrieval: Retrieval) -> Iterator[str]:
-    """Yield the searched texts other than the question, then the texts that were not searched.
+    """Yield a line per text other than the question: first those with a search of their own.
 
-    The line of a text that was not searched gives the reason, such as a spent budget.
+    The lines of the other texts say why they had no search of their own.
     """
     searched = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
@@ -193,7 +193,7 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
-    """Return one line with the time, searches, model calls, tokens, cost and degradations."""
+    """Return a one-line summary: the time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")
@@ -210,7 +210,7 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 def _format_searches(trace: Trace) -> str:
     """Return the number of searches in words, with read units and cost.
 
-    Read units are left out if every search takes one unit. The cost is left out if unknown.
+    Read units are omitted if every search takes one unit. The cost is omitted if unknown.
     """
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:
@@ -262,7 +262,7 @@ def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
 
 
 def _explain_result(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with the scores of each passage and the reason for its place.
+    """Yield lines with each passage's rank, its scores and the reason for its rank.
 
     Passages that dropped out come last.
     """
@@ -287,14 +287,14 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
-    """Join the ids of the first `EXPLAINED` of *keys*, and add the number of keys left out."""
+    """Join the ids in the first `EXPLAINED` *keys*, and say how many more there are."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
     return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
 
 
 def _format_id(key: Key) -> str:
-    """Return the passage's id in *key*, or ``(no id)``."""
+    """Return the passage id in *key*, or ``(no id)``."""
     # In a key, the passage's text may follow the id after a NUL.
     return key[1].partition("\0")[0] or "(no id)"
 
@@ -308,9 +308,9 @@ def _format_place(match: Match) -> str:
 
 
 def describe_match(match: Match) -> str:
-    """Return one line with the origin of a passage.
+    """Return one line that says where a passage comes from.
 
-    The line holds the document's title and source, and the page, slide or rows.
+    The line contains the document's title and source, and the page, slide or rows.
     """
     metadata = match.metadata
     source = str(
@@ -328,7 +328,7 @@ def describe_match(match: Match) -> str:
 
 
 def _find_score(match: Match) -> float | None:
-    """Return the fused score of *match*, or without a fused score the store's score."""
+    """Return the fused score of *match* or, if there is none, the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 
 

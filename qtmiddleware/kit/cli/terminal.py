@@ -1,6 +1,6 @@
 """Exit codes, and output without control characters.
 
-This module needs neither rich nor typer, so that ``qtm`` can say that they are missing.
+This module does not import rich or typer, so ``qtm`` can report that they are missing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def strip_control_characters(text: str) -> str:
 def escape_line(text: str) -> str:
     """Return *text* as one line, with line breaks written as Python escapes.
 
-    This keeps a file name from forging a line of output. Control characters are removed.
+    Control characters are removed. A file name with a line break could otherwise forge a line of
+    output.
     """
     return strip_control_characters(
         "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
@@ -50,12 +51,12 @@ def escape_line(text: str) -> str:
 
 
 class LineWrapper:
-    """Breaks text between words at the width of the terminal behind *stream*.
+    """Wraps text between words to the width of the terminal behind *stream*.
 
     If *stream* is not a terminal, the text is not changed. Text may come in pieces. A piece is
-    returned at once, except that near the end of a line a word is held back until it is complete. A
-    continued line is indented like its first word, or like the word after a list marker. The
-    terminal itself breaks a word that is longer than a line.
+    returned immediately, but near the end of a line a word is held back until it is complete. A
+    continued line is indented like the first word of its paragraph, or like the word after a list
+    marker. A word longer than a line is left for the terminal to break.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -72,7 +73,7 @@ class LineWrapper:
         return "".join(map(self._feed_token, _TOKENS.findall(text))) if self._width else text
 
     def end(self) -> str:
-        """Return the rest of the text, which was held back."""
+        """Return the text that was held back, because no more text follows."""
         output = self._write_word()
         self._is_within_word = False
         return output
@@ -94,14 +95,14 @@ class LineWrapper:
         return self._write_word() if is_far else ""
 
     def _write_word(self) -> str:
-        """Return the held-back word, after a line break if the word does not fit on the line."""
+        """Return the held-back word, on a new line if it does not fit on the current line."""
         word, self._word = self._word, ""
         output = self._place_word(word) if word else ""
         self._is_within_word = self._is_within_word or bool(word)
         return output
 
     def _place_word(self, word: str) -> str:
-        """Return *word* after a space or a line break, and update the column."""
+        """Return *word* after a space or a line break, and update the current column."""
         space, self._space = self._space, ""
         if not self._has_begun:
             self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)
@@ -145,7 +146,7 @@ def _wrap_lines(text: str, stream: TextIO) -> str:
 def say(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
     """Write *text* to stdout without control characters, and flush stdout.
 
-    If *wraps* is true, lines on a terminal break between words.
+    If *wraps* is true and stdout is a terminal, lines break between words.
     """
     text = strip_control_characters(text + end)
     print(_wrap_lines(text, sys.stdout) if wraps else text, end="", flush=True)

@@ -179,7 +179,7 @@ def transform_command(
 
 
 def _is_answered(row: Mapping[str, Any]) -> bool:
-    """Return whether the model wrote a text, or replied that the question needs no other text.
+    """Return whether the model wrote a text or replied that none is needed.
 
     In the second case, a note says that there is nothing to split or to improve.
     """

@@ -66,7 +66,7 @@ def transform_many(
     engine: EngineName = EngineName.LOCAL,
     workers: int = 1,
 ) -> None:
-    """Transform the questions of *file* and append the results to *output*.
+    """Transform the questions in *file*, and append the results to *output*.
 
     Raises `typer.Exit` with code 1 if a question failed or a line could not be read.
     """
@@ -106,7 +106,7 @@ def transform_many(
 
 
 def summarize_report(report: BulkReport) -> str:
-    """Return lines that summarize a run: the questions, tokens, cost and time."""
+    """Return a summary of a run, in several lines: the questions, tokens, cost and time."""
     phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
     phrases += [f"{report.failed.total():,} failed"] if report.failed else []
     phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
@@ -123,7 +123,7 @@ def summarize_report(report: BulkReport) -> str:
 
 @contextmanager
 def show_bulk_progress() -> Iterator[ShowBulk]:
-    """Yield a function that shows the progress, rate, cost and remaining time.
+    """Yield a function that shows the progress, rate, cost and remaining time of a run.
 
     On a terminal, the function updates a bar. Otherwise it writes a line every 10 seconds.
     """
@@ -148,7 +148,7 @@ def show_bulk_progress() -> Iterator[ShowBulk]:
 
 
 def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """Return a function that calls *show* at most once in *seconds*, and ignores other calls."""
+    """Return a function that calls *show* at most once per *seconds*. Other calls are ignored."""
     last = monotonic()
 
     def show_sometimes(report: BulkReport) -> None:
@@ -178,7 +178,7 @@ def _describe_progress(report: BulkReport) -> str:
 
 
 def _compute_rate(report: BulkReport) -> float:
-    """Return the number of questions that this run transforms per second."""
+    """Return how many questions per second this run transforms."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
@@ -220,7 +220,7 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
 
 
 def _note_next_step(file: str, output: str) -> None:
-    """Write a note with the number of results in *output* and the way to continue the run."""
+    """Write a note with the number of results in *output*, and how to continue the run."""
     condition = "the same questions and the same command" if file == STDIN else "the same command"
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
@@ -229,7 +229,7 @@ def _note_next_step(file: str, output: str) -> None:
 
 
 def _explain_stop(error: ModelError) -> str:
-    """Return the reason why the run stopped; if the budget is spent, with advice to continue."""
+    """Return the reason why the run stopped. If the budget is spent, advise how to continue."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"

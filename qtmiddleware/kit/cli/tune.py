@@ -1,4 +1,4 @@
-"""``qtm tune``: find the best settings on half of the questions, and test them on the others."""
+"""``qtm tune``: find the best settings on half of the questions, and test them on the rest."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def _read_source(
 ) -> FunctionSource | None:
     """Return the function to tune, or ``None`` without ``--function``.
 
-    Raises `ConfigError` if the function is already wrapped, or ``--workers`` is set with it.
+    Raises `ConfigError` if the function is already wrapped, or if ``--workers`` is also set.
     """
     source = read_source(function, arguments, embed, top_k)
     if source is not None and source.is_wrapped:
@@ -216,7 +216,7 @@ def _read_source(
 
 
 def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
-    """Show the number of searches that tuning may make, and ask to confirm a large number."""
+    """Show how many searches tuning may make, and ask the user to confirm a large number."""
     bench = cast(OwnFunction, opened.bench)
     forecast = forecast_tuning(
         bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
@@ -227,7 +227,7 @@ def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, y
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
     """Check that the results can be written, before any model is called.
 
-    Raises `ConfigError` if they cannot be written, or if *out_file* exists and *force* is false.
+    Raises `ConfigError` if a file cannot be written, or if *out_file* exists and *force* is false.
     """
     if out_file.is_dir():
         raise ConfigError(
@@ -252,7 +252,7 @@ def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProg
     """Tune the settings on the data in *opened*, and return the result with its notes.
 
     First, the model writes the texts that all candidate settings share, for several questions at
-    once.
+    the same time.
     """
     tiers = _choose_tiers(opened)
     if opened.has_model and opened.recorded is None and opened.bench.model is not None:
@@ -268,7 +268,7 @@ def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProg
 
 
 def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
-    """Return the tiers to try.
+    """Return the names of the tiers to try.
 
     Without a model, only tiers that call no model are tried. With a recording, only tiers with
     recorded replies are tried.
@@ -281,8 +281,8 @@ def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
 def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
     """Return the values for the config file: the tuned settings, and the models in *config*.
 
-    The transformation type is always included, and the model's name if the type calls a model.
-    Other settings with default values are left out.
+    The transformation type is always included, and so is the model's name if the type calls a
+    model. Other settings with default values are omitted.
     """
     kind = tuned.config.get("transformationType", "none")
     has_model_calls = kind != "none"
@@ -303,10 +303,10 @@ def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write *config* to *path* as JSON, in one step.
+    """Write *config* to *path* as JSON, replacing an existing file in one step.
 
-    An interrupt leaves the old file intact. A new file gets the usual permissions, because the
-    config holds no secrets and is meant to be shared.
+    An interrupt leaves the old file intact. A new file gets the default permissions, because the
+    config contains no secrets and is meant to be shared.
     """
     if (path.parent / _SCHEMA_FILE).is_file():
         config = {"$schema": f"./{_SCHEMA_FILE}", **config}
@@ -321,7 +321,7 @@ def _write_headline(tuned: Tuned, config_values: dict[str, Any] | None) -> str:
 
 
 def _describe_decision(tuned: Tuned, config_values: dict[str, Any] | None) -> Decision:
-    """Return the decision on the tuned settings, for a report."""
+    """Return the decision about the tuned settings, for a report."""
     from qtmiddleware.kit.evaluation.reporting import Decision
 
     return Decision(

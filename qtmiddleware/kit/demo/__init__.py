@@ -1,4 +1,4 @@
-"""The collections shipped with the package: texts, questions, judgements and recorded replies."""
+"""The demo collections in the package: texts, questions, judgements and recorded model replies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def dataset(folder: str = "data") -> Dataset:
-    """Return the passages, questions and judgements of a shipped collection.
+    """Return the passages, questions and judgements of a demo collection.
 
     *folder* is ``data`` for the large collection or ``small`` for the small one.
     """
@@ -49,10 +49,10 @@ def dataset(folder: str = "data") -> Dataset:
 
 
 class DelayedModel:
-    """Returns another model's replies after a delay, to imitate the response time of a service."""
+    """Delays the replies of another model, to imitate the response time of a service."""
 
     def __init__(self, inner: LanguageModel, seconds: float) -> None:
-        """Delay the replies of the model *inner* by *seconds*, at most until the deadline."""
+        """Delay the replies of the model *inner* by *seconds*, but not beyond the deadline."""
         self._inner = inner
         self._seconds = seconds
 
@@ -76,13 +76,13 @@ class DelayedModel:
 
 
 def recorded_model(folder: str = "data") -> RecordedModel:
-    """Return a model that replays the recorded replies of the collection in *folder*."""
+    """Return a model that replays the recorded replies of the demo collection in *folder*."""
     questions = [question.to_record() for question in dataset(folder).questions]
     return RecordedModel.from_file(_find_folder(folder) / "recordings.jsonl", questions)
 
 
 def has_recording(model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
-    """Return whether *model* has a reply for *question* that follows the messages in *history*."""
+    """Return whether *model* has a recorded reply for *question* after the given *history*."""
     prompt = PROMPTS["combined"].build_prompt(Settings(), question, history)
     try:
         model.complete(prompt, Deadline())

@@ -1,1 +1,4 @@
-"""The server of ``qtm mcp``: offers a wrapped function as a Model Context Protocol tool."""
+"""The server behind ``qtm mcp``. It offers a wrapped function as a tool to agents.
+
+The agents call the tool by the Model Context Protocol (MCP).
+"""

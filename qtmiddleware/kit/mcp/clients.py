@@ -1,4 +1,4 @@
-"""The entry for this server in the config file of each client."""
+"""Builds the entry that starts the MCP server, for a client's config file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENTS: Final = {
 def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the entry to add to the config file of *client*.
 
-    The entry names the server *name* and runs `qtm mcp serve` with *arguments*.
+    The entry registers the server as *name* and starts it by `qtm mcp serve` with *arguments*.
     """
     key, _ = CLIENTS[client]
     entry: dict[str, Any] = {"command": find_command(), "args": ["mcp", "serve", *arguments]}
@@ -32,9 +32,9 @@ def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, A
 
 
 def find_command() -> str:
-    """Return the path of the command ``qtm``.
+    """Return the path of the command ``qtm``, for the config file of a client.
 
-    The entry needs a path, because clients start servers outside the active environment.
+    The path is needed because clients start servers outside the active environment.
     """
     beside = Path(sys.executable).with_name("qtm")
     return str(beside) if beside.exists() else shutil.which("qtm") or "qtm"

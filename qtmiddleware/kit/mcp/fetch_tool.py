@@ -1,4 +1,4 @@
-"""The tool `fetch`: returns a whole document by its id, by calling a function of the user."""
+"""The MCP tool `fetch`. It returns a whole document by its id, using a function of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENS: Final = 8_000
 
 
 class FetchTool:
-    """Offers a user's function as a tool that returns a document by its id.
+    """An MCP tool that calls a user's function to return a document by its id.
 
     The function *load* takes the id. It returns a text, an object with a text, or ``None`` if there
     is no such document.
@@ -52,7 +52,7 @@ class FetchTool:
         }
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """Return the document as JSON.
+        """Return the document with the id in *arguments*, as JSON.
 
         Raises `ToolFailure` if an argument is not valid or there is no document with this id.
         Exceptions of the user's function pass through.

@@ -1,4 +1,4 @@
-"""The protocol over HTTP: without a token on this machine, with a token at any other address."""
+"""Serves MCP over HTTP. A token is required, except on the loopback address."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ LEAST_CHARS: Final = 16
 
 
 def read_token(environ: Any, host: str) -> str:
-    """Return the token in *environ*, or ``""`` if there is no token and *host* is the loopback.
+    """Return the token in *environ*.
 
-    Raises `ConfigError` if another host has no token, or if the token is too short or has
-    characters that are not allowed in a header.
+    Returns ``""`` if there is no token and *host* is the loopback address. Raises `ConfigError` if
+    another host has no token, or if the token is too short or has characters that are not allowed
+    in a header.
     """
     token: str = environ.get(TOKEN, "")
     if not token and host == LOOPBACK:
@@ -43,9 +44,9 @@ def read_token(environ: Any, host: str) -> str:
 
 
 def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIApp:
-    """Return the application that serves *server* at `PATH` to allowed requests.
+    """Return the web application that serves *server* at `PATH` to allowed requests.
 
-    The application keeps no sessions, so a client that has left takes no memory.
+    The application keeps no sessions, so a client that has disconnected uses no memory.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -58,9 +59,9 @@ def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIA
 
 
 def _list_hosts(host: str, port: int) -> list[str]:
-    """Return the host names, with *port*, that a request may use.
+    """Return the host names, each with *port*, that a request may use.
 
-    If *host* means every address of the machine, the list is empty and any name is allowed.
+    If *host* means every address of the machine, the list is empty, and any name is allowed.
     """
     if host == LOOPBACK:
         return list_own_hosts(port)
@@ -73,7 +74,7 @@ def _list_hosts(host: str, port: int) -> list[str]:
 
 
 def _check_token(token: str, scope: Scope) -> str:
-    """Return an error message if the request does not carry *token*, else ``""``.
+    """Return an error message if the request does not contain *token*, else ``""``.
 
     If *token* is empty, every request is accepted. The tokens are compared in constant time.
     """

@@ -1,4 +1,7 @@
-"""Serves the tools `search` and `fetch`. A failed call returns a sentence on what went wrong."""
+"""The MCP server with the tools `search` and `fetch`.
+
+If a call fails, the server returns a sentence on what went wrong.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SECONDS: Final = 30.0
 
 
 class AgentTool(Protocol):
-    """A tool that the server offers."""
+    """The interface of a tool that the MCP server offers to agents."""
 
     @property
     def name(self) -> str:
@@ -35,14 +38,14 @@ class AgentTool(Protocol):
         """The JSON schema of the tool's arguments."""
 
     def call(self, arguments: Mapping[str, Any]) -> Coroutine[Any, Any, str]:
-        """Call the tool with *arguments* and return the result as text.
+        """Call the tool with *arguments*, and return the result as text.
 
-        May raise any exception; the server reports it to the model.
+        May raise any exception. The server reports the exception to the model.
         """
 
 
 def require_mcp() -> None:
-    """Raise `MissingExtra` if the protocol's SDK is not installed."""
+    """Raise `MissingExtra` if the MCP SDK is not installed."""
     if find_spec("mcp") is None:
         raise MissingExtra("mcp", "mcp")
 
@@ -50,13 +53,13 @@ def require_mcp() -> None:
 def build_server(
     tools: Sequence[AgentTool], *, name: str, about: str = "", seconds: float = SECONDS
 ) -> Server[Any]:
-    """Return a server that offers *tools*.
+    """Return an MCP server that offers *tools*.
 
     Args:
         tools: The tools.
         name: The server's name.
         about: One sentence on the collection, which the model reads.
-        seconds: The time limit per call.
+        seconds: The time limit per call, in seconds.
     """
     require_mcp()
     import mcp_types as types
@@ -103,7 +106,7 @@ _running: Final[set[asyncio.Task[str]]] = set()
 async def _call_tool(
     tool: AgentTool, arguments: Mapping[str, Any], seconds: float
 ) -> tuple[str, bool]:
-    """Call *tool*; return the result or the error in words, and whether the call failed.
+    """Call *tool*. Return the result or the error as text, and whether the call failed.
 
     The call is cancelled after *seconds*, or if the client disconnects.
     """

@@ -1,4 +1,4 @@
-"""The protocol over stdin and stdout, which are reserved for the protocol."""
+"""Serves MCP over stdin and stdout, and keeps all other output away from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The original stdin and stdout, through which the client and the server talk."""
+    """The original stdin and stdout, over which the client and the server communicate."""
 
     reading: BinaryIO
     writing: BinaryIO
@@ -26,11 +26,11 @@ class Wire:
 
 @contextmanager
 def claim_wire() -> Iterator[Wire]:
-    """Yield the original stdin and stdout, and reserve both for the protocol.
+    """Yield the original stdin and stdout, and reserve both for MCP messages.
 
-    From now on, output to stdout goes to stderr, and stdin is empty. The file descriptors are
-    redirected too, so libraries in C and child processes cannot write between two messages or read
-    a message.
+    From now on, other output to stdout goes to stderr, and stdin is empty for all other code. The
+    file descriptors are redirected too, so C libraries and child processes cannot write between two
+    messages or read a message.
     """
     sys.stdout.flush()
     reading = os.fdopen(os.dup(0), "rb")
@@ -43,7 +43,7 @@ def claim_wire() -> Iterator[Wire]:
 
 
 async def serve_wire(server: Server[Any], wire: Wire) -> None:
-    """Answer the client's messages on *wire* until the client disconnects."""
+    """Answer the client's MCP messages on *wire* until the client disconnects."""
     import anyio
     from mcp.server.stdio import stdio_server
 
@@ -61,7 +61,7 @@ async def serve_wire(server: Server[Any], wire: Wire) -> None:
 
 
 async def _read_lines(stream: BinaryIO) -> AsyncIterator[str]:
-    """Yield the lines of *stream*.
+    """Yield each line of *stream*.
 
     A daemon thread reads the lines, because a blocking read cannot be cancelled.
     """

@@ -1,1 +1,1 @@
-"""The playground: a local web page that asks every tier one question and compares the results."""
+"""The playground: a local web page that compares the search results of several configurations."""

@@ -1,4 +1,4 @@
-"""The content of the page's address: the question, the earlier messages, tiers and settings."""
+"""The state in the playground's address: question, earlier messages, tiers and settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FOLLOW_UP: Final = "then"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """One setting that the user can change on the page.
+    """A setting that the user can change on the playground's page.
 
     Attributes:
         key: The setting's config key.
@@ -95,14 +95,14 @@ KNOBS: Final[Mapping[str, Knob]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageState:
-    """The content of the page's address: the question, the earlier messages, tiers and settings.
+    """The state in the playground's address: question, earlier messages, tiers and settings.
 
     Attributes:
         question: The question.
         history: The messages before the question.
         tiers: The names of the tiers to ask.
         settings: The values of changed settings, by flat config key.
-        problems: Sentences that say which parts of the address could not be used.
+        problems: Messages about invalid parameters of the address, one sentence each.
     """
 
     question: str = field(default="", repr=False)
@@ -115,7 +115,7 @@ class PageState:
     def read(
         cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]
     ) -> PageState:
-        """Create the state from the parameters of an address.
+        """Create the state from the query parameters of an address.
 
         Args:
             pairs: The names and values of the parameters.
@@ -160,9 +160,9 @@ class PageState:
         )
 
     def list_pairs(self, shown: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """Return the names and values of the address's parameters, without default values.
+        """Return the names and values of the query parameters. Default values are omitted.
 
-        *shown* holds the names of the default tiers.
+        *shown* contains the names of the default tiers.
         """
         pairs = [("q", self.question)] if self.question.strip() else []
         pairs += [(turn.role, turn.content) for turn in self.history]
@@ -177,14 +177,14 @@ class PageState:
         ]
 
     def write(self, shown: Sequence[str] = ()) -> str:
-        """Return the query string of the address, beginning with ``?``.
+        """Return the query string of the page's address, beginning with ``?``.
 
-        *shown* holds the names of the default tiers.
+        *shown* contains the names of the default tiers.
         """
         return "?" + urlencode(self.list_pairs(shown), errors="replace")
 
     def follow_up(self) -> PageState:
-        """Return the state for the next question: this question becomes an earlier message."""
+        """Return the state for a follow-up question. The current question moves to the history."""
         message = [Message("user", self.question)] if self.question.strip() else []
         return replace(self, question="", history=(*self.history, *message)[-MOST_TURNS:])
 
@@ -195,7 +195,7 @@ def wants_follow_up(pairs: Iterable[tuple[str, str]]) -> bool:
 
 
 def _read_value(knob: Knob, text: str) -> float | int | str:
-    """Return the value that *text* holds for *knob*.
+    """Parse *text* as a value for the setting *knob*.
 
     Raises `ValueError` if the value is not allowed.
     """
@@ -211,7 +211,7 @@ def _read_value(knob: Knob, text: str) -> float | int | str:
 
 
 def _describe_limits(knob: Knob) -> str:
-    """Return the allowed values of *knob* in words."""
+    """Return the allowed values of the setting *knob* in words."""
     if knob.choices:
         return f"one of {', '.join(knob.choices)}"
     return f"a {'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

@@ -1,4 +1,4 @@
-"""A tier's result in the form that the page shows: passages, movements, searches, times, costs."""
+"""Prepares a tier's result for the page: passages, movements, searches, times and costs."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Row:
         title: The passage's title.
         source: The document, address or page that the passage comes from.
         way: The direction in which the passage moved.
-        badge: The movement as a short sign, such as ``▲ 2``.
+        badge: The movement as a short label, such as ``▲ 2``.
         spoken: The movement in words, for screen readers.
         why: The reason for the movement, in one sentence.
-        words: The words that raised the passage.
-        snippet: A short part of the passage's text, with the keywords marked.
+        words: The keywords that moved the passage up.
+        snippet: A short excerpt of the passage's text, with the keywords marked.
         text: The passage's text, with the keywords marked.
         is_answer: Whether the passage is judged to answer the question.
     """
@@ -81,7 +81,8 @@ class Search:
         text: The searched text.
         weight: The weight of the search's list in the fusion.
         found: The number of passages that the search returned.
-        moves: The drawing that connects the ranks in the search's list with the result's ranks.
+        moves: A drawing with lines from each passage's rank in this search to its rank in the
+            result.
         spoken: The drawing in words, for screen readers.
     """
 
@@ -95,30 +96,30 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A tier's result in the form that the page shows.
+    """A tier's result, prepared for the page.
 
     Attributes:
         tier: The tier.
-        headline: The result in a few words.
+        headline: A summary of the result in a few words.
         is_unsure: Whether the search probably found no answer.
-        answers: The number of answering passages (passages judged to answer the question); ``None``
-            if nobody judged.
-        answer: The best rank of the answering passages in *rows*.
-        lost: The best rank of the answering passages that dropped out.
+        answers: The number of passages judged to answer the question; ``None`` if there are no
+            judgements.
+        answer: The best rank of a passage in *rows* that answers the question.
+        lost: The best rank of a passage that answers the question but dropped out.
         took: The time in words, for the verdict.
         calls: The number of model calls in words, for the verdict.
         cost: The cost in words, for the verdict.
         problem: The error in words, if there is no result.
         rows: The passages of the result.
-        dropped: The passages of the plain list that dropped out.
+        dropped: The passages of the plain search that dropped out.
         moves: The drawing of all movements.
         searches: The searches, if there were several.
         texts: The model's texts, each with its label.
         figures: Times and costs, each with its name.
         degradations: The degradations in words.
         bars: The stages on the timeline.
-        overlap: The milliseconds for which the search and the model ran at the same time.
-        total_ms: The milliseconds of the whole call.
+        overlap: The time during which the search and the model ran at once, in milliseconds.
+        total_ms: The duration of the whole call, in milliseconds.
         decision: The reason why the model was called or not.
         notes: The trace's notes.
         config: The tier's config as JSON, for use outside the playground.
@@ -150,7 +151,7 @@ class Card:
 
     @property
     def is_baseline(self) -> bool:
-        """``True`` for the card of the plain list, with which all other cards are compared."""
+        """``True`` for the card of the plain search, with which all other cards are compared."""
         return self.tier.name == BASELINE
 
 
@@ -161,13 +162,14 @@ def build_card(
     answers: Collection[str] | None,
     config: str,
 ) -> Card:
-    """Return the card for *answer*.
+    """Return the card that shows the result in *answer*.
 
     Args:
         answer: The tier's result.
         state: The question and its settings.
-        baseline: The retrieval of the plain list, to compare with.
-        answers: The ids of the passages that answer the question; ``None`` if nobody judged.
+        baseline: The result of the plain search, to compare with.
+        answers: The ids of the passages that answer the question; ``None`` if there are no
+            judgements.
         config: The tier's config as JSON.
     """
     retrieval = answer.retrieval
@@ -219,9 +221,9 @@ def build_card(
 
 
 class _RowWriter:
-    """Makes the rows for the passages of one retrieval.
+    """Creates the row of each passage in one retrieval.
 
-    A snippet is shown only for passages of the plain list and for passages new in a tier.
+    Snippets are shown only in the plain search's result, and for passages that are new in a tier.
     """
 
     def __init__(
@@ -235,7 +237,7 @@ class _RowWriter:
     ) -> None:
         """Prepare the rows for *retrieval*.
 
-        *answers* holds the ids of the passages that answer the question.
+        *answers* contains the ids of the passages that answer the question.
         """
         self._moves = moves
         self._retrieval = retrieval
@@ -245,7 +247,7 @@ class _RowWriter:
         self._question_words, self._model_words = _find_keywords(state, retrieval)
 
     def __call__(self, movement: Movement) -> Row:
-        """Return the row for the passage of *movement*."""
+        """Return the row for the passage that *movement* describes."""
         match, way, is_baseline = (
             movement.match,
             drawing.find_direction(movement),
@@ -285,7 +287,7 @@ class _RowWriter:
         )
 
     def _list_words(self, movement: Movement) -> tuple[Segment, ...]:
-        """Return the words that raised the passage; empty if words did not raise it."""
+        """Return the keywords that moved the passage up; empty if keywords did not move it up."""
         if not reasons.is_raised_by_words(movement, self._retrieval):
             return ()
         return tuple(
@@ -324,7 +326,7 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
 def _find_keywords(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
     """Return the question's keywords and the model's keywords, without function words.
 
-    Both are texts of words with spaces between them.
+    Each of the two results is a string of words separated by spaces.
     """
     texts = [*retrieval.transformation.keywords]
     texts += [
@@ -343,7 +345,7 @@ def _find_keywords(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
 
 
 def _join_content_words(keywords: Iterable[str], language: str) -> str:
-    """Return the words in *keywords* without function words, joined with spaces."""
+    """Remove function words from *keywords*, and join the other words with spaces."""
     parts = [
         part for words in keywords for word in words.split() for part in drawing.split_word(word)
     ]
@@ -351,7 +353,7 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
 
 
 def _summarise_moves(moves: Movements) -> str:
-    """Return a summary such as ``2 new, 1 up, 3 down, 2 out``."""
+    """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
     ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
     summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
@@ -361,7 +363,7 @@ def _summarise_moves(moves: Movements) -> str:
 
 
 def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Search]:
-    """Yield the description of each search in *retrieval*."""
+    """Yield a description of each search in *retrieval*, for the page."""
     labels = label_searches(ranking.variant for ranking in retrieval.rankings)
     for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
@@ -385,9 +387,9 @@ def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Searc
 
 
 def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each text that the model wrote.
+    """Yield each text that the model wrote, after its label.
 
-    If a text had no search of its own, or its list had weight 0, the label says so.
+    The label says if the text had no search of its own, or if its search had weight 0.
     """
     merged = {ranking.variant.text for ranking in retrieval.rankings}
     searched = {variant.text for variant in retrieval.variants}
@@ -400,7 +402,7 @@ def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
 
 
 def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
-    """Yield the name and the value of each figure: confidence, times, searches, calls and costs."""
+    """Yield the names and values of the confidence, times, searches, model calls and costs."""
     trace = retrieval.trace
     if retrieval.confidence is not None:
         yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
@@ -424,7 +426,7 @@ def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, s
 
 
 def _format_cost(retrieval: Retrieval) -> str:
-    """Return the cost of the model calls, plus the cost of the reads if known."""
+    """Return the cost of the model calls as text, plus the cost of the reads if known."""
     trace = retrieval.trace
     if trace.cost_usd is None:
         return "unknown"
@@ -440,9 +442,9 @@ def _describe_degradation(degradation: Degradation) -> str:
 
 
 def _describe_decision(retrieval: Retrieval) -> str:
-    """Return the reason why the model was called or not.
+    """Return a sentence that says why the model was called or not.
 
-    Empty if there was no decision about the model.
+    Returns an empty string if nothing was decided about the model.
     """
     decision = retrieval.trace.decision
     if decision is None:
@@ -459,7 +461,7 @@ def _find_best_place(places: Iterable[int | None]) -> int | None:
 
 
 def count_things(number: int, noun: str) -> str:
-    """Return *number* and *noun*, with an "s" in the plural."""
+    """Return *number* and *noun* as text, with the plural "s" if needed."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -472,7 +474,7 @@ _UNSEEN: Final = {
 
 
 def replace_control_characters(text: str) -> str:
-    """Return *text* with control characters replaced by a sign.
+    """Return *text* with control characters replaced by a visible symbol.
 
     Invisible characters that change the direction of text are removed.
     """

@@ -1,4 +1,4 @@
-"""Computes the page's drawings: movements between lists, the trace over time, marked keywords."""
+"""Computes what the page draws: movements between lists, a timeline, marked keywords."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GAP: Final = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A passage at its rank in one list.
+    """A passage at its rank in one list of the drawing.
 
     Attributes:
         x: The horizontal position.
@@ -32,7 +32,7 @@ class Node:
         text: The rank; a dash if the passage is not in the list.
         way: The direction in which the passage moved.
         key: Identifies the passage on the page.
-        is_shown: Whether the passage has a row of its own, not a place below the rows.
+        is_shown: Whether the passage has a row of its own. Otherwise it is drawn below the rows.
     """
 
     x: float
@@ -45,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The line that connects one passage's ranks in all lists.
+    """A line that connects the ranks of one passage in all lists of the drawing.
 
     Attributes:
         path: The SVG path.
@@ -60,7 +60,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """A drawing of lists side by side, with a line per passage between the lists.
+    """A drawing of result lists side by side, with one line per passage from list to list.
 
     Passages whose rank is too low for a row are drawn below the rows.
 
@@ -82,7 +82,7 @@ class Moves:
 
 
 def find_direction(movement: Movement) -> Way:
-    """Return the direction in which a passage moved, compared with the plain list."""
+    """Return the direction in which a passage moved, compared with the plain search."""
     if movement.place is None:
         return "gone"
     if movement.change is None:
@@ -96,7 +96,7 @@ def make_passage_key(match: Match) -> str:
 
 
 def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
-    """Draw how all passages moved from the plain list to the result.
+    """Draw how each passage moved from the plain search's list to the result.
 
     *step* is the distance between the two lists.
     """
@@ -112,7 +112,7 @@ def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
 
 
 def draw_search(moves: Movements, search: int) -> Moves:
-    """Draw how the result's passages moved from the list of one search to the result.
+    """Draw how each passage of the result moved from the list of one search to the result.
 
     *search* is the index of the search.
     """
@@ -137,10 +137,9 @@ def draw_search(moves: Movements, search: int) -> Moves:
 
 
 def _find_starting_place(movement: Movement) -> int | None:
-    """Return the passage's rank in the plain list.
+    """Return the passage's rank in the plain search's list.
 
-    If the plain list is too short for the passage, the rank in the question's own search is
-    returned.
+    If the passage is not in this list, its rank in the question's own search is returned.
     """
     if movement.before is not None:
         return movement.before
@@ -150,7 +149,7 @@ def _find_starting_place(movement: Movement) -> int | None:
 def find_place(movement: Movement) -> int | None:
     """Return the passage's rank in the result.
 
-    If the passage dropped out, the rank in the last list that held the passage is returned.
+    If the passage dropped out, its rank after the last stage that ranked it is returned.
     """
     return (
         movement.place or movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -158,7 +157,7 @@ def find_place(movement: Movement) -> int | None:
 
 
 def _count_rows(moves: Movements) -> int:
-    """Return the number of rows: the length of the longer list."""
+    """Return the number of rows to draw: the length of the longer list."""
     return max(len(moves.passages), moves.depth)
 
 
@@ -171,7 +170,7 @@ def _draw_columns(
     row_height: float,
     slot_height: float,
 ) -> Moves:
-    """Draw lists side by side.
+    """Draw several lists side by side.
 
     Args:
         columns: The heading of each list, and the ranks of all passages in the list.
@@ -214,9 +213,10 @@ def _draw_columns(
 def _find_heights(
     places: Sequence[int | None], row_count: int, row_height: float, slot_height: float
 ) -> list[float]:
-    """Return the vertical position of the passage at each of *places* (ranks).
+    """Return the vertical position of each passage; *places* contains the passages' ranks.
 
-    A rank up to *row_count* gets a row. All other passages go below the rows, ordered by rank.
+    A passage with a rank up to *row_count* gets a row. All other passages go below the rows,
+    ordered by rank.
     """
     heights: dict[int, float] = {}
     used_places: set[int] = set()
@@ -234,7 +234,7 @@ def _find_heights(
 
 
 def _draw_curve(points: Sequence[tuple[float, float]]) -> Iterator[str]:
-    """Yield the commands of an SVG path through *points*."""
+    """Yield the commands of an SVG path that draws a curve through *points*."""
     (x, y), *rest = points
     yield f"M{x:g} {y:g}"
     for to_x, to_y in rest:
@@ -258,11 +258,11 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One stage on the timeline.
+    """The bar of one stage on the timeline.
 
     Attributes:
         name: The stage's name.
-        kind: The kind of work: ``own``, ``search`` or ``model``.
+        kind: The type of work: ``own``, ``search`` or ``model``.
         start: The start of the stage, in percent of the total time.
         width: The duration of the stage, in percent of the total time.
         ms: The duration of the stage, in milliseconds.
@@ -283,7 +283,7 @@ class Bar:
 
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
-    """Return a bar per stage of *trace*, ordered by start time."""
+    """Return one timeline bar per stage of *trace*, ordered by start time."""
     whole = (
         max([trace.total_ms, *(stage.started_ms + stage.ms for stage in trace.stages)], default=0.0)
         or 1.0
@@ -295,7 +295,7 @@ def draw_trace(trace: Trace) -> tuple[Bar, ...]:
 
 
 def _draw_stage(stage: Stage, whole: float) -> Bar:
-    """Return the bar of *stage*; *whole* is the total time in milliseconds."""
+    """Return the timeline bar of *stage*; *whole* is the total time in milliseconds."""
     kind, _, transform = stage.name.partition(".")
     name, worker = _STAGES.get(
         stage.name, (f"model, {transform}" if kind == "transform" else stage.name, "model")
@@ -318,7 +318,7 @@ def _draw_stage(stage: Stage, whole: float) -> Bar:
 
 
 def measure_overlap(trace: Trace) -> float:
-    """Return the milliseconds for which the question's own search ran while the model worked."""
+    """Return how long the question's own search and the model ran at once, in milliseconds."""
     searches = [stage for stage in trace.stages if stage.name == "search.original"]
     models = [stage for stage in trace.stages if stage.name.startswith("transform.")]
     return max(
@@ -349,19 +349,19 @@ The owner is ``question``, ``model``, or empty if the piece holds no keyword.
 
 
 def split_word(word: str) -> list[str]:
-    """Split *word* at hyphens, slashes and underscores; a code such as L-15 stays whole."""
+    """Split *word* at hyphens, slashes and underscores. A code such as L-15 is not split."""
     return [word] if _CODE.fullmatch(word) else [part for part in _SIGNS.split(word) if part]
 
 
 def mark_words(
     text: str, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Split *text* into pieces, each with the owner of the keyword that it holds, if any.
+    """Split *text* into segments, and say whose keyword each segment contains, if any.
 
     Args:
         text: The text.
-        question_words: The question's keywords, with spaces between them.
-        model_words: The model's keywords, with spaces between them.
+        question_words: The question's keywords, separated by spaces.
+        model_words: The model's keywords, separated by spaces.
         language: The language whose word forms are recognised; none by default.
     """
     pieces: list[Segment] = []
@@ -375,12 +375,12 @@ def mark_words(
 def cut_snippet(
     text: str, question_words: str, model_words: str, length: int = _SNIPPET, language: str = ""
 ) -> str:
-    """Return the part of *text* with the most keywords, on one line.
+    """Return the excerpt of *text* that contains the most keywords, on one line.
 
     Args:
         text: The text.
-        question_words: The question's keywords, with spaces between them; each counts double.
-        model_words: The model's keywords, with spaces between them.
+        question_words: The question's keywords, separated by spaces; each counts double.
+        model_words: The model's keywords, separated by spaces.
         length: The maximum number of characters of the snippet.
         language: The language whose word forms are recognised; none by default.
     """
@@ -399,9 +399,9 @@ def cut_snippet(
 
 
 def _find_densest_part(hits: Sequence[tuple[int, int]], length: int) -> int:
-    """Return the start of the part of *length* characters whose hits are worth the most.
+    """Return the start of the window of *length* characters with the highest total weight.
 
-    Each hit is a position and the worth of the keyword there. Hits are sorted by position.
+    Each of *hits* is a keyword's position and weight. Hits are sorted by position.
     """
     best = highest = worth_in_window = end = 0
     for start, worth in hits:
@@ -419,7 +419,7 @@ def _find_owners(
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the start, the end and the owner of each keyword in *text*.
 
-    The owner is ``question`` or ``model``. A keyword of both belongs to the question.
+    The owner is ``question`` or ``model``. A keyword of both is the question's.
     """
     of_question = [
         (start, end, "question") for start, end in _locate_words(question_words, text, language)
@@ -437,7 +437,7 @@ def _find_owners(
 
 
 def _locate_words(words: str, text: str, language: str) -> list[tuple[int, int]]:
-    """Return the start and the end of each place in *text* where one of *words* occurs.
+    """Return the start and the end of each occurrence of one of *words* in *text*.
 
     A code such as L-15 must match as a whole, because 15 alone means something else.
     """

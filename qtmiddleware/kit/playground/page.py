@@ -1,4 +1,4 @@
-"""The playground's page, as parts of HTML. Each part is sent as soon as it is ready."""
+"""Renders the playground's page as pieces of HTML. Each piece is sent as soon as it is ready."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Example:
 
     Attributes:
         question: The question.
-        kind: The kind of example, such as ``typo``; empty if unknown.
-        link: The address that asks the question.
+        kind: The type of example, such as ``typo``; empty if unknown.
+        link: The address of the page with this question.
     """
 
     question: Question
@@ -43,7 +43,7 @@ class Example:
 
 
 class Page:
-    """The page that compares the results of some tiers.
+    """The playground's page, which compares the results of several tiers.
 
     Attributes:
         tiers: The tiers.
@@ -75,7 +75,7 @@ class Page:
             notes: Sentences shown on the page.
             qrels: Grades by question id and passage id, as in a `Dataset`.
             judged: The questions with grades in *qrels*. Default: the *examples*.
-            kinds: The kind of each example, by question id.
+            kinds: The type of each example, by question id.
             collections: The name and the link of each page; the link of this page is empty.
             folded: The reason shown for tiers that are folded because no model replies.
         """
@@ -94,7 +94,7 @@ class Page:
         self._environment = _load_environment()
 
     def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
-        """Return the first part of the page: the form, and an empty place per tier's result."""
+        """Return the first piece of the page: the form, and an empty area per tier's result."""
         shown = self.tiers.shown
         folded = self.tiers.list_folded(state) if is_running else ()
         chosen = [
@@ -119,18 +119,18 @@ class Page:
         )
 
     def _build_example(self, question: Question, state: PageState) -> Example:
-        """Return the example of *question*, with a link that keeps the settings of *state*."""
+        """Return *question* as an example, with a link that keeps the settings of *state*."""
         link = replace(state, question=question.text, history=question.history).write(
             self.tiers.shown
         )
         return Example(question, self._kinds.get(question.id, ""), link)
 
     def write_card(self, card: Card) -> str:
-        """Return the part of the page that shows one tier's result."""
+        """Return the HTML that shows one tier's result."""
         return self._render_part("card", card=card)
 
     def write_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
-        """Return the part of the page after the results: the verdict, a table of tiers, remarks.
+        """Return the HTML after the results: the verdict, a table of tiers, and remarks.
 
         Args:
             state: The question and its settings.
@@ -158,11 +158,11 @@ class Page:
         )
 
     def write_foot(self, *, is_running: bool) -> str:
-        """Return the last part of the page."""
+        """Return the last piece of the page's HTML."""
         return self._render_part("foot", is_running=is_running)
 
     def describe(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
-        """Return the card for *answer*, compared with the plain list in *baseline*."""
+        """Return the card that shows *answer*, compared with the plain search in *baseline*."""
         config = json.dumps(
             self.tiers.build_config(answer.tier, state), indent=2, ensure_ascii=False
         )
@@ -170,7 +170,7 @@ class Page:
         return build_card(answer, state, baseline, answers, config)
 
     def _describe_default(self, knob: Knob) -> str:
-        """Return the default value that the empty field of *knob* shows."""
+        """Return the default value to show in the empty field of the setting *knob*."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
             return str(settings.top_k)
@@ -179,7 +179,7 @@ class Page:
         return knob.usual
 
     def _render_part(self, part: str, **values: Any) -> str:
-        """Render the template *part* with *values*."""
+        """Render the template named *part* with *values*."""
         template = self._environment.get_template(f"{part}.html.jinja")
         return template.render(
             figures=figures, rem=_to_rem, clean=replace_control_characters, **values
@@ -187,9 +187,9 @@ class Page:
 
 
 def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
-    """Return the ids of the passages with the highest grade, which answer the question.
+    """Return the ids of the passages that answer *question*, those with the highest grade.
 
-    The result is empty if no passage answers the question, and ``None`` if nobody judged.
+    The result is empty if no passage answers the question, and ``None`` if there are no judgements.
     """
     best = max(grades.values(), default=0)
     if question.metadata.get("type") == UNANSWERABLE:
@@ -199,7 +199,7 @@ def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[st
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """The row of one passage in the table of all tiers.
+    """One passage in the table that compares all tiers.
 
     Attributes:
         key: Identifies the passage on the page.
@@ -215,7 +215,7 @@ class ComparedRow:
 
 
 def _compare_tiers(cards: Sequence[Card]) -> Iterator[ComparedRow]:
-    """Yield a table row per passage of any tier, in the order in which the passages appear."""
+    """Yield one table row per passage found by any tier, in order of first appearance."""
     shown = [{row.key: row for row in card.rows} for card in cards]
     answers = {key for rows in shown for key, row in rows.items() if row.is_answer}
     titles = {key: row.title for rows in shown for key, row in reversed(rows.items())}
@@ -228,7 +228,7 @@ def _compare_tiers(cards: Sequence[Card]) -> Iterator[ComparedRow]:
 
 
 def _list_figures_by_tier(cards: Sequence[Card]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each figure, with the figure's value in each tier."""
+    """Yield the name of each figure, such as a time or a cost, with its value in each tier."""
     figures_by_tier = [dict(card.figures) for card in cards]
     for name in dict.fromkeys(name for tier_figures in figures_by_tier for name in tier_figures):
         yield name, [tier_figures.get(name, figures.UNKNOWN) for tier_figures in figures_by_tier]

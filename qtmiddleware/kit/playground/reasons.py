@@ -1,4 +1,4 @@
-"""Explains why a passage moved: one short sentence, and the words that raised the passage."""
+"""Explains why a passage moved: one short sentence, and the keywords that moved it up."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST_WORDS: Final = 4
 def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:
     """Return one sentence on why a passage moved; empty if the passage keeps its rank.
 
-    *has_words* says whether the page can show keywords that raised the passage. Without shown
-    keywords, the sentence says that the words carry little meaning.
+    *has_words* says whether the page can show the keywords that moved the passage up. If not, the
+    sentence says that none of them says much.
     """
     if movement.place is None:
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -55,7 +55,7 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -
 
 
 def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
-    """Return whether keyword evidence raised a passage above its rank in the plain list."""
+    """Return whether keyword evidence moved a passage above its rank in the plain search."""
     if (
         retrieval.evidence is None
         or not retrieval.evidence.weight
@@ -72,16 +72,16 @@ def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
 def list_words(
     movement: Movement, moves: Movements, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Return the rarest keywords in a passage, each with its owner.
+    """Return the rarest keywords in a passage, each with its owner (question or model).
 
-    If a keyword occurs in several forms, only one form is returned. Keywords that every passage
-    holds are left out, unless there are no others.
+    Only one form of each keyword is returned. Keywords that occur in every passage are omitted,
+    unless there are no other keywords.
 
     Args:
         movement: The passage.
         moves: The movements of all passages.
-        question_words: The question's keywords, with spaces between them.
-        model_words: The model's keywords, with spaces between them.
+        question_words: The question's keywords, separated by spaces.
+        model_words: The model's keywords, separated by spaces.
         language: The language whose word forms are recognised; none by default.
     """
     endings = load_word_rules(language).endings
@@ -116,7 +116,7 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
 
 
 def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
-    """Yield a clause that names the stage in which other passages overtook this passage, if any."""
+    """Yield a clause on the stage in which other passages overtook this passage, if known."""
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
     original_place = _find_original_place(movement)
     if _has_moved_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
@@ -132,7 +132,7 @@ def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[st
 
 
 def _describe_search_text(number: int, retrieval: Retrieval) -> str:
-    """Return a name for the text of the search with the index *number*."""
+    """Return a name for the searched text of the search with the index *number*."""
     variant = retrieval.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
@@ -143,13 +143,13 @@ def _describe_search_text(number: int, retrieval: Retrieval) -> str:
 
 
 def _describe_keywords(retrieval: Retrieval) -> str:
-    """Return a phrase for the keywords in the evidence: the question's, or also the model's."""
+    """Return a phrase that says whether the keywords are the question's or also the model's."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
 def _find_original_place(movement: Movement) -> int | None:
-    """Return the passage's rank in the question's own search, else in the plain list."""
+    """Return the passage's rank in the question's own search, or else in the plain search."""
     return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 

@@ -1,4 +1,4 @@
-"""The page's server. It answers only requests from this machine to a secret address.
+"""The playground's web server. It answers only requests from this machine to a secret address.
 
 Requests that other sites make in the browser are refused.
 """
@@ -66,7 +66,7 @@ _HEADERS: Final = (
 
 
 def require_web() -> None:
-    """Raise `MissingExtra` if a package that creates or serves the page is missing."""
+    """Raise `MissingExtra` if a package that renders or serves the page is missing."""
     for name in ("starlette", "uvicorn", "jinja2"):
         if find_spec(name) is None:
             raise MissingExtra(name, "web")
@@ -75,7 +75,7 @@ def require_web() -> None:
 def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) -> socket.socket:
     """Return a socket that listens at *host* and *port*.
 
-    If *port* is ``None``, the port is *usual* or, if *usual* is taken, any free port. Raises
+    If *port* is ``None``, the port *usual* is used, or any free port if *usual* is taken. Raises
     `ConfigError` if *port* cannot be used.
     """
     for candidate in (usual, 0) if port is None else (port,):
@@ -92,21 +92,21 @@ def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) ->
 
 
 def make_token() -> str:
-    """Return a random secret for the address of one run of the playground."""
+    """Return a new random secret for the playground's address."""
     return secrets.token_urlsafe(24)
 
 
 def list_own_hosts(port: int) -> list[str]:
-    """Return the host names with *port* by which this machine reaches its own server."""
+    """Return the host names, each with *port*, by which this machine can reach its own server."""
     return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
 
 
 class Guard:
-    """Passes only allowed requests on to an application, and refuses all others.
+    """Passes allowed requests on to an application, and refuses all others.
 
-    A request must name one of the served hosts, so that a foreign host name that points to this
-    machine is refused. A page that sends a request must come from a served host. Without hosts,
-    every host name is accepted, and requests of pages are refused.
+    A request must name one of the served hosts. This refuses foreign host names that point to this
+    machine. A request made by a web page must come from a page on a served host. If no hosts are
+    given, every host name is accepted, and all requests made by web pages are refused.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class Guard:
 
         Args:
             app: The application.
-            hosts: The served hosts, each with its port; empty for any host.
-            find_problem: Returns another reason to refuse a request, or an empty string.
+            hosts: The served hosts, each with its port; empty to accept any host.
+            find_problem: Returns a further reason to refuse a request, or an empty string.
         """
         self._app = app
         self._hosts = {host.encode() for host in hosts}
@@ -125,7 +125,7 @@ class Guard:
         self._find_problem = find_problem
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and add the security headers to the response."""
+        """Answer or refuse a request, and add the security headers to the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -179,8 +179,7 @@ def _check_address(token: str, scope: Scope) -> str:
 def _is_opening_only(scope: Scope) -> bool:
     """Return whether a request only opens the page, without a question.
 
-    The local file that `qtm playground` opens sends the browser to the page by this kind of
-    request.
+    `qtm playground` opens a local file, which sends the browser to the page by such a request.
     """
     headers = dict(scope["headers"])
     leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
@@ -201,7 +200,7 @@ async def _send_refusal(why: str, send: Callable[[Any], Awaitable[None]]) -> Non
 
 
 class Server:
-    """The application that serves the page.
+    """The web application that serves the playground's page.
 
     Attributes:
         app: The guarded application.
@@ -271,7 +270,7 @@ class Server:
     async def _write_page(
         self, page: Page, state: PageState, nonce: str
     ) -> AsyncGenerator[str, None]:
-        """Yield the page in parts: the head, each tier's result as soon as it is ready, the end."""
+        """Yield the page in pieces: the head, each tier's result when it is ready, the end."""
         is_running = bool(state.question.strip())
         yield page.write_head(state, nonce, is_running=is_running)
         if is_running:
@@ -300,7 +299,7 @@ class Server:
 def _make_stream(pieces: AsyncGenerator[str, None], headers: Mapping[str, str]) -> Response:
     """Return a response that sends each of *pieces* as soon as it is ready.
 
-    If the browser disconnects, no further pieces are produced.
+    No further pieces are produced after the browser disconnects.
     """
     from starlette.responses import StreamingResponse
 
@@ -329,8 +328,8 @@ async def _encode(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
 def _make_protocol() -> Any:
     """Return a connection class that limits the number of open connections.
 
-    Beyond the limit, a new connection closes the oldest idle connection. Without the limit, any
-    account on this machine could use up the server's connections.
+    If the limit is reached, a new connection closes the oldest idle connection. Without the limit,
+    any account on this machine could use up the server's connections.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -364,7 +363,7 @@ async def serve(
     closing: Callable[[], Awaitable[None]] | None,
     others: Mapping[str, Page] | None = None,
 ) -> None:
-    """Serve *page* until the process is interrupted; no request is logged.
+    """Serve *page* until the process is interrupted. Requests are not logged.
 
     Args:
         page: The page.
@@ -382,7 +381,7 @@ async def serve(
 
 
 async def serve_app(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve *app* on the socket *listening* until the process is interrupted; log no request."""
+    """Serve *app* on the socket *listening* until interrupted. Requests are not logged."""
     import uvicorn
 
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""The tiers that answer a question, and the result of each tier; the plain list comes first."""
+"""Asks several configurations (tiers) the same question. The plain search comes first."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MOST_MESSAGE_CHARS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A system to compare: the user's function with certain settings.
+    """One of the configurations to compare: the user's function with certain settings.
 
     Attributes:
         name: The tier's name.
@@ -74,7 +74,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class TierAnswer:
-    """The result of one tier.
+    """The result of one tier for a question.
 
     Attributes:
         tier: The tier.
@@ -97,10 +97,10 @@ class TierAnswer:
 
 
 class Tiers:
-    """All tiers over one wrapped function.
+    """All configurations (tiers) of one wrapped function that the playground compares.
 
-    The function learns only during `warm_up`. Later questions leave no trace, so the result of a
-    question does not depend on the questions before.
+    The function learns only during `warm_up`. It learns nothing from later questions, so the result
+    of a question does not depend on earlier questions.
 
     Attributes:
         all: All tiers, including tiers that cannot be asked.
@@ -118,7 +118,7 @@ class Tiers:
         seconds: float = SECONDS,
         is_covered: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
-        """Create the tiers over *base*.
+        """Create the tiers of the wrapped function *base*.
 
         Args:
             base: The wrapped function.
@@ -127,8 +127,8 @@ class Tiers:
                 model call.
             given: The function's arguments other than the question.
             seconds: The time limit per tier, in seconds.
-            is_covered: Says whether the model has a reply for a question and its earlier messages.
-                Default: always.
+            is_covered: Returns whether the model has a reply for a question and its earlier
+                messages. Default: always.
 
         Raises:
             ConfigError: The function's settings cannot be overridden.
@@ -155,7 +155,7 @@ class Tiers:
         )
 
     def _build_tier(self, name: str, base: Any) -> Tier:
-        """Build the tier *name* over the wrapped function *base*."""
+        """Build the tier *name* for the wrapped function *base*."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_tier(name) if name in _PRESETS else SYSTEMS[name]
         )
@@ -183,16 +183,16 @@ class Tiers:
 
     @property
     def middleware(self) -> QueryMiddleware:
-        """The middleware around the function."""
+        """The middleware of the wrapped function."""
         return self._base.middleware  # type: ignore[no-any-return]
 
     @property
     def takes_top_k(self) -> bool:
-        """``True`` if the function has an argument for the number of passages."""
+        """``True`` if the wrapped function has an argument for the number of passages."""
         return self._base.top_k_argument is not None
 
     def list_folded(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers to fold, because there is no reply for this question.
+        """Return the names of the tiers to fold, because the model has no reply for this question.
 
         These are all tiers that call a model. If the model can reply, the result is empty.
         """
@@ -218,7 +218,7 @@ class Tiers:
         self._learned = deepcopy(function._context.learned)
 
     def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
-        """Return the config of *tier* with the settings in *state*, for use outside the page."""
+        """Return the config of *tier* with the settings in *state*, for use in other programs."""
         rows = self.middleware.config.rows()
         own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
         return merge(merge(own_settings, tier.settings), nested(state.settings))
@@ -226,7 +226,7 @@ class Tiers:
     async def ask(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
         """Yield the result of each tier.
 
-        The plain tier comes first, then the tiers without a model, one after the other. The tiers
+        The plain tier comes first, then the tiers without a model, one after another. The tiers
         that call a model then run at the same time, and their results come in the order in which
         they finish. If the plain tier fails or its result cannot be read, no other tier is asked,
         because every tier makes the plain search too. Raises `ConfigError` for settings that are
@@ -269,7 +269,7 @@ class Tiers:
     async def _ask_tier(
         self, tier: Tier, question: str, arguments: Mapping[str, Any]
     ) -> TierAnswer:
-        """Return the result of *tier*, or its error if it fails or takes too long."""
+        """Return the result of *tier* for *question*, or an error if the call fails or is late."""
         start = perf_counter()
         retrieval, problem = None, ""
         try:
@@ -292,9 +292,9 @@ class Tiers:
 
 
 def _copy_with_learned(function: Any, learned: Learned) -> Any:
-    """Return a copy of *function* that starts from the state *learned*.
+    """Return a copy of the wrapped *function* that starts from the learned state *learned*.
 
-    Later learning changes only the copy.
+    What the copy learns later does not change *function* or *learned*.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)

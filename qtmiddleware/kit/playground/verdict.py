@@ -1,4 +1,4 @@
-"""The verdict on a question: per tier, the rank of the answer, the time and the cost."""
+"""The verdict on each tier's result for a question: the answer's rank, the time and the cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEYOND: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TierVerdict:
-    """The verdict on one tier.
+    """The verdict on one tier's result.
 
     Attributes:
         name: The tier's name.
@@ -41,10 +41,10 @@ class TierVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdicts on all tiers.
+    """The verdicts on all tiers' results for one question.
 
     Attributes:
-        is_judged: Whether somebody judged which passage answers the question.
+        is_judged: Whether there are judgements of which passages answer the question.
         tiers: One verdict per tier.
     """
 
@@ -53,14 +53,14 @@ class Verdict:
 
 
 def judge_cards(cards: Sequence[Card]) -> Verdict:
-    """Return the verdict on *cards*; the first card must be the plain list."""
+    """Return the verdicts on all *cards*. The first card must be that of the plain search."""
     is_judged = bool(cards[0].answers)
     judge_tier = _judge_place if is_judged else _judge_moves
     return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
 
 
 def write_headline(cards: Sequence[Card]) -> str:
-    """Return one to three short sentences on the differences between the lists."""
+    """Return one to three short sentences on how the tiers' results differ."""
     tier_cards = [card for card in cards if not card.is_baseline and not card.problem]
     if not tier_cards:
         return (
@@ -86,7 +86,10 @@ def write_headline(cards: Sequence[Card]) -> str:
 
 
 def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
-    """Return a sentence with the answer's rank in the plain list and in better or worse lists."""
+    """Return a sentence on the answer's rank in the plain search and in the other tiers.
+
+    Only the tiers in which the rank is better or worse are named.
+    """
     subject = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
     ways: dict[str, list[str]] = {}
     for card in cards:
@@ -109,7 +112,7 @@ def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
 
 
 def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield sentences on the differences to the plain list, for passages that nobody judged."""
+    """Yield sentences on how the tiers differ from the plain search, if there are no judgements."""
     changes: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         change = (
@@ -132,7 +135,7 @@ def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def _judge_place(card: Card, plain: Card) -> TierVerdict:
-    """Return the verdict on *card*, by the answer's rank compared with the *plain* list."""
+    """Return the verdict on *card*, comparing the answer's rank with its rank in *plain*."""
     way = "none"
     if not card.is_baseline and not card.problem:
         place, before = card.answer or _BEYOND, plain.answer or _BEYOND
@@ -151,7 +154,7 @@ def _judge_place(card: Card, plain: Card) -> TierVerdict:
 
 
 def _format_answer_place(card: Card) -> str:
-    """Return the rank of the answer on *card*, in words."""
+    """Return the rank of the answer in the result of *card*, in words."""
     if card.answer is not None:
         return format_place(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
@@ -159,7 +162,7 @@ def _format_answer_place(card: Card) -> str:
 
 
 def _judge_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
-    """Return the verdict on *card*, by the number of passages that moved."""
+    """Return the verdict on *card*, based on how many passages moved."""
     return _build_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 
 
