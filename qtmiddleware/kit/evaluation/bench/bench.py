@@ -125,7 +125,10 @@ class Bench:
         return run
 
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
-        """Return a context manager that yields how many seconds each cached vector took, by text."""
+        """Return a context manager that yields the original seconds of cached vectors, by text.
+
+        Only vectors that are read inside the ``with`` block are in the mapping.
+        """
         return (
             self.embedder.record_replays()
             if isinstance(self.embedder, CachedEmbedder)
@@ -623,7 +626,7 @@ async def _ask_all_questions(
 def _require_writable(recording: Path) -> Path:
     """Return *recording* if the file can be written; otherwise raise `ConfigError`.
 
-    Call this before the model costs money.
+    Call this before asking the model, because its replies cost money.
     """
     try:
         make_private_folders(recording.parent)
