@@ -27,7 +27,7 @@ from qtmiddleware.protocols import LanguageModel, Reply
 from qtmiddleware.runtime.logs import get_logger
 
 MOST_FAILURES: Final = 16
-"""The number of failures in a row, of systems or judge, after which judging stops."""
+"""The number of consecutive failures, of systems or the judge, after which judging stops."""
 _SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 _MOST_REASON_CHARS: Final = 1_000
 

@@ -35,19 +35,19 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
-"""The name of the system that is a wrapped function with its own settings."""
+"""The name of the system that keeps a wrapped function's own settings."""
 MOST_FAILED: Final = 5
-"""The number of failed first questions at which a system is stopped and its error is raised."""
+"""If a system fails on this many questions from the start, it is stopped and its error raised."""
 MOST_IN_A_ROW: Final = 20
-"""The number of failed questions in a row at which a system is stopped later on.
+"""If a system fails on this many questions in a row, it is stopped and its error raised.
 
-Fewer failed questions are skipped, because an index that is down may soon be up again.
+Shorter series are tolerated, because an index that is down may soon be up again.
 """
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
 Progress = Callable[[str, int, int], None]
-"""Receives the system's name, the number of questions done, and of all questions."""
+"""Receives the system's name, the number of questions done and their total."""
 
 
 def compare(

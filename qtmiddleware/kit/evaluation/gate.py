@@ -380,7 +380,7 @@ class Gate:
         return max((len(change.gains) for change in self.changes), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the gate's result as plain data."""
+        """Return the gate's result as a dict, ready for JSON."""
         return {
             "verdict": self.verdict,
             "baseline": self.baseline,

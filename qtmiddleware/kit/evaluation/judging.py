@@ -71,7 +71,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as plain data, without the answers."""
+        """Return the verdict as a dict, ready for JSON, without the answers."""
         return {
             "question": self.question,
             "outcome": self.outcome,
@@ -193,7 +193,7 @@ class Judged:
         return f"{text} {asides[:1].upper()}{asides[1:]}." if asides else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data, without the answers."""
+        """Return the result as a dict, ready for JSON, without the answers."""
         return {
             "baseline": self.baseline,
             "challenger": self.challenger,

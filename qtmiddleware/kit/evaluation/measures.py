@@ -17,21 +17,21 @@ from qtmiddleware.kit.evaluation.dataset import Qrels
 from qtmiddleware.kit.evaluation.systems import Run
 
 MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
-"""The measures of the first `TOP_K` passages."""
+"""The measures that are computed from the first `TOP_K` passages."""
 DEEP: Final = ("R@100",)
-"""The measures of the first `DEPTH` passages."""
+"""The measures that are computed from the first `DEPTH` passages."""
 TOP_K: Final = 10
-"""The number of passages that a system is asked for, and that `MEASURES` consider."""
+"""The number of passages that a system is asked for. `MEASURES` use only these passages."""
 DEPTH: Final = 100
-"""The number of passages that a system is asked for in the extra run for `DEEP`."""
+"""The number of passages that a system is asked for in an extra run, to compute `DEEP`."""
 PRIMARY: Final = "nDCG@10"
 """The measure by which systems are compared: gain, significance and hurt rate."""
 TOLERANCE: Final = 1e-9
-"""Two values of a measure count as equal if they differ by less than this rounding error."""
+"""Two values of a measure count as equal if they differ by no more than this."""
 RESAMPLES: Final = 9_999
-"""The number of resamples; with the sample itself, there are ten thousand."""
+"""The number of resamples. Together with the sample itself, there are ten thousand."""
 CONFIDENCE: Final = 0.95
-"""The share of resampled means that the interval of a difference covers."""
+"""The share of resampled means that the confidence interval of a difference contains."""
 SIGNIFICANT: Final = 0.05
 """The level below which a probability counts as significant."""
 FEW: Final = 30

@@ -66,11 +66,11 @@ class Hit:
 class Movement:
     """One passage's rank after each stage, and the reason for its movement.
 
-    Ranks count from 1. A rank is ``None`` if the stage did not run or its list lacks the passage.
+    Ranks start at 1. A rank is ``None`` if the stage did not run or did not list the passage.
 
     Attributes:
         match: The passage.
-        place: The passage's rank in the final list; ``None`` if the passage dropped out.
+        place: The passage's rank in the final list; ``None`` if it is not in the list.
         score: The passage's score in the final list.
         before: The passage's rank in the plain list.
         hits: The passage's hits in the searches, in the order of `Retrieval.rankings`.
@@ -82,8 +82,8 @@ class Movement:
         keywords: The keywords in the passage's text; keywords of the question come first.
         reranked_place: The passage's rank after the reranker.
         rerank_score: The reranker's score.
-        passed_by: The final ranks of the passages that overtook this passage.
-        why: The movement and its reason, in one sentence.
+        passed_by: The final ranks of the passages that moved past this passage.
+        why: How and why the passage moved, in one sentence.
     """
 
     match: Match

@@ -74,7 +74,7 @@ class Task:
             "\n".join(f"- {rule}" for rule in self.rules),
             f"Reply with one JSON object and nothing else, in the form {form}:\n{described}",
         )
-        # The whole material is the query: a recording must tell prompts of the same kind apart.
+        # The query is the whole material, so that a recording can distinguish the task's prompts.
         return Prompt(
             self.mode,
             self.version,

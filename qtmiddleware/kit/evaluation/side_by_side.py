@@ -34,7 +34,7 @@ SHOWN: Final = (
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
     "combined",
 )
-"""The default systems if there is a model. Without a model, the first two are the default."""
+"""The default systems with a model. Without a model, only the first two are asked."""
 JUDGING: Final = "judging answers"
 """The name of the stage in which the judge ranks the answers, for progress."""
 _ONE: Final = "question"

@@ -25,7 +25,7 @@ _NO_RULES: Final[Mapping[str, Any]] = {
 _ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
 
 SEEDS: Final = "seed-parity"
-"""The system that searches the model's texts instead of the question, as its preset does."""
+"""The name of the system and preset that search the model's texts instead of the question."""
 
 
 @cache

@@ -99,8 +99,7 @@ def open_function(
         try:
             yield function
         except ConfigError:
-            # The settings or the judgements must change first, so no later run can use what was
-            # kept.
+            # The user must change the settings or judgements, so no later run can reuse the runs.
             memory.finish()
             raise
         memory.finish()

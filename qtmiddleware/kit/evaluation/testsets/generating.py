@@ -113,7 +113,7 @@ def generate(
         )
     builder = _TestSetBuilder(model.name, Relevance(passages))
     while len(builder.questions) < count and builder.asked < len(candidates):
-        # Never more than are missing, so that the result does not depend on the concurrency.
+        # Try no more passages than questions are missing, or the result depends on concurrency.
         wave = min(concurrency, count - len(builder.questions))
         for draft in _write_drafts(candidates[builder.asked : builder.asked + wave], runner):
             builder.add_draft(draft)
@@ -226,7 +226,7 @@ class _TestSetBuilder:
         """Keep the question of *draft*, or count the reason for dropping the draft."""
         self.asked += 1
         self.error = draft.error
-        # If only the check failed, the model did reply once: that is not a failure in a row.
+        # If only the check failed, the model replied to the first prompt. This is not a failure.
         self.failures = self.failures + 1 if draft.error and not draft.question else 0
         key = extract_key(draft.question)
         fault = draft.fault or ("duplicate" if key in self._keys else "")

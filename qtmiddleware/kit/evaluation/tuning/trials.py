@@ -36,11 +36,11 @@ Flat = Mapping[str, Any]
 """Settings by dotted camelCase key."""
 
 MIN_GAIN: Final = 0.003
-"""The smallest gain in nDCG@10 for which a more expensive candidate is chosen."""
+"""The smallest gain in nDCG@10 that justifies a more expensive candidate."""
 MIN_ERRORS: Final = 1.5
-"""The number of standard errors that a mean gain must reach to count as more than luck."""
+"""A mean gain must be at least this many standard errors to count as more than luck."""
 OVERALL_ERRORS: Final = 2.5
-"""The number of standard errors that the search's result must gain over the default.
+"""The gain of the search's result over the default must be at least this many standard errors.
 
 This is the one-sided 5 % level, divided among the eight settings that are tried.
 """
@@ -150,7 +150,7 @@ class Budget:
         return "; ".join(text.format(limit) for limit, text in limits if limit is not None)
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return the limits as plain data."""
+        """Return the limits as a dict, ready for JSON."""
         return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}
 
 
@@ -336,7 +336,7 @@ class Trials:
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
         self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
         self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
-        # No candidate is asked a question that your own function fails on as it is.
+        # Candidates are not asked questions on which your own function fails with the raw query.
         self._data = data.only(self.raw.score.runs)
         # From here on the raw query is not run again; its runs are replayed beside each candidate.
         self._baseline = lambda question: self.raw.score.runs[question.id]

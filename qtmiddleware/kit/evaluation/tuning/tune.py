@@ -50,7 +50,7 @@ TUNED: Final = "tuned"
 TRYING: Final = "trying candidates"
 """The name of the search's stage, for progress."""
 _POWER: Final = 2.8
-"""The number of standard errors at which 80 % of gains are significant (5 %, two-sided)."""
+"""If a true gain is this many standard errors, 80 % of tests find it (5 % level, two-sided)."""
 
 
 def tune(
