@@ -172,7 +172,7 @@ def measure(
     """Run every system on every question of *dataset* and compare them with *baseline*.
 
     The questions are asked one at a time, so that the times are comparable. If a run has an
-    ``error``, its question is counted as failed, noted, and left out of every system's figures. The
+    ``error``, its question is left out of every system's figures, and the notes mention it. The
     error is raised if a system fails on each of its first `MOST_FAILED` questions, or on
     `MOST_IN_A_ROW` questions in a row. If a system raises an exception, the exception passes
     through with a note that names the system and the question.
@@ -264,7 +264,10 @@ def measure(
 
 
 def require_measurable(dataset: Dataset) -> None:
-    """Raise `ConfigError` if *dataset* has no questions, a blank one, or no relevant passage."""
+    """Raise `ConfigError` if *dataset* cannot be measured.
+
+    It must have questions, none of them blank, and at least one relevant passage.
+    """
     if not dataset.questions:
         raise ConfigError(
             f"the data set {dataset.name} has no judged questions",
@@ -378,7 +381,7 @@ def _check_grades(question: str, grades: Any) -> dict[str, int]:
 def _run_system(
     name: str, system: System, dataset: Dataset, progress: Progress | None
 ) -> tuple[dict[str, Run], dict[str, float]]:
-    """Ask *system* every question.
+    """Ask *system* every question in *dataset*, and return the runs and their times.
 
     Returns:
         The run of each question, by the question's id.

@@ -42,7 +42,7 @@ class Standing:
         scores: The mean score per criterion, from 1 to 10.
         strengths: The strengths of the answer in the judge's words, one text per order.
         weaknesses: The weaknesses of the answer in the judge's words, one text per order.
-        firsts: The number of questions on which the system was best, alone or tied.
+        firsts: The number of questions on which the system was best, alone or tied with others.
         questions: The number of questions that the result covers.
         interval: The 95 % bootstrap interval of *place* over the questions.
         lead: The mean number of places that the system is ahead of ``raw``, over the questions that

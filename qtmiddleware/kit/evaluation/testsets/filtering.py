@@ -218,7 +218,10 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
 
 @lru_cache(len(LANGUAGES) + 1)
 def _load_weak_words(language: str) -> frozenset[str]:
-    """Return the words of *language* that are no content words; empty for an unknown language."""
+    """Return the words of *language* that are not content words, such as stop words.
+
+    The result is empty for an unknown language.
+    """
     if not language:
         return frozenset()
     lexicon = load(language)
