@@ -1,6 +1,6 @@
 """Let a language model compare texts in several orders, without the names of their systems.
 
-Language models prefer the text that comes first, so each order is shown again in reverse
+Language models prefer the text that comes first. The judge therefore also sees each order reversed
 (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
 """
 
@@ -27,7 +27,7 @@ from qtmiddleware.protocols import LanguageModel, Reply
 from qtmiddleware.runtime.logs import get_logger
 
 MOST_FAILURES: Final = 16
-"""The number of failures in a row, of systems or judge, after which judging stops."""
+"""The number of consecutive failures, of systems or the judge, after which judging stops."""
 _SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 _MOST_REASON_CHARS: Final = 1_000
 
@@ -36,11 +36,11 @@ logger: Final = get_logger("qtmiddleware.judging")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The judge's reason in its own words. It may call the answers A, B and so on.
+    """The judge's reason for an opinion, in its own words. It may call the answers A, B and so on.
 
     Attributes:
         text: The judge's words.
-        order: The names of the systems whose answers were A, B and so on.
+        order: The names of the systems that gave answer A, answer B and so on.
     """
 
     text: str = field(repr=False)
@@ -48,13 +48,13 @@ class Reason:
 
     @property
     def legend(self) -> str:
-        """The system of each letter, such as ``A is raw, B is rules``."""
+        """The system behind each letter, such as ``A is raw, B is rules``."""
         return ", ".join(
             f"{letter} is {name}" for letter, name in zip(LETTERS, self.order, strict=False)
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the judge's words and the system of each letter as plain data."""
+        """Return the judge's words, and the system behind each letter, as a dict."""
         return {"text": self.text, **dict(zip(LETTERS, self.order, strict=False))}
 
 
@@ -77,7 +77,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """The judge's opinion of all texts of a ballot, after it saw them in one order.
+    """The judge's opinion of all texts on a ballot, shown in one order.
 
     Attributes:
         marks: One mark per text, in the order of `Ballot.shown`.
@@ -88,24 +88,24 @@ class Opinion:
     reason: str = field(default="", repr=False)
 
     def prefers(self, index: int, other_index: int) -> bool:
-        """Return whether the text at *index* is ranked before the text at *other_index*."""
+        """Return whether the judge ranks the text at *index* above the text at *other_index*."""
         return self.marks[index].place < self.marks[other_index].place
 
     def find_better(self) -> int | None:
-        """Return the index of the better of two texts; ``None`` if both are equally good."""
+        """Return the index of the better of the two texts, or ``None`` if they are equally good."""
         return 0 if self.prefers(0, 1) else 1 if self.prefers(1, 0) else None
 
 
 @dataclass(slots=True)
 class Ballot:
-    """One question with the texts to compare, and the judge's opinions of them.
+    """One question, the texts to compare, and the judge's opinions of the texts.
 
     Attributes:
         question: The question.
         shown: The texts, or lists of texts, to compare.
         orders: The orders in which the judge sees the texts. Each order is a permutation of the
-            indices of *shown*. Without orders, the judge is not asked.
-        error: The error of a system or of the judge, if there are no opinions because of it.
+            indices of *shown*. If empty, the judge is not asked.
+        error: The error of a system or of the judge; ``None`` if both succeeded.
         opinions: The judge's opinions, one per order.
     """
 
@@ -117,11 +117,11 @@ class Ballot:
 
     @property
     def is_flip(self) -> bool:
-        """``True`` if the judge prefers different texts in different orders."""
+        """``True`` if the judge's choice between two texts depends on their order."""
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
-        """Return the index of the text that is the better of two in every order, or ``None``."""
+        """Return the index of the text that is better in every order, or ``None``."""
         return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
 
     def average_scores(self, index: int) -> dict[str, float]:
@@ -129,7 +129,7 @@ class Ballot:
         return average_scores([opinion.marks[index].scores for opinion in self.opinions])
 
     def list_reasons(self, names: Sequence[str]) -> tuple[Reason, ...]:
-        """Return the reasons that the judge gave; *names* holds the name of each text."""
+        """Return the judge's reasons. *names* are the names of the texts, in the same order."""
         return tuple(
             Reason(opinion.reason, tuple(names[index] for index in order))
             for opinion, order in zip(self.opinions, self.orders, strict=False)
@@ -138,7 +138,7 @@ class Ballot:
 
 
 class Judge:
-    """Lets a model rank the texts of many questions, each question in several random orders."""
+    """Asks a model to rank the texts of each question, in several random orders."""
 
     def __init__(
         self,
@@ -183,9 +183,9 @@ class Judge:
         return [variant for order in orders for variant in (order, order[::-1])]
 
     def _draw_order(self, count: int) -> list[int]:
-        """Return an order of *count* texts.
+        """Return a random order of *count* texts, as a list of indices.
 
-        Over many calls, each text gets each place equally often.
+        Over many calls, each text appears equally often at each position.
         """
         unused = self._left.setdefault(count, [])
         # All rotations of one random order together give each text each place once.
@@ -208,13 +208,12 @@ class Judge:
 
         Args:
             questions: The questions to judge.
-            build_ballot: Returns a question's ballot. The judge calls this function in the caller's
-                thread, for one question after the other. A ballot with an error counts as a
-                failure.
-            progress: Receives the number of questions done, and of all questions.
+            build_ballot: Returns a question's ballot. It is called in the caller's thread, for one
+                question at a time. A ballot with an error counts as a failure.
+            progress: Receives the number of questions done and their total.
 
         Raises:
-            ModelError: The judge had to stop before its first opinion.
+            ModelError: The judge had to stop before it gave an opinion.
         """
         ballots: list[Ballot] = []
         failures = 0
@@ -236,7 +235,7 @@ class Judge:
         return ballots
 
     def _collect_opinions(self, ballots: Sequence[Ballot]) -> None:
-        """Ask the judge about all *ballots* at once. Adds opinions, or an error, to each ballot."""
+        """Ask the judge about all *ballots* at once, and add its opinions or error to each."""
         pairs = [
             (ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders
         ]
@@ -257,9 +256,10 @@ class Judge:
 
 
 def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
-    """Raise *error* if there are no opinions yet; otherwise add failed ballots for the rest.
+    """Stop judging because of *error*: add a failed ballot for each remaining question.
 
-    The rest are the *questions* that have no ballot in *ballots* yet.
+    The remaining questions are the *questions* after the first ``len(ballots)``. If no ballot has
+    opinions, *error* is raised instead.
     """
     if not any(ballot.opinions for ballot in ballots):
         raise error
@@ -290,8 +290,8 @@ def parse_opinion(
         criteria: The names of the scores that the reply must have.
 
     Raises:
-        ModelError: The error in *reply*, or ``unparsable`` if a part of the reply is missing or
-            not valid.
+        ModelError: *reply* is an error, or a field of the reply is missing or not valid
+            (``unparsable``).
     """
     if isinstance(reply, ModelError):
         raise reply
@@ -318,10 +318,10 @@ def parse_opinion(
 
 
 def parse_places(ranking: object, names: str) -> dict[str, float]:
-    """Return the place of each of *names* in a ranking such as ``B > A = C``.
+    """Return the place of each letter of *names* in a ranking such as ``B > A = C``.
 
-    Names that are equally good share the mean of their places. The result is empty if *ranking*
-    lacks a name or has it twice.
+    Places start at 1. Tied letters share the mean of their places. The result is empty if *ranking*
+    lacks a letter or repeats one.
     """
     text = re.sub(r"(?i)\banswers?\b", "", ranking) if isinstance(ranking, str) else ""
     if text.islower():
@@ -338,7 +338,7 @@ def parse_places(ranking: object, names: str) -> dict[str, float]:
 
 
 def parse_score(value: object) -> float:
-    """Return the score in *value*, from 1 to 10; 0 if there is none."""
+    """Return *value* as a score from 1 to 10; 0 if it is not a score."""
     match = _SCORE.fullmatch(value.strip()) if isinstance(value, str) else None
     score = float(match.group(1)) if match else 0.0
     return score if 1 <= score <= 10 else 0.0

@@ -35,19 +35,19 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
-"""The name of the system that is a wrapped function with its own settings."""
+"""The name of the system that keeps a wrapped function's own settings."""
 MOST_FAILED: Final = 5
-"""The number of failed first questions at which a system is stopped and its error is raised."""
+"""If a system fails on this many questions from the start, it is stopped and its error raised."""
 MOST_IN_A_ROW: Final = 20
-"""The number of failed questions in a row at which a system is stopped later on.
+"""If a system fails on this many questions in a row, it is stopped and its error raised.
 
-Fewer failed questions are skipped, because an index that is down may soon be up again.
+Shorter series are tolerated, because an index that is down may soon be up again.
 """
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
 Progress = Callable[[str, int, int], None]
-"""Receives the system's name, the number of questions done, and of all questions."""
+"""Receives the system's name, the number of questions done and their total."""
 
 
 def compare(
@@ -65,24 +65,24 @@ def compare(
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
 ) -> Comparison:
-    """Measure *fn* on judged questions, first as it is, then with each system's settings.
+    """Measure *fn* on judged questions, first unchanged, then with each system's settings.
 
-    All systems are compared with ``raw``, which is *fn* as it is. A question that *fn* fails on is
-    left out of all figures, and the notes say why. An exception of *fn* passes through only if *fn*
-    fails on each of the first five questions, or on twenty in a row.
+    All systems are compared with ``raw``, the unchanged *fn*. If *fn* fails on a question, the
+    question is left out of all figures, and the notes say why. If *fn* fails on each of the first
+    five questions, or on twenty in a row, its exception is raised.
 
     Args:
-        fn: A plain function, which is wrapped with *options*, or a wrapped function. Its first
+        fn: A plain function, to be wrapped with *options*, or a wrapped function. Its first
             argument is the question. Each system's settings override a wrapped function's own
             settings; the system ``yours`` keeps them.
-        queries: Texts by id, or `Question`s, which may have a history.
+        queries: Texts by question id, or `Question`s, which may have a history.
         qrels: The grades, by question id and passage id.
         systems: Settings by the system's name, or names from `SYSTEMS`. Default: the systems that
             need no model; with *client* or a wrapped *fn*, also the systems that need a model.
         client: The model client for a plain *fn*.
-        arguments: Other arguments for every call of *fn*.
-        top_k: The number of passages to ask for, if *fn* has a parameter for the number. ``None``:
-            the default of *fn*.
+        arguments: Other keyword arguments for every call of *fn*.
+        top_k: The number of passages to ask for, if *fn* has a parameter for it. ``None``: the
+            default of *fn*.
         deep: Also ask every system for a hundred passages, to measure R@100.
         name: The name of the data in reports.
         seed: The seed of every resampling.
@@ -112,10 +112,10 @@ def compare(
 
 
 class SystemMaker(Protocol):
-    """An index, or your own function: makes a system from the system's settings."""
+    """Makes systems from their settings. It is an index, or your own function."""
 
     def system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
-        """Return the system with *settings*, which asks for *top_k* passages."""
+        """Return a system with *settings* that searches for *top_k* passages."""
         ...
 
 
@@ -172,7 +172,7 @@ def measure(
     """Run every system on every question of *dataset* and compare them with *baseline*.
 
     The questions are asked one at a time, so that the times are comparable. If a run has an
-    ``error``, its question is counted as failed, noted, and left out of every system's figures. The
+    ``error``, its question is left out of every system's figures, and the notes mention it. The
     error is raised if a system fails on each of its first `MOST_FAILED` questions, or on
     `MOST_IN_A_ROW` questions in a row. If a system raises an exception, the exception passes
     through with a note that names the system and the question.
@@ -264,7 +264,10 @@ def measure(
 
 
 def require_measurable(dataset: Dataset) -> None:
-    """Raise `ConfigError` unless *dataset* has questions, none blank, and a relevant passage."""
+    """Raise `ConfigError` if *dataset* cannot be measured.
+
+    It must have questions, none of them blank, and at least one relevant passage.
+    """
     if not dataset.questions:
         raise ConfigError(
             f"the data set {dataset.name} has no judged questions",
@@ -296,12 +299,12 @@ def choose_systems(
     has_model: bool,
     is_wrapped: bool,
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the systems to compare, by name, the baseline first.
+    """Return the settings of the systems to compare, by the system's name, baseline first.
 
     Args:
         systems: Settings by the system's name, or names. ``None``: the default systems.
-        has_model: Whether the default systems include the systems that ask a model.
-        is_wrapped: Whether to add ``yours``, the function with its own settings.
+        has_model: Whether to include the systems that ask a model in the default systems.
+        is_wrapped: Whether to add ``yours``, the wrapped function with its own settings.
 
     Raises:
         ConfigError: A name is unknown or reserved.
@@ -378,7 +381,7 @@ def _check_grades(question: str, grades: Any) -> dict[str, int]:
 def _run_system(
     name: str, system: System, dataset: Dataset, progress: Progress | None
 ) -> tuple[dict[str, Run], dict[str, float]]:
-    """Ask *system* every question.
+    """Ask *system* every question in *dataset*, and return the runs and their times.
 
     Returns:
         The run of each question, by the question's id.
@@ -413,9 +416,9 @@ def _run_system(
 def _drop_failed_questions(
     name: str, runs: Mapping[str, Run], dataset: Dataset, failures: dict[str, dict[str, Exception]]
 ) -> Dataset:
-    """Return *dataset* without the questions that the system called *name* failed on.
+    """Return *dataset* without the questions on which the system called *name* failed.
 
-    The errors of these questions are added to *failures*.
+    Adds the errors to *failures*. If the system failed on every question, raises the first error.
     """
     errors = {question_id: run.error for question_id, run in runs.items() if run.error is not None}
     if not errors:
@@ -448,7 +451,7 @@ def _describe_failures(
 
 
 def describe_error(error: Exception) -> str:
-    """Return the type and message of *error* on one line of limited length."""
+    """Return the type and message of *error* on one line, cut to a readable length."""
     text = " ".join(str(error)[: 4 * _MOST_CHARS].split())
     text = text if len(text) <= _MOST_CHARS else text[: _MOST_CHARS - 3] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -469,7 +472,7 @@ def _score_system(
 ) -> SystemScore:
     """Return one system's figures, compared with the baseline.
 
-    Its probability is not yet corrected for the number of systems.
+    The probability is not yet corrected for the number of systems.
     """
     gains = {
         question: measured.values[PRIMARY][question] - base.values[PRIMARY][question]
@@ -511,7 +514,7 @@ def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
 
 
 def _describe_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
-    """Yield one sentence per reason to doubt the figures of *runs*."""
+    """Yield a sentence for each reason to doubt the figures, such as degraded answers."""
     count = len(dataset.questions)
     if unanswerable := sum(not _has_relevant_passage(grades) for grades in dataset.qrels.values()):
         yield (

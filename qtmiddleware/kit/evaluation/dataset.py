@@ -1,4 +1,4 @@
-"""Judged collections in BEIR's layout: passages, questions, and judgements.
+"""Data sets in BEIR's layout: passages, questions, and judgements.
 
 Source: Thakur et al. 2021 (BEIR).
 """
@@ -32,13 +32,13 @@ _GRADE: Final = re.compile("-?[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One judged question, and the conversation before it if there is one.
+    """A question, with the conversation before it if there is one.
 
     Attributes:
         id: The question's id.
         text: The question as the user asks it.
         history: The earlier messages of the conversation; empty by default.
-        metadata: Other fields, such as ``answer`` for the reference answer.
+        metadata: Other fields, such as ``answer``, the reference answer.
     """
 
     id: str
@@ -64,13 +64,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A judged collection: passages, the judged questions, and the judgements.
+    """A data set: passages, questions, and judgements of which passages answer which question.
 
     Attributes:
         name: The data set's name. A loaded data set has the name of its folder or file.
-        passages: The passages; empty if they are not known. A passage's text is the text to index.
-            If the passage has a title, this text begins with the title and a line break, and the
-            title is in the metadata too.
+        passages: The passages; empty if they are not known. If a passage has a title, its text
+            begins with the title and a line break, and its metadata has the title too.
         questions: The questions that have judgements.
         qrels: The judgements: the grade of each passage id, by question id.
     """
@@ -93,7 +92,7 @@ class Dataset:
 
         Raises:
             ConfigError: A file or field is missing or unreadable, an id occurs twice, a judgement
-                names an unknown id, or two judgements of the same passage differ. The error names
+                names an unknown id, or two judgements contradict each other. The error names the
                 file and line.
         """
         root = Path(folder).expanduser()
@@ -145,7 +144,7 @@ class Dataset:
 
     @property
     def is_synthetic(self) -> bool:
-        """``True`` if a model wrote a question, so that its metadata has ``"synthetic": true``."""
+        """``True`` if a model wrote any of the questions, according to their metadata."""
         return any(question.metadata.get("synthetic") is True for question in self.questions)
 
     @property
@@ -162,10 +161,10 @@ class Dataset:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The sha256 of each part: ``questions``, ``judgements`` and ``passages``.
+        """One sha256 each for ``questions``, ``judgements`` and ``passages``, in hex.
 
-        The order within a part does not matter. ``passages`` is an empty string if the passages are
-        not known.
+        The order of the questions or passages does not matter. The value for ``passages`` is an
+        empty string if the passages are not known.
         """
         questions = tuple(sorted(self.questions, key=attrgetter("id")))
         passages = tuple(sorted(self.passages, key=attrgetter("id")))
@@ -188,7 +187,7 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
     """Load questions from a file or folder, with their reference answers if there are any.
 
     Args:
-        path: One of four sources. A question without an ``_id`` or ``id`` gets its number as id.
+        path: One of four sources. If a question has no ``_id`` or ``id``, its number is its id.
 
             - A JSON file with a list of objects: ``{"question": ..., "ideal_answer": ...}``.
             - A file with one JSON object per line, with these keys.
@@ -197,8 +196,8 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
               reference answer as ``answer`` in the metadata.
 
     Raises:
-        ConfigError: The file cannot be read, it holds no questions, or a record is not valid. The
-            error names the place.
+        ConfigError: The file cannot be read, has no questions, or has a record that is not valid.
+            The error names the record's line or number.
     """
     root = Path(path).expanduser()
     file = root / "queries.jsonl" if root.is_dir() else root
@@ -217,11 +216,11 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
 
 
 def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield the place of each record of *file* in words, and the record.
+    """Yield each record of *file* after its location, such as ``questions.jsonl line 3``.
 
     Args:
         file: A table (see `read_table`), a file with one JSON object per line, or a JSON list.
-        needs: Column names, of which a table must have at least one.
+        needs: Names of columns. A table must have at least one of them.
     """
     if file.suffix.lower() in TABLES:
         yield from read_table(file, needs)
@@ -267,15 +266,15 @@ def parse_question(record: Any, number: str) -> Question:
 
 
 def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
-    """Update *digest* with *parts*."""
+    """Add *parts* to *digest* as one line of JSON."""
     # One line per call. JSON escapes line breaks, so no content can look like two lines.
     digest.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
 
 
 def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Return the objects that *build* makes of the lines of *file*, in the file's order.
+    """Call *build* with each line of *file*, parsed as JSON, and return the results in order.
 
-    Every line must be a JSON object with its own ``_id``.
+    Raises `ConfigError` if a line is not a JSON object with an ``_id`` of its own.
     """
     built: dict[str, T] = {}
     for number, text in read_lines(file, _ADVICE):
@@ -288,9 +287,9 @@ def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T,
 
 
 def _parse_record(text: str) -> dict[str, Any]:
-    """Return the JSON object in *text*, with its ``_id`` as text and its metadata as a dict.
+    """Return the JSON object in *text*, with ``_id`` as text and ``metadata`` as a dict.
 
-    Raises `ValueError` if the object or its ``_id`` is missing, or a type is wrong.
+    Raises `ValueError` if *text* is not an object, or if ``_id`` or ``metadata`` is not valid.
     """
     record = parse_object(text)
     id_ = record.get("_id")
@@ -307,7 +306,7 @@ def _parse_record(text: str) -> dict[str, Any]:
 
 
 def _get_text(record: Mapping[str, Any], key: str) -> str:
-    """Return the text under *key* in *record*; raises `ValueError` if there is no text."""
+    """Return the text at *key* in *record*; raises `ValueError` if it is missing or not text."""
     value = record.get(key)
     if value is None:
         raise ValueError(f'no "{key}"')
@@ -317,7 +316,7 @@ def _get_text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _build_passage(record: dict[str, Any]) -> Passage:
-    """Return the passage in *record*, which is a line of ``corpus.jsonl``."""
+    """Return the passage in *record*, a parsed line of ``corpus.jsonl``."""
     title = "" if record.get("title") is None else _get_text(record, "title")
     text, metadata = _get_text(record, "text"), record["metadata"]
     if title:
@@ -326,7 +325,7 @@ def _build_passage(record: dict[str, Any]) -> Passage:
 
 
 def _build_question(record: dict[str, Any]) -> Question:
-    """Return the question in *record*, which is a line of ``queries.jsonl``.
+    """Return the question in *record*, a parsed line of ``queries.jsonl``.
 
     Raises `ValueError` if a field is not valid.
     """
@@ -344,7 +343,10 @@ def _build_question(record: dict[str, Any]) -> Question:
 
 
 def load_judged_folder(root: Path, split: str) -> Dataset:
-    """Load the questions and judgements in the folder *root*, without the passages."""
+    """Load the questions and judgements in the folder *root*, but no passages.
+
+    If *split* is not empty, only the judgements in ``qrels/<split>.tsv`` are read.
+    """
     questions = _build_objects(root / "queries.jsonl", _build_question)
     qrels = _read_qrels(root, split, {question.id for question in questions}, None)
     return Dataset(
@@ -358,9 +360,10 @@ def load_judged_folder(root: Path, split: str) -> Dataset:
 def _read_qrels(
     root: Path, split: str, questions: set[str], passages: set[str] | None
 ) -> dict[str, dict[str, int]]:
-    """Return the judgements in all files of ``qrels/``, or only in the file of *split*.
+    """Return the judgements in all ``.tsv`` files of ``qrels/``, or only in ``<split>.tsv``.
 
-    If *passages* is ``None``, a judgement may name any passage id.
+    A judgement must name ids in *questions* and *passages*. If *passages* is ``None``, any passage
+    id is allowed.
     """
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
@@ -391,7 +394,7 @@ def _read_qrels(
 def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
     """Return the question id, the passage id and the grade in *columns*.
 
-    Raises `ValueError` if *columns* is not a judgement.
+    Raises `ValueError` if *columns* are not a judgement.
     """
     is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
     if not is_whole or int(columns[-1]) > HIGHEST_GRADE:

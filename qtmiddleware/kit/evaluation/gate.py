@@ -44,13 +44,13 @@ _PARTS: Final = ("questions", "judgements", "passages")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule that decides if a measurement is worse than its baseline.
+    """A rule for when a new measurement counts as worse than its baseline.
 
     Attributes:
         text: The rule as text, such as ``ndcg@10 -0.01``.
         measure: The measure to compare.
-        bound: The lowest allowed change of the mean, such as -0.01. ``None``: a loss is allowed if
-            chance explains it.
+        bound: The lowest allowed change of the mean, such as -0.01. ``None``: only a statistically
+            significant loss counts as worse.
     """
 
     text: str = "worse"
@@ -102,7 +102,7 @@ class Baseline:
         name: The name of the baseline in messages: the path of its file.
         values: The value of each question, by measure and system.
         data_hash: The sha256 of the measured data.
-        fingerprints: The sha256 of each part of the data, as in `Comparison`; empty if an older
+        fingerprints: The sha256 of the questions, judgements and passages, each; empty if an older
             version wrote the file.
         settings: The sha256 of each system's settings, if known.
         version: The version of qtmiddleware that made the measurement, if known.
@@ -142,7 +142,7 @@ class Baseline:
 
     @classmethod
     def of(cls, plain: Any, name: str) -> Baseline:
-        """Return the baseline in *plain*, the result of `Comparison.to_dict`.
+        """Return a baseline made from *plain*, the result of `Comparison.to_dict`.
 
         *name* is the baseline's name in messages. Raises `ConfigError` if *plain* is not valid.
         """
@@ -162,7 +162,7 @@ class Baseline:
         return cls(name, values, data_hash, fingerprints, settings, *texts)
 
     def check_data(self, data: Dataset) -> None:
-        """Raise `ConfigError` unless the baseline has the same questions and passages as *data*."""
+        """Raise `ConfigError` if the baseline was measured on other data than *data*."""
         if self.data_hash == data.data_hash:
             return
         then, now = self.fingerprints, data.fingerprints
@@ -178,9 +178,9 @@ class Baseline:
         )
 
     def check_systems(self, systems: Collection[str], rule: Rule, *, deep: bool) -> None:
-        """Raise `ConfigError` unless *rule* can be applied to at least one of *systems*.
+        """Raise `ConfigError` if *rule* can be applied to none of *systems*.
 
-        *deep* is ``True`` if the systems are also asked for a hundred passages.
+        *deep* is ``True`` if the systems are also asked for a hundred passages (R@100).
         """
         if rule.measure in DEEP and not deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
@@ -203,7 +203,7 @@ def _build_error(path: str | Path, message: str) -> ConfigError:
 
 
 def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the values of *systems* by measure, system and question id."""
+    """Return the values in *systems*, from a report's JSON, by measure, system and question id."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for system in systems:
         (name,) = _read_texts({"name": system["name"]}).values()
@@ -230,7 +230,7 @@ def _read_texts(texts: Any) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one system against the baseline.
+    """The change of one system between the baseline and the new measurement.
 
     Attributes:
         name: The system's name.
@@ -238,8 +238,8 @@ class Change:
         after: The mean of the measure in the new measurement.
         difference: *after* minus *before*, with its interval and corrected probability.
         gains: The gain of each question, by question id. A negative gain is a loss.
-        sign_p: The probability that chance makes the numbers of better and worse questions this
-            uneven, corrected for the number of tests.
+        sign_p: The probability that the counts of better and worse questions differ this much by
+            chance (sign test), corrected for the number of tests.
         verdict: ``worse``, ``not worse`` or ``inconclusive``.
     """
 
@@ -263,12 +263,12 @@ class Change:
 
     @property
     def has_lost(self) -> bool:
-        """``True`` if the mean fell by more than chance explains."""
+        """``True`` if the mean fell significantly."""
         return self.difference.is_significant and self.difference.gain < 0
 
     @property
     def has_more_worse(self) -> bool:
-        """``True`` if more questions got worse than better, and chance does not explain it."""
+        """``True`` if significantly more questions got worse than better."""
         return self.sign_p < SIGNIFICANT and self.worse > self.better
 
     def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
@@ -277,7 +277,7 @@ class Change:
         return [(id_, gain) for gain, id_ in lost[:count]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as plain data."""
+        """Return the change as a dict, ready for JSON."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -300,14 +300,14 @@ def find_changes(
 ) -> tuple[Change, ...]:
     """Return the change of each system that is in both *before* and *after*.
 
-    If *rule* has no bound, a system is worse in two cases, unless chance explains them:
+    If *rule* has no bound, a system is worse in two cases:
 
-    - The mean fell (paired randomisation test).
-    - More questions got worse than better (sign test).
+    - The mean fell significantly (paired randomisation test).
+    - Significantly more questions got worse than better (sign test).
 
-    Holm's correction covers both tests of every system. A system without a changed question is not
-    tested. With fewer than `FEW` questions, the verdict is ``inconclusive`` instead of ``not
-    worse``. A question that is missing from one measurement failed there, and counts as 0.
+    The probabilities are corrected for the number of tests (Holm). A system is not tested if none
+    of its questions changed. With fewer than `FEW` questions, the verdict is ``inconclusive``
+    instead of ``not worse``. A question that failed in one measurement counts as 0 there.
 
     Raises `MissingExtra` if scipy is not installed.
     """
@@ -324,7 +324,7 @@ def find_changes(
 
 
 def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
-    """Return the change of one system. Its probabilities are not yet corrected for many tests."""
+    """Return the change of one system, with probabilities not corrected for the number of tests."""
     gains: dict[str, float] = {}
     # Sorted, because the result of resampling depends on the order.
     for id_ in sorted(before.keys() | after.keys()):
@@ -349,7 +349,7 @@ def _decide_verdict(change: Change, corrected: Mapping[str, float], rule: Rule) 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A measurement compared with its baseline.
+    """The result of comparing a measurement with its baseline.
 
     Attributes:
         baseline: The baseline's name.
@@ -380,7 +380,7 @@ class Gate:
         return max((len(change.gains) for change in self.changes), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the gate's result as plain data."""
+        """Return the gate's result as a dict, ready for JSON."""
         return {
             "verdict": self.verdict,
             "baseline": self.baseline,
@@ -406,8 +406,7 @@ def apply_gate(
     Args:
         baseline: The earlier measurement.
         comparison: The new measurement.
-        rule: The rule that decides if a system is worse. Default: it lost more than chance
-            explains.
+        rule: The rule that decides if a system is worse. Default: it lost significantly.
         model: The name of the language model that was asked, if known.
 
     Raises:
@@ -447,7 +446,7 @@ def _describe_conditions(old: Baseline, new: Comparison, model: str | None) -> I
 
 
 def _describe_failures(before: Values, after: Values) -> Iterator[str]:
-    """Yield a sentence on the questions that failed in only one of the measurements."""
+    """Yield sentences that count the questions that failed in only one of the measurements."""
     systems = before.keys() & after.keys()
     then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
     for failed, where in ((then - now, "this run"), (now - then, "the baseline")):

@@ -24,21 +24,21 @@ def gate_function(
     update: bool = False,
     **options: Any,
 ) -> Gate:
-    """Measure *fn* on the judged questions in *data*, and compare it with its baseline.
+    """Measure *fn* on the judged questions in *data*, and compare the result with its baseline.
 
     Args:
-        fn: The function, plain or wrapped. The system ``raw`` is the function as it is; for a
-            wrapped function, the system ``yours`` is the function with its own settings.
+        fn: The function, plain or wrapped. The system ``raw`` is the function without qtmiddleware;
+            the system ``yours`` is a wrapped function with its own settings.
         data: The file or folder of judged questions, as for `load_judged`.
         baseline: The baseline's file: the output of ``qtm bench --json``, or of an earlier call
             with *update*.
         fail_if: The rule that decides if a system is worse, as text for `Rule.parse`.
         systems: Other systems to measure, as for `compare`.
-        update: Write the baseline instead of comparing with it.
+        update: Whether to write the new measurement to the baseline's file.
         options: Other arguments of `compare`.
 
     Raises:
-        ConfigError: The baseline has other questions or another format. *fn* has not been called.
+        ConfigError: The baseline has other questions or is not valid. *fn* has not been called.
         Exception: Any exception that `compare` raises.
     """
     rule = Rule.parse(fail_if)

@@ -1,6 +1,6 @@
-"""Judged questions without their passages, for your own index: a table, JSON or a folder.
+"""Load judged questions for your own index from a table, JSON or a folder.
 
-The passages are in your index; the judgements name them by their ids.
+The passages are in your index; the judgements name their ids.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     or tabs. JSON objects have the same names as keys:
 
     - ``question`` (or ``query``, ``text``): the question. Rows with the same question are merged.
-    - ``id``: the id of a passage that answers the question; beside ``ids``, the question's own id.
+    - ``id``: the id of a passage that answers the question. If the table also has ``ids``, ``id``
+      is the question's own id.
     - ``ids`` (or ``relevant``): the ids of several passages, separated by commas or as a JSON list.
 
-    A question without its own id gets its number as id. Every passage gets grade 1. The folder of a
-    data set has its own grades; its passages are not read.
+    If a question has no id, its number is its id. Every passage gets grade 1, except in the folder
+    of a data set, which has its own grades. The folder's passages are not read.
 
     Args:
         path: The file or folder.
@@ -44,7 +45,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
 
     Raises:
         ConfigError: A file cannot be read, or a record has no question or no passage id. The error
-            names file and line.
+            names the file and line.
     """
     root = Path(path).expanduser()
     if root.is_dir():
@@ -81,7 +82,8 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
 def _parse_judged_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
     """Return the record's question, its passage ids, and whether the question has its own id.
 
-    Raises `ValueError`, which names the missing field.
+    If the question has no id, *number* becomes its id. Raises `ValueError` if a field is missing or
+    not valid.
     """
     if not isinstance(record, Mapping):
         raise ValueError("must be a JSON object")
@@ -106,9 +108,9 @@ def _parse_judged_record(record: Any, number: str) -> tuple[Question, list[str],
 
 
 def _split_ids(value: Any) -> list[str]:
-    """Return the ids in *value*: a list, a JSON list, or a text.
+    """Return the ids in *value*: a list, a JSON list, or text with separators.
 
-    In a text, the ids are separated by commas, semicolons, vertical bars or line breaks.
+    The separators are commas, semicolons, vertical bars and line breaks.
     """
     if isinstance(value, str):
         if value.lstrip().startswith("["):
@@ -124,7 +126,10 @@ def _split_ids(value: Any) -> list[str]:
 
 
 def _clean_ids(values: list[Any]) -> list[str]:
-    """Return *values* as texts, without blank and repeated ids."""
+    """Return *values* as text ids, without blank or repeated ids.
+
+    Raises `ValueError` if a value is neither a text nor an integer.
+    """
     if not all(
         value is None or (isinstance(value, str | int) and not isinstance(value, bool))
         for value in values

@@ -1,4 +1,4 @@
-"""Let a language model compare the answers of two systems with a reference answer.
+"""Let a language model decide which of two systems answers better, given a reference answer.
 
 The judge sees each pair of answers in both orders. An answer wins only if it is better in both
 orders. The module `ranking` compares more than two systems.
@@ -50,11 +50,11 @@ class Verdict:
     Attributes:
         question: The question's id.
         outcome: The challenger's result: ``win``, ``loss``, ``tie`` or ``failed``.
-        is_flip: Whether the judge decided differently after the answers changed places.
+        is_flip: Whether the judge decided differently after the answers were swapped.
         reason: The reason for ``failed``, in one word; ``equal`` if both answers were the same.
         baseline_scores: The baseline's score per criterion, from 1 to 10, as the mean of both
             orders; empty without scores.
-        challenger_scores: The challenger's score per criterion, as for the baseline.
+        challenger_scores: The challenger's score per criterion, like the baseline's.
         baseline_answer: The baseline's answer.
         challenger_answer: The challenger's answer.
         reasons: The judge's reasons.
@@ -71,7 +71,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as plain data, without the answers."""
+        """Return the verdict as a dict, ready for JSON, without the answers."""
         return {
             "question": self.question,
             "outcome": self.outcome,
@@ -85,7 +85,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Judged:
-    """The judge's verdicts on all questions: the challenger's answers against the baseline's.
+    """The judge's verdicts on all questions, comparing a challenger with a baseline.
 
     Attributes:
         baseline: The baseline's name.
@@ -120,26 +120,29 @@ class Judged:
 
     @property
     def failed(self) -> int:
-        """The number of questions without a verdict, because an answer or reply is missing."""
+        """The number of questions without a verdict, because an answer or judge's reply failed."""
         return self._counts["failed"]
 
     @property
     def flips(self) -> int:
-        """The number of ties because the two orders disagree. Many mean an unreliable judge."""
+        """The number of ties caused by contradictory verdicts in the two orders.
+
+        Many such ties mean that the judge is unreliable.
+        """
         return sum(verdict.is_flip for verdict in self.verdicts)
 
     @cached_property
     def p(self) -> float:
-        """The probability that chance makes wins and losses this uneven (two-sided sign test).
+        """The probability that wins and losses differ this much by chance (two-sided sign test).
 
-        Ties are left out. Without wins and losses, it is 1.0. Raises `MissingExtra` if scipy is not
-        installed.
+        Ties are ignored. The value is 1.0 if there are no wins and no losses. Raises `MissingExtra`
+        if scipy is not installed.
         """
         return sign_test(self.wins, self.losses)
 
     @property
     def is_significant(self) -> bool:
-        """``True`` if chance does not explain the result, at the 5 % level."""
+        """``True`` if the result is statistically significant at the 5 % level."""
         return self.p < SIGNIFICANT
 
     @property
@@ -157,7 +160,7 @@ class Judged:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
     def describe(self, verdict: Verdict) -> str:
-        """Return which system is better according to *verdict*, in a few words."""
+        """Return the outcome of *verdict* in a few words, such as the name of the better system."""
         outcomes = {
             "win": f"{self.challenger} is better",
             "loss": f"{self.baseline} is better",
@@ -190,7 +193,7 @@ class Judged:
         return f"{text} {asides[:1].upper()}{asides[1:]}." if asides else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data, without the answers."""
+        """Return the result as a dict, ready for JSON, without the answers."""
         return {
             "baseline": self.baseline,
             "challenger": self.challenger,
@@ -225,9 +228,9 @@ def judge(
     """Let *model* compare the answers of two systems with each question's reference answer.
 
     The reference answer is ``answer`` in the question's metadata; questions without it are skipped.
-    The model sees both answers as A and B, without the systems' names, once in each order. A system
-    wins if it is better in both orders; everything else is a tie. Equal answers are a tie without
-    asking the model.
+    The model sees the answers as A and B, without the systems' names, once in each order. A system
+    wins if its answer is better in both orders; otherwise the result is a tie. If the answers are
+    equal, the result is a tie and the model is not asked.
 
     The systems answer one question after the other in the caller's thread, because a system may
     learn from earlier questions. A question fails if a system raises `ModelError`, or if the
@@ -244,10 +247,10 @@ def judge(
         seed: The seed that draws the first order of each pair.
         timeout: Seconds allowed per judgement.
         concurrency: The number of judgements that run at a time.
-        progress: Receives the number of questions done, and of all questions.
+        progress: Receives the number of questions done and their total.
 
     Raises:
-        ModelError: The judge had to stop before its first opinion.
+        ModelError: The judge had to stop before it gave an opinion.
         ConfigError: The names are the same, or a number is not valid.
         MissingExtra: scipy is not installed.
         Exception: Any other exception that a system raises.
@@ -286,7 +289,10 @@ def judge(
 
 
 def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
-    """Return the verdict of both orders. Equal answers, which the judge did not see, are a tie."""
+    """Return the verdict on the question of *ballot*. Two equal answers are a tie.
+
+    *systems* are the names of the baseline and the challenger.
+    """
     outcome, reason = _OUTCOMES[ballot.find_winner()], "" if ballot.opinions else "equal"
     if ballot.error is not None:
         outcome, reason = "failed", ballot.error.reason
@@ -305,7 +311,7 @@ def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
 
 
 def _require_text(answer: object) -> str:
-    """Return *answer*; raises `ConfigError` if it is not text."""
+    """Return *answer* if it is text; otherwise raise `ConfigError`."""
     if not isinstance(answer, str):
         raise ConfigError(f"a system must return the answer's text, not {type(answer).__name__}")
     return answer

@@ -17,11 +17,13 @@ MOST_BYTES: Final = 1 << 24
 
 
 def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
-    """Yield the lines of the file at *path* that are not blank, numbered from 1.
+    """Yield the number and text of each line in the file at *path*. Blank lines are skipped.
+
+    Numbers start at 1.
 
     Args:
         path: The file.
-        advice: Text to add to the error's message if the file cannot be read.
+        advice: Text to add to the error message if the file cannot be read.
 
     Raises:
         ConfigError: The file cannot be read, or a line is too long or is not UTF-8.
@@ -43,7 +45,7 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
-    """Turn a `ValueError` raised in the block into a `ConfigError` that names file and line."""
+    """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names file and line."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The field's measures as trec_eval computes them, tests for chance, and the scores of systems.
+"""Compute retrieval measures like trec_eval, test differences for significance, and score systems.
 
 Sources: Smucker, Allan and Carterette 2007 (randomisation test and bootstrap in retrieval), Holm
 1979.
@@ -17,21 +17,21 @@ from qtmiddleware.kit.evaluation.dataset import Qrels
 from qtmiddleware.kit.evaluation.systems import Run
 
 MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
-"""The measures of the first `TOP_K` passages."""
+"""The measures that are computed from the first `TOP_K` passages."""
 DEEP: Final = ("R@100",)
-"""The measures of the first `DEPTH` passages."""
+"""The measures that are computed from the first `DEPTH` passages."""
 TOP_K: Final = 10
-"""The number of passages that a system is asked for, and that `MEASURES` consider."""
+"""The number of passages that a system is asked for. `MEASURES` use only these passages."""
 DEPTH: Final = 100
-"""The number of passages that a system is asked for in the extra run for `DEEP`."""
+"""The number of passages that a system is asked for in an extra run, to compute `DEEP`."""
 PRIMARY: Final = "nDCG@10"
 """The measure by which systems are compared: gain, significance and hurt rate."""
 TOLERANCE: Final = 1e-9
-"""Two values of a measure count as equal if they differ by less than this rounding error."""
+"""Two values of a measure count as equal if they differ by no more than this."""
 RESAMPLES: Final = 9_999
-"""The number of resamples; with the sample itself, there are ten thousand."""
+"""The number of resamples. Together with the sample itself, there are ten thousand."""
 CONFIDENCE: Final = 0.95
-"""The share of resampled means that the interval of a difference covers."""
+"""The share of resampled means that the confidence interval of a difference contains."""
 SIGNIFICANT: Final = 0.05
 """The level below which a probability counts as significant."""
 FEW: Final = 30
@@ -62,14 +62,14 @@ class PerQuery:
 def evaluate(
     qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> PerQuery:
-    """Return the *measures* of a run against the judgements.
+    """Return the value of each of *measures* for each judged question.
 
-    A judged question without results counts as 0. A question without judgements is not counted. If
-    an id occurs twice in a list, its first rank counts.
+    A judged question without results counts as 0. Questions without judgements are ignored. If an
+    id occurs twice in a list, its first rank counts.
 
     Args:
         qrels: The judgements.
-        run: The ids of the passages that the system returned, best first, by question id.
+        run: The passage ids that the system returned, best first, by question id.
         measures: The measures to compute: nDCG@10 (the gain is the grade, Järvelin and Kekäläinen
             2002), R@10, MRR@10, P@5, AP (its mean over the questions is MAP) and R@100.
 
@@ -100,20 +100,20 @@ def evaluate(
 
 
 def _score_by_rank(ids: Sequence[str]) -> dict[str, float]:
-    """Return a score for each of *ids*, falling by rank, so that trec_eval keeps their order."""
+    """Return a score for each of *ids*. Scores decrease, so trec_eval keeps the order."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean difference with its interval and its probability.
+    """The mean difference between two systems, with its confidence interval and p-value.
 
     Attributes:
         gain: The mean difference.
         low: The lower end of the 95 % interval.
         high: The upper end of the 95 % interval.
-        p: The probability that chance alone makes a difference this large.
-        p_holm: *p* corrected for the number of systems compared. Below 0.05 is significant.
+        p: The probability of a difference at least this large by chance.
+        p_holm: *p* corrected for the number of compared systems (Holm). Below 0.05 is significant.
     """
 
     gain: float = 0.0
@@ -128,7 +128,7 @@ class Difference:
         return self.p_holm < SIGNIFICANT
 
     def to_dict(self) -> dict[str, float]:
-        """Return all fields as plain data."""
+        """Return all fields as a dict, ready for JSON."""
         return {
             "gain": self.gain,
             "low": self.low,
@@ -139,13 +139,13 @@ class Difference:
 
 
 def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
-    """Return the mean of *gains* with its bootstrap interval and a two-sided randomisation test.
+    """Return the mean of *gains*, with its bootstrap interval and randomisation-test p-value.
 
-    The interval and the test each use `RESAMPLES` resamples. If there are no gains, or if all gains
-    are 0, the result is a gain of 0 with a probability of 1.
+    The test is two-sided. The interval and the test each use `RESAMPLES` resamples. If there are no
+    gains, or all gains are 0, the mean is 0 and the p-value is 1.
 
     Args:
-        gains: One gain per question: a paired difference of two systems.
+        gains: The difference between two systems on each question.
         seed: The seed of the resamples.
 
     Raises:
@@ -189,7 +189,7 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
 
 
 def sign_test(better: int, worse: int) -> float:
-    """Return the probability that chance makes two counts this uneven (two-sided sign test).
+    """Return the probability that two counts differ this much by chance (two-sided sign test).
 
     If both counts are 0, the probability is 1.0. Raises `MissingExtra` if scipy is not installed.
     """
@@ -203,8 +203,8 @@ def sign_test(better: int, worse: int) -> float:
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
     """Return the probabilities, corrected for the number of tests (Holm 1979).
 
-    The k-th smallest of n probabilities is multiplied by (n - k + 1). The result is at most 1, and
-    never less than the corrected value of a smaller probability.
+    The k-th smallest of n probabilities is multiplied by (n - k + 1). The corrected values are at
+    most 1 and keep the order of the probabilities.
     """
     corrected: dict[str, float] = {}
     least = 0.0
@@ -216,11 +216,11 @@ def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """The 50th and the 95th percentile of some values, by nearest rank.
+    """The 50th and 95th percentiles of a list of values, by nearest rank.
 
     Attributes:
-        p50: The median; half of the values are at most this large.
-        p95: 95 of 100 values are at most this large.
+        p50: The median: half of the values are at most this large.
+        p95: The 95th percentile: 95 of 100 values are at most this large.
     """
 
     p50: float = 0.0
@@ -235,7 +235,7 @@ class Percentiles:
         return cls(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.95)))
 
     def to_dict(self) -> dict[str, float]:
-        """Return both percentiles as plain data."""
+        """Return both percentiles as a dict."""
         return {"p50": self.p50, "p95": self.p95}
 
 
@@ -249,9 +249,9 @@ class SystemScore:
         difference: The system's nDCG@10 minus the baseline's.
         hurt_rate: The share of questions with a lower nDCG@10 than the baseline's.
         helped_rate: The share of questions with a higher nDCG@10 than the baseline's.
-        added_ms: Milliseconds beyond a plain search, as the system reports them. If the system
+        added_ms: Milliseconds added to a plain search, as the system reports them. If the system
             reports none: its time minus the baseline's time for the same question.
-        stages_ms: Milliseconds per stage, over the questions that went through the stage.
+        stages_ms: Milliseconds per stage, over the questions for which the stage ran.
         llm_calls: The number of model calls for all questions.
         input_tokens: The number of tokens that the model read.
         output_tokens: The number of tokens that the model wrote.
@@ -314,23 +314,23 @@ class SystemScore:
 
     @property
     def usd_per_point(self) -> float | None:
-        """The model's cost in US dollars per thousand questions and per +0.01 of nDCG@10.
+        """The model's cost in US dollars of +0.01 nDCG@10, for a thousand questions.
 
-        ``None`` if the cost is not known or nothing was gained.
+        ``None`` if the cost is not known or the system gains nothing.
         """
         cost, gain = self.usd_per_thousand, self.difference.gain
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
 
     def worst(self, count: int = 10) -> list[tuple[str, float]]:
-        """Return the ids and gains of the *count* questions that lost most, worst first.
+        """Return the ids and gains of the *count* questions with the largest losses, worst first.
 
-        Every gain is negative, because questions that lost nothing are left out.
+        Every gain is negative; other questions are left out.
         """
         lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
         return sorted(lost, key=lambda entry: entry[1])[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain data, without queries and passages."""
+        """Return the figures as a dict, ready for JSON, without queries or passages."""
         worst = self.worst(1)
         return {
             "name": self.name,
@@ -361,21 +361,21 @@ class SystemScore:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The scores of all systems on one data set, in the order the systems were given.
+    """The scores of several systems on the same data set.
 
     Attributes:
         dataset: The data set's name.
         passages: The number of passages; ``None`` if it is not known, as for your own function.
         questions: The number of measured questions.
         baseline: The name of the system that all others are compared with.
-        systems: The score of each system.
-        notes: Sentences that a reader needs to judge the figures: synthetic questions, recorded
-            replies, estimated tokens.
+        systems: The score of each system, in the order of measuring.
+        notes: Sentences that a reader needs to judge the figures, for example about synthetic
+            questions, recorded replies or estimated tokens.
         seed: The seed of every resampling.
         data_hash: The sha256 of the passages, questions and judgements.
         counts_model_time: ``False`` if added times lack the time of recorded replies.
-        fingerprints: The sha256 of each part of the data: ``questions``, ``judgements`` and
-            ``passages``. The order within a part does not matter.
+        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. Their
+            order does not matter.
         settings: The sha256 of each system's settings.
     """
 
@@ -401,7 +401,7 @@ class Comparison:
         return tuple(system for system in self.systems if system.name != self.baseline)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole comparison as plain data, ready for JSON."""
+        """Return the whole comparison as a dict, ready for JSON."""
         return {
             "dataset": self.dataset,
             "passages": self.passages,

@@ -1,6 +1,6 @@
-"""Explain each passage's rank after every stage: from the plain search to the caller's list.
+"""Explain each passage's rank after every stage, from the plain search to the caller's list.
 
-The ranks, gains and shares are read from the retrieval, which recorded them while it ran.
+All ranks and scores come from the retrieval, which recorded them while it ran.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MOST_NAMED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One search that found a passage.
+    """A passage's rank and score in one search.
 
     Attributes:
         search: The index of the search in `Retrieval.rankings`, from 0.
-        kind: The kind of the variant that was searched.
+        kind: The kind of the variant that was searched, such as ``original``.
         weight: The variant's weight in the fusion.
         place: The passage's rank in this search, from 1.
         score: The score that the backend gave the passage.
-        added: The part of the fused score that comes from this rank; ``None`` if the fusion method
-            does not add up parts.
+        added: The amount that this hit adds to the fused score; ``None`` if the fusion method does
+            not add up amounts.
     """
 
     search: int
@@ -51,7 +51,7 @@ class Hit:
     added: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the hit as plain data."""
+        """Return the hit as a dict, ready for JSON."""
         return {
             "search": self.search,
             "kind": self.kind,
@@ -66,24 +66,24 @@ class Hit:
 class Movement:
     """One passage's rank after each stage, and the reason for its movement.
 
-    Ranks count from 1. A rank is ``None`` if the stage did not run or its list lacks the passage.
+    Ranks start at 1. A rank is ``None`` if the stage did not run or did not list the passage.
 
     Attributes:
         match: The passage.
-        place: The passage's rank in the final list; ``None`` if the passage dropped out.
+        place: The passage's rank in the final list; ``None`` if it is not in the list.
         score: The passage's score in the final list.
         before: The passage's rank in the plain list.
-        hits: The searches that found the passage, in the order of `Retrieval.rankings`.
+        hits: The passage's hits in the searches, in the order of `Retrieval.rankings`.
         fused_place: The passage's rank after the fusion.
         fused_score: The passage's score after the fusion.
         weighed_place: The passage's rank after keyword evidence.
         weighed_score: The passage's score after keyword evidence.
-        evidence: The part of *weighed_score* that the keywords added.
+        evidence: The amount that keyword evidence added to *weighed_score*.
         keywords: The keywords in the passage's text; keywords of the question come first.
         reranked_place: The passage's rank after the reranker.
         rerank_score: The reranker's score.
-        passed_by: The final ranks of the passages that overtook this passage.
-        why: The movement and its reason, in one sentence.
+        passed_by: The final ranks of the passages that moved past this passage.
+        why: How and why the passage moved, in one sentence.
     """
 
     match: Match
@@ -104,14 +104,14 @@ class Movement:
 
     @property
     def change(self) -> int | None:
-        """The number of ranks the passage rose; negative if it fell.
+        """The number of ranks by which the passage rose; negative if it fell.
 
-        ``None`` if the passage is new or dropped out.
+        ``None`` if the passage is in only one of the two lists.
         """
         return None if self.place is None or self.before is None else self.before - self.place
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the movement as plain data, with the passage's id in place of the passage."""
+        """Return the movement as a dict, ready for JSON, with the passage's id but not its text."""
         return {
             "id": self.match.id,
             "namespace": self.match.namespace,
@@ -135,7 +135,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Movements:
-    """The movements of a retrieval's passages, compared with the plain list.
+    """How the passages of a retrieval moved, compared with the plain list.
 
     Attributes:
         passages: The passages of the final list, in its order.
@@ -151,7 +151,7 @@ class Movements:
     evidence_weight: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the movements as plain data."""
+        """Return the movements as a dict, ready for JSON."""
         return {
             "passages": [movement.to_dict() for movement in self.passages],
             "dropped": [movement.to_dict() for movement in self.dropped],
@@ -172,7 +172,7 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
 
 
 def label_searches(variants: Iterable[Variant]) -> list[str]:
-    """Return a name for each variant's search. Variants of the same kind are numbered."""
+    """Return a label for the search of each variant. Variants of the same kind get numbers."""
     kinds = [variant.kind for variant in variants]
     seen: Counter[str] = Counter()
     labels = []
@@ -186,7 +186,7 @@ def label_searches(variants: Iterable[Variant]) -> list[str]:
 
 
 def format_place(place: int) -> str:
-    """Return *place* as an ordinal number: 1st, 2nd, 3rd, 4th, 11th, 21st."""
+    """Return *place* as an English ordinal, such as 1st, 2nd, 3rd or 11th."""
     ending = (
         {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
         if place % 100 not in (11, 12, 13)
@@ -196,7 +196,7 @@ def format_place(place: int) -> str:
 
 
 def find_language(retrieval: Retrieval) -> str:
-    """Return the code of the question's language; empty if it is unknown."""
+    """Return the language code of the question of *retrieval*; empty if it is unknown."""
     # A query that is not text is kept as it is.
     query: Any = retrieval.original_query
     language = "" if retrieval.evidence is None else retrieval.evidence.language
@@ -204,13 +204,13 @@ def find_language(retrieval: Retrieval) -> str:
 
 
 def drop_function_words(words: Sequence[str], language: str) -> list[str]:
-    """Return *words* without function words, such as "does"."""
+    """Return *words* without the function words of *language*, such as "does" in English."""
     function_words = load_word_rules(language).function_words
     return [word for word in words if word.casefold() not in function_words]
 
 
 class _Explainer:
-    """Explains the movements of one retrieval's passages."""
+    """Explains how the passages of one retrieval moved."""
 
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
         """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
@@ -240,7 +240,7 @@ class _Explainer:
         self._plain = _rank_keys(self._keys_before)
 
     def explain(self) -> Movements:
-        """Return the movements of all passages of the plain and the final list."""
+        """Return the movements of all passages in the plain or the final list."""
         retrieval = self._retrieval
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
@@ -258,12 +258,12 @@ class _Explainer:
         )
 
     def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
-        """Return the movement of a passage.
+        """Return the movement of the passage *match*.
 
         Args:
             key: The passage's key.
             match: The passage.
-            place: The passage's rank in the final list; ``None`` if the list lacks the passage.
+            place: The passage's rank in the final list; ``None`` if it is not in the list.
         """
         if place is not None and place != self._final[key]:
             # If lists are joined without merging, a passage occurs once per search that found it.
@@ -318,7 +318,7 @@ class _Explainer:
                 )
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
-        """Return the keywords that occur in *text*."""
+        """Return the retrieval's keywords that occur in *text*."""
         evidence = self._retrieval.evidence
         if evidence is None:
             return ()
@@ -329,7 +329,8 @@ class _Explainer:
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that overtook the passage with *key*.
 
-        These passages are ahead of the given passage in the final list, but not in the plain list.
+        They are above this passage in the final list, but were not above it in the plain list.
+        *place* is this passage's final rank; ``None`` if it dropped out.
         """
         before = self._plain.get(key)
         if before is None:
@@ -343,7 +344,7 @@ class _Explainer:
     # --- in words ---------------------------------------------------------------------------------
 
     def _describe_ranks(self, movement: Movement) -> str:
-        """Return the ranks in the plain and in the final list as text: ``from 5th to 2nd``."""
+        """Return the old and new rank as text, such as ``from 5th to 2nd``."""
         old, place = movement.before, movement.place
         if place is None:
             last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -364,9 +365,9 @@ class _Explainer:
         return f"new at {now}{origin}"
 
     def _list_reasons(self, movement: Movement) -> Iterator[str]:
-        """Yield the reasons for the movement, in words.
+        """Yield the reasons for the movement, as phrases.
 
-        A stage that moved the passage in the opposite direction is skipped.
+        Stages that moved the passage in the opposite direction are skipped.
         """
         start, place = self._get_search_rank(movement), movement.place
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
@@ -424,25 +425,25 @@ class _Explainer:
         return drop_function_words(words, find_language(self._retrieval)) if words else []
 
     def _get_search_rank(self, movement: Movement) -> int | None:
-        """Return the passage's rank in the question's own search."""
+        """Return the rank in the question's own search, or else in the plain list."""
         return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
 def _has_risen(before: int | None, after: int | None) -> bool | None:
-    """Return whether a passage rose between two lists.
+    """Return whether a passage rose from rank *before* to rank *after*.
 
-    Returns ``None`` if the rank is unchanged, or if a list lacks the passage.
+    Returns ``None`` if the ranks are equal or one of them is ``None``.
     """
     return None if before is None or after is None or before == after else after < before
 
 
 def _merge_keys(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
-    """Return *keys*, followed by the keys that are only in *others*."""
+    """Return *keys* and then *others*, each key once."""
     return tuple(dict.fromkeys((*keys, *others)))
 
 
 def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
-    """Return the rank of each key, from 1; the first rank if a key occurs again."""
+    """Return the rank of each key, from 1. If a key occurs twice, its first rank counts."""
     places: dict[Key, int] = {}
     for place, key in enumerate(keys, start=1):
         places.setdefault(key, place)
@@ -450,9 +451,9 @@ def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
 
 
 def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
-    """Return the key of the passage *match*, in the form that *known_keys* use.
+    """Return the key of the passage *match*, matching *known_keys* if possible.
 
-    If chunks share an id, their keys include the text.
+    Keys of chunks with the same id include the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     # A match that was built by hand has no key.
@@ -461,10 +462,10 @@ def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
 
 
 def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages that the plain call would have returned.
+    """Return the passages that a search without qtmiddleware would have returned.
 
-    The passages come from the question's own search or, without recorded searches, from the final
-    list.
+    These are the first passages of the question's own search. If no searches were recorded, the
+    final list is returned.
     """
     ranking = next(
         (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None
@@ -487,7 +488,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
 
 
 def _join_texts(texts: Sequence[str]) -> str:
-    """Return *texts* as an English list, with at most `_MOST_NAMED` of them."""
+    """Join *texts* to an English list. After `_MOST_NAMED` texts, the rest are only counted."""
     if len(texts) > _MOST_NAMED:
         return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))

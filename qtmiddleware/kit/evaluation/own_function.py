@@ -1,4 +1,4 @@
-"""Make and measure any system of a comparison from your own retrieval function."""
+"""Build systems for a comparison from your own retrieval function, and measure them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ ASKED_FOR_IDS: Final = 20
 
 
 class RunMemory(Protocol):
-    """Remembers the runs of a measurement, so that an interrupted measurement can continue."""
+    """Stores the runs of a measurement, so that an interrupted measurement can continue."""
 
     def recall(self, system: str, question: str) -> Run | None:
-        """Return the run of *system* for the question id *question*; ``None`` if not kept."""
+        """Return the stored run of *system* for the question id *question*, or ``None``."""
 
     def remember(self, system: str, question: str, run: Run) -> None:
-        """Keep the run of *system* for the question id *question*."""
+        """Store the run of *system* for the question id *question*."""
 
 
 @dataclass(slots=True)
 class IdCheck:
-    """Raises an error if the judgements and the function use different passage ids.
+    """Checks that the judgements and the function use the same passage ids.
 
     Attributes:
-        judged: The ids in the judgements.
-        questions: The number of questions after which the check fails, if none found a judged id.
+        judged: The passage ids in the judgements.
+        questions: The number of questions without any judged id after which the check fails.
     """
 
     judged: Set[str] = field(repr=False)
@@ -47,14 +47,14 @@ class IdCheck:
 
     @classmethod
     def of(cls, qrels: Qrels) -> IdCheck:
-        """Return a check that compares ids with the passage ids in *qrels*."""
+        """Return a check against the passage ids in *qrels*."""
         # A dictionary keeps the order, so the example in the message is the first judged id.
         return cls({id_: None for grades in qrels.values() for id_ in grades}.keys())
 
     def check_run(self, run: Run) -> None:
-        """Check the ids of one run.
+        """Check the ids that one run returned.
 
-        Raises `ConfigError` once too many questions found no judged id.
+        Raises `ConfigError` after `questions` runs that returned no judged id.
         """
         if self._is_over or run.error is not None:
             return
@@ -65,9 +65,9 @@ class IdCheck:
             self.finish()
 
     def finish(self) -> None:
-        """Raise `ConfigError` if the function returned ids, but no judged id.
+        """Raise `ConfigError` if the function returned passage ids, but none is judged.
 
-        The error quotes a returned id and a judged id.
+        The message quotes a returned id and a judged id.
         """
         if self._is_over or self._example is None:
             return
@@ -83,16 +83,16 @@ class IdCheck:
 
 @dataclass(frozen=True, slots=True)
 class OwnFunction:
-    """A wrapped function from which any system can be made.
+    """Your wrapped function, which builds a system for any settings.
 
     Attributes:
-        base: The wrapped function. Every system's settings override the function's settings.
+        base: The wrapped function. A system's settings override the function's settings.
         arguments: The arguments of every call, apart from the question.
         top_k: The number of passages to ask for, if a system does not set one. ``None``: the
             function's own default.
         runner: Runs the function if it is asynchronous.
         ids: Checks the ids that the function returns.
-        memory: Remembers finished runs; ``None`` if runs are not kept.
+        memory: Stores finished runs; ``None`` if runs are not stored.
         model: The model whose replies are recorded; ``None`` if the function asks its own model.
     """
 
@@ -105,14 +105,14 @@ class OwnFunction:
     model: LanguageModel | None = None
 
     def wrap(self, settings: Mapping[str, Any]) -> Any:
-        """Return the function with *settings*, and with its own gate and caches."""
+        """Return a copy of the function with *settings*, and with new gate and caches."""
         return configure(configure(self.base, MEASURED), settings)
 
     def system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
-        """Return the system with *settings*, which measures one question at a time.
+        """Return a system with *settings*: a function that measures one question.
 
-        If the function raises, the exception becomes the run's ``error``. A remembered run is not
-        repeated, except for a system with an adaptive gate: the gate learns from every question.
+        If your function raises, the exception becomes the run's ``error``. Stored runs are reused,
+        except if the system has an adaptive gate, because the gate learns from every question.
 
         Args:
             settings: The system's settings.
@@ -144,7 +144,7 @@ class OwnFunction:
         return run
 
     def _ask_function(self, function: Any, question: Question, arguments: Mapping[str, Any]) -> Run:
-        """Return the run of *function* for *question*; an exception becomes its ``error``."""
+        """Return the run of *function* for *question*. An exception becomes the run's ``error``."""
         keywords: dict[str, Any] = {"history": question.history, **arguments}
         try:
             if self.runner is None:
@@ -163,7 +163,7 @@ class OwnFunction:
 
 
 def identify_system(settings: Mapping[str, Any], top_k: int | None) -> str:
-    """Return a text that identifies the system with *settings* and *top_k* in a `RunMemory`."""
+    """Return the name under which a `RunMemory` stores a system with *settings* and *top_k*."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
 
 
@@ -173,7 +173,7 @@ def hash_settings(settings: Mapping[str, Any]) -> str:
 
 
 def configure(function: Any, settings: Mapping[str, Any]) -> Any:
-    """Return the wrapped function or method with *settings*, and with its own gate and caches."""
+    """Return a copy of the wrapped *function* with *settings*, and with new gate and caches."""
     configured = function.configured(settings)
     return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
 
@@ -182,7 +182,8 @@ def configure(function: Any, settings: Mapping[str, Any]) -> Any:
 def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
     """Yield a runner for the wrapped *function* if it is asynchronous, otherwise ``None``.
 
-    Raises `WrapError` if an event loop is running; *caller* is the name of the called function.
+    Raises `WrapError` if *function* is asynchronous and an event loop is running. The message
+    advises to call the function named *caller* in a thread.
     """
     if not function.is_async:
         yield None
@@ -195,7 +196,7 @@ def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
 def refuse_running_loop(name: str) -> None:
     """Raise `WrapError` if an event loop is running, as in a notebook.
 
-    The error's fix is to call the function called *name* in a thread.
+    The message advises to call the function named *name* in a thread.
     """
     try:
         asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Prompts that write questions, check questions and judge answers, and a runner that sends them."""
+"""Build and send the prompts for writing questions, checking questions and judging answers."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _PASSAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One kind of prompt.
+    """A template for prompts with the same task, rules and reply fields.
 
     Attributes:
-        mode: The prompt's name, which identifies recorded replies.
-        version: The name and number of the prompt's wording.
+        mode: The template's name, which identifies recorded replies.
+        version: The name and number of the wording.
         instruction: The task, in the system message.
         data: A description of the user message.
         rules: The rules, in the system message.
@@ -62,7 +62,7 @@ class Task:
     fields: tuple[ReplyField, ...]
 
     def build_prompt(self, material: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Prompt:
-        """Return the prompt with *material* as the user message."""
+        """Return a prompt with *material* as the user message."""
         user = write_json_message(material)
         form = json.dumps({field.name: "..." for field in self.fields})
         described = "\n".join(
@@ -74,7 +74,7 @@ class Task:
             "\n".join(f"- {rule}" for rule in self.rules),
             f"Reply with one JSON object and nothing else, in the form {form}:\n{described}",
         )
-        # The whole material is the query: a recording must tell prompts of the same kind apart.
+        # The query is the whole material, so that a recording can distinguish the task's prompts.
         return Prompt(
             self.mode,
             self.version,
@@ -251,7 +251,7 @@ def build_ranking_prompt(
 
 
 def _cut_for_judge(shown: str | Sequence[str]) -> str | list[str]:
-    """Return an answer, or each passage of a list, cut to the length that a judge sees."""
+    """Return an answer, or the passages of a list, cut to the length that a judge may see."""
     if isinstance(shown, str):
         return shown[:MOST_ANSWER_CHARS]
     return [text[: MOST_LIST_CHARS // max(1, len(shown))] for text in shown]
@@ -273,7 +273,7 @@ def cut_text(passage: Passage) -> str:
 
 
 def _describe_passage(passage: Passage) -> dict[str, str]:
-    """Return the passage's text and title. If the text begins with the title, only the text."""
+    """Return the passage's text, and its title unless the text begins with it, as a dict."""
     title = passage.metadata.get("title")
     text = cut_text(passage)
     is_new = isinstance(title, str) and title.strip() and not text.startswith(title)
@@ -328,7 +328,7 @@ class PromptRunner:
         ]
 
     def _ask_concurrently(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
-        """Ask all *prompts* at the same time; return the outcomes in the order of *prompts*."""
+        """Send all *prompts* at the same time, and return the outcomes in the same order."""
         deadline = Deadline.after(self._timeout)
         # Each prompt has its own deadline object, because cancelling one must not cancel all.
         asks = [Ask(prompt, Deadline(deadline.at)) for prompt in prompts]
@@ -359,10 +359,10 @@ class PromptRunner:
 
 
 def parse_object(reply: Reply, names: Sequence[str]) -> dict[str, Any]:
-    """Return the first JSON object in *reply* that has all of *names* as keys, or an empty dict.
+    """Return the first JSON object in *reply* that has all keys in *names*, or an empty dict.
 
-    The case of keys does not matter. If a key occurs twice, its last value wins. A truncated value
-    is left out.
+    The case of keys does not matter. If a key occurs twice, its last value wins. Truncated values
+    are left out.
     """
     text, _ = strip_thoughts(reply.text)
     for candidate in find_json(text[:READ_CHARS]):

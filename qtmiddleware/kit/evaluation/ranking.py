@@ -1,8 +1,8 @@
 """Let a language model rank several answers to each question against a reference answer.
 
-An answer's place is its mean place over all orders. Because judges also prefer longer answers, the
-judge sees a control: one of the answers, written out twice. If the judge places the control before
-the original answer in an order and in its reverse, the question is set aside.
+The judge sees the answers in several orders, and an answer's place is its mean over these orders.
+Judges tend to prefer longer answers, so one of the answers is also shown written out twice, as a
+control. If the judge places the control before the original answer, the question is set aside.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _RESAMPLES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The result of one system, on one question or over all questions.
+    """One system's position in a ranking, for one question or for all questions.
 
     Attributes:
         system: The system's name.
         rank: The system's rank, from 1. Equal systems share a rank.
         place: The mean of the places that the judge gave, over all orders.
         scores: The mean score per criterion, from 1 to 10.
-        strengths: The judge's words on the answer's strengths, one text per order.
-        weaknesses: The judge's words on the answer's weaknesses, one text per order.
-        firsts: The number of questions on which the system was best, alone or with others.
+        strengths: The strengths of the answer in the judge's words, one text per order.
+        weaknesses: The weaknesses of the answer in the judge's words, one text per order.
+        firsts: The number of questions on which the system was best, alone or tied with others.
         questions: The number of questions that the result covers.
         interval: The 95 % bootstrap interval of *place* over the questions.
         lead: The mean number of places that the system is ahead of ``raw``, over the questions that
@@ -64,7 +64,7 @@ class Standing:
 
     @property
     def is_ahead(self) -> bool:
-        """``True`` if the system is ahead of ``raw`` by more than chance explains."""
+        """``True`` if the system is significantly ahead of ``raw``."""
         return (
             self.lead_interval is not None
             and self.lead_interval[0] > 0
@@ -77,7 +77,7 @@ class Standing:
         return fmean(self.scores.values()) if self.scores else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the standing as plain data."""
+        """Return the standing as a dict, ready for JSON."""
         return {
             "system": self.system,
             "rank": self.rank,
@@ -102,11 +102,11 @@ class RankedAnswers:
         question: The question's id.
         standings: The answers, best first; empty if there is no ranking.
         reasons: The judge's reasons.
-        is_flip: Whether another answer was best after the answers changed places.
-        error: The reason for a missing ranking, in one word: ``equal`` if all answers are the same,
-            ``length`` if the judge preferred the control, or the reason of a failure.
-        agreement: The share of answer pairs that have the same order in two rankings; ``None`` if
-            there was nothing to rank.
+        is_flip: Whether no answer was best in every order.
+        error: ``equal`` if all answers are the same, ``length`` if the judge preferred the control,
+            or the reason of the failure in one word. Empty if the judge ranked the answers.
+        agreement: The share of answer pairs whose order is the same in two of the judge's rankings;
+            ``None`` if the judge did not rank the answers.
     """
 
     question: str
@@ -117,7 +117,7 @@ class RankedAnswers:
     agreement: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the ranking as plain data."""
+        """Return the ranking as a dict, ready for JSON."""
         return {
             "question": self.question,
             "ranking": [standing.to_dict() for standing in self.standings],
@@ -178,26 +178,29 @@ class RankedSystems:
 
     @property
     def failed(self) -> int:
-        """The number of questions without a ranking, not counting `set_aside`."""
+        """The number of questions without a ranking, except those in `set_aside`."""
         return sum(
             not ranking.standings and ranking.error != _LENGTH_DECIDED for ranking in self.questions
         )
 
     @property
     def set_aside(self) -> int:
-        """The number of questions set aside because the judge preferred the longer control."""
+        """The number of questions without a ranking because the judge preferred the control.
+
+        The control is one of the answers, written out twice.
+        """
         return sum(ranking.error == _LENGTH_DECIDED for ranking in self.questions)
 
     @property
     def agreement(self) -> float | None:
-        """The mean of `RankedAnswers.agreement` over the questions."""
+        """The mean of `RankedAnswers.agreement` over the ranked questions; ``None`` without any."""
         shares = [ranking.agreement for ranking in self.questions if ranking.agreement is not None]
         return fmean(shares) if shares else None
 
     def summary(self) -> str:
         """Return the result in a few sentences.
 
-        With a single question, no system counts as ahead by more than chance.
+        With a single question, the result is never significant.
         """
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
         counts = (
@@ -230,7 +233,7 @@ class RankedSystems:
         return f"Ranked by {self.judge} on {questions}: {order}.{remarks}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the ranking as plain data."""
+        """Return the ranking as a dict, ready for JSON."""
         return {
             "judge": self.judge,
             "ranking": [standing.to_dict() for standing in self.standings],
@@ -258,10 +261,10 @@ def rank(
 ) -> RankedSystems:
     """Let *model* rank the answers to each question against its reference answer.
 
-    The reference answer is ``answer`` in the question's metadata. A question without it, or with
-    fewer than two answers, is skipped. A system without an answer takes no part in that question.
-    Equal answers are shown once and share a place; if all are equal, the model is not asked. If a
-    reply is missing or is not a ranking, the question fails.
+    The reference answer is ``answer`` in the question's metadata. Questions without it, or with
+    fewer than two answers, are skipped. If a system has no answer to a question, the others are
+    ranked. Equal answers are shown once and share a place; if all are equal, the model is not
+    asked. If a reply is missing or is not a ranking, the question fails.
 
     Args:
         questions: The questions.
@@ -272,7 +275,7 @@ def rank(
         seed: The seed that draws the orders.
         timeout: Seconds allowed per judgement.
         concurrency: The number of judgements that run at a time.
-        progress: Receives the number of questions done, and of all questions.
+        progress: Receives the number of questions done and their total.
 
     Raises:
         ModelError: Every question failed, or `Judge.ask` raised.
@@ -315,7 +318,7 @@ def rank(
 def _collect_answers(
     question: Question, answers: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Return the answers to *question* by system, without blank answers."""
+    """Return the answers to *question* that are not blank, by system."""
     return {
         name: by_question[question.id].strip()
         for name, by_question in answers.items()
@@ -324,7 +327,7 @@ def _collect_answers(
 
 
 def _build_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
-    """Return a ballot with each distinct answer and, at the end, the control."""
+    """Return a ballot with each distinct answer, then one of them written out twice (control)."""
     texts = list(dict.fromkeys(answers.values()))
     control = _write_twice(judge.random.choice(texts))
     shown = list(dict.fromkeys((*texts, control)))
@@ -336,9 +339,9 @@ def _write_twice(text: str) -> str:
 
 
 def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
-    """Return the ranking that follows from the opinions in *ballot*.
+    """Return the ranking of *answers* according to the judge's opinions in *ballot*.
 
-    *answers* holds the answer of each system.
+    *answers* holds the text of each answer, by system.
     """
     if ballot.error is not None:
         return RankedAnswers(ballot.question.id, error=ballot.error.reason)
@@ -378,7 +381,7 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
 
 
 def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
-    """Return the standing of *system*; *marks* holds one mark per order."""
+    """Return the standing of *system*, without its rank. *marks* holds one mark per order."""
     return Standing(
         system,
         0,
@@ -390,9 +393,10 @@ def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
 
 
 def _prefers_control(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
-    """Return whether the judge prefers the control to the repeated answer.
+    """Return whether the judge prefers the control to the answer that it repeats.
 
-    The judge must do so in both an order and its reverse, for most of the drawn orders.
+    *control* and *repeated* are the indices of the two texts. The judge must prefer the control in
+    an order and in its reverse, for more than half of these pairs of orders.
     """
     prefers = [opinion.prefers(control, repeated) for opinion in opinions]
     pairs = [pair[0] and pair[1] for pair in zip(prefers[::2], prefers[1::2], strict=True)]
@@ -400,7 +404,7 @@ def _prefers_control(opinions: Sequence[Opinion], control: int, repeated: int) -
 
 
 def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
-    """Return *marks* with new places, from 1, that leave out the control."""
+    """Return *marks*, which lack the control's mark, with places counted again from 1."""
     places = [mark.place for mark in marks]
     return [
         replace(
@@ -412,7 +416,10 @@ def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
-    """Return the share of answer pairs that have the same order in two rankings."""
+    """Return the share of answer pairs with the same order in two of *rankings*.
+
+    The share is a mean over all pairs of rankings.
+    """
     relations = [
         [_compare_places(mark.place, other.place) for mark, other in combinations(marks, 2)]
         for marks in rankings
@@ -425,12 +432,12 @@ def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
 
 
 def _compare_places(place: float, other_place: float) -> int:
-    """Return -1 if *place* is before *other_place*, 0 if both are equal, 1 if *place* is behind."""
+    """Return -1 if *place* is before *other_place*, 0 if they are equal, 1 if it is after."""
     return (place > other_place) - (place < other_place)
 
 
 def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
-    """Return the indices of the marks with the best place."""
+    """Return the indices of the marks with the best (lowest) place."""
     best = min(mark.place for mark in marks)
     return frozenset(index for index, mark in enumerate(marks) if mark.place == best)
 
@@ -447,9 +454,9 @@ def _round_interval(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
-    """Return *standings* best first, with their ranks: by place, then by score.
+    """Return *standings*, best first, with their ranks set.
 
-    Standings with the same place and score share a rank.
+    Standings are sorted by place, then by score. Equal standings share a rank.
     """
     ordered = sorted(standings, key=lambda standing: (standing.place, -standing.score))
     ranked: list[Standing] = []

@@ -1,4 +1,4 @@
-"""Read a shadow log, and compare qtmiddleware's lists with the callers' lists."""
+"""Read a log of shadow mode, and compare qtmiddleware's lists with the lists that callers got."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Shown:
     """One passage of a list.
 
     Attributes:
-        name: The passage's title, id, URL or source.
-        text: The passage's text; empty if the log lacks it.
+        name: The passage's title, id, URL or source: the first that the log contains.
+        text: The passage's text; empty if the log does not contain it.
     """
 
     name: str
@@ -61,8 +61,7 @@ class ShadowQuestion:
             price is not known.
         plain_ms: The time of the caller's retrieval, in milliseconds.
         ms: The time of qtmiddleware's retrieval, in milliseconds.
-        dropped: The number of calls, since the previous question, that were not retrieved in
-            shadow mode.
+        dropped: The number of calls since the previous question that shadow mode skipped.
         better: The list that answers better; ``None`` if the lists were not judged.
     """
 
@@ -113,20 +112,20 @@ class ShadowReport:
 
     @property
     def dropped(self) -> int:
-        """The number of calls not retrieved in shadow mode because too many were running."""
+        """The number of calls that shadow mode skipped because too many were running."""
         return sum(question.dropped for question in self.questions)
 
     def count_better(self) -> dict[str, int]:
         """Return the number of questions per verdict (see `ShadowQuestion.better`).
 
-        The result is empty if nothing was judged.
+        The result is empty if no question was judged.
         """
         return dict(
             Counter(question.better for question in self.questions if question.better is not None)
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain data.
+        """Return the figures as a dict, ready for JSON.
 
         Shares are from 0 to 1. Times are in milliseconds. Means are per question.
         """
@@ -167,8 +166,8 @@ class ShadowReport:
     def pick_examples(self, count: int) -> list[ShadowQuestion]:
         """Return the *count* questions whose lists differ most.
 
-        Questions with another first passage come first, then the questions with the most new
-        passages.
+        Questions whose first passage differs come first, then questions with the most new passages.
+        Questions with identical lists are left out.
         """
         changed = [question for question in self.questions if question.change != "same"]
         return sorted(changed, key=lambda question: (question.is_first_same, -question.entered))[
@@ -183,9 +182,9 @@ def _describe_times(times: Sequence[float]) -> dict[str, float]:
 
 
 def read_shadow_log(path: str | Path) -> ShadowReport:
-    """Return a report of the shadow mode's records in the query log at *path*.
+    """Return a report on shadow mode from the query log at *path*.
 
-    Other records of the log are skipped. Damaged lines are skipped and counted. Raises
+    Other records in the log are skipped. Damaged lines are skipped and counted. Raises
     `ConfigError` if the file cannot be read.
     """
     unreadable = 0
@@ -204,9 +203,9 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that are not blank.
+    """Yield the lines of *path* that are not blank.
 
-    A line that is too long becomes ``?``, so that it counts as damaged.
+    A line that is too long is replaced by ``?``, and so counts as damaged.
     """
     with open_document(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
@@ -243,7 +242,7 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
 
 
 def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[Shown, ...]:
-    """Return the passages in *rows*, which are the log's rows of one list."""
+    """Return the passages of one list; *rows* are the list's rows in the log."""
     names = ("title", "id", "url", "source")
     return tuple(
         Shown(
@@ -258,13 +257,13 @@ def judge_lists(
     report: ShadowReport, model: LanguageModel, *, count: int = 50, seed: int = 0,
     timeout: float = 60.0, concurrency: int = 4,
 ) -> ShadowReport:  # fmt: skip
-    """Let *model* judge which list answers better; return *report* with the verdicts.
+    """Let *model* judge which list answers better, and return *report* with the verdicts.
 
     Questions with two identical lists are not judged. The model sees each pair of lists in both
     orders, without names. A list counts as better only if it is better in both orders.
 
     Args:
-        report: The report of a log that holds the texts of questions and passages.
+        report: The report on a log that contains the texts of questions and passages.
         model: The model that judges.
         count: The number of questions to judge.
         seed: The seed that draws the questions to judge.
@@ -272,8 +271,8 @@ def judge_lists(
         concurrency: The number of judgements that run at a time.
 
     Raises:
-        ConfigError: The log does not hold the texts.
-        ModelError: Every judgement failed. This is the first judgement's error.
+        ConfigError: The log does not contain the texts.
+        ModelError: Every judgement failed. The first judgement's error is raised.
     """
     changed = [
         index for index, question in enumerate(report.questions) if question.change != "same"

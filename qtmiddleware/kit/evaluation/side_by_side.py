@@ -34,7 +34,7 @@ SHOWN: Final = (
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
     "combined",
 )
-"""The default systems if there is a model. Without a model, the first two are the default."""
+"""The default systems with a model. Without a model, only the first two are asked."""
 JUDGING: Final = "judging answers"
 """The name of the stage in which the judge ranks the answers, for progress."""
 _ONE: Final = "question"
@@ -70,19 +70,19 @@ class SystemAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """One question with the results of all systems, in the order in which they were asked."""
+    """One question with the results of all systems, in the order of asking."""
 
     question: Question
     systems: tuple[SystemAnswer, ...]
 
     def __getitem__(self, name: str) -> SystemAnswer:
-        """Return the result of the system called *name*; raises `KeyError` if unknown."""
+        """Return the result of the system called *name*; raises `KeyError` if there is none."""
         return {result.system: result for result in self.systems}[name]
 
     def explain(self, name: str) -> Movements | None:
-        """Explain how the passages of the system called *name* moved, compared with ``raw``.
+        """Return how the passages of the system called *name* moved, compared with ``raw``.
 
-        Returns ``None`` if the system has no retrieval.
+        Returns ``None`` if the system failed.
         """
         retrieval = self[name].retrieval
         return None if retrieval is None else explain_movement(retrieval, self[BASELINE].matches)
@@ -122,12 +122,11 @@ def ask_systems(
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
 ) -> SideBySide:
-    """Ask *fn* all *questions*, first as it is, then with the settings of each of *systems*.
+    """Ask *fn* all *questions*, first unchanged, then with the settings of each of *systems*.
 
-    The system ``raw``, which is *fn* as it is, is always included. Calls run one at a time, after a
-    plain call that is not counted, so that the times are comparable. If the model or *fn* fails,
-    the exception becomes the result's ``error``. If the judge fails, the ranking has the
-    ``error``.
+    The unchanged *fn* is the system ``raw``, and is always included. Calls run one at a time, after
+    one plain call to warm up, so that the times are comparable. If the model or *fn* fails, the
+    result contains the exception in ``error``. If the judge fails, the ranking contains it.
 
     Args:
         fn: The retrieval function, as for `compare`.
@@ -135,14 +134,14 @@ def ask_systems(
         systems: Settings by the system's name, or names from `SYSTEMS`. The name ``yours`` is a
             wrapped *fn* with its own settings. Default: ``raw`` and ``rules``; with *client* or
             a wrapped *fn*, also each transformation and ``combined``.
-        answers: Let the model answer from the passages that each system finds. Questions with a
-            reference answer are always answered.
+        answers: Whether the model answers from the passages that each system finds. Questions with
+            a reference answer are always answered.
         reference: The reference answer, if *questions* is a text. A `Question` has its own.
         judge: The model that ranks the answers against the reference answer. Default: the model
             that answers.
         client: As for `compare`.
         arguments: As for `compare`.
-        top_k: The number of passages to ask for, if *fn* has a parameter for the number.
+        top_k: The number of passages to ask for, if *fn* has a parameter for it.
         repeats: The number of orders in which the judge sees the answers.
         seed: The seed that draws the orders.
         progress: Receives the system's name, the questions done and their total.
@@ -213,7 +212,7 @@ def ask_systems(
 
 
 def _load_models(runtime: Any, *, answers: bool) -> None:
-    """Load the models that *runtime* needs. A broken model raises its error when first called."""
+    """Load the models that *runtime* needs. Errors are ignored until a model is called."""
     asks = runtime.settings.transformation_type != "none"
     with suppress(Exception):
         for model in ([runtime.chat] if answers else []) + ([runtime.model] if asks else []):
@@ -296,7 +295,7 @@ def _rank_answers(
     seed: int,
     progress: Progress | None,
 ) -> RankedSystems:
-    """Let *model* rank the answers. If the model fails, each question's ranking has the error."""
+    """Let *model* rank the answers. If the model fails, each ranking contains the error."""
     answers: dict[str, dict[str, str]] = {}
     for row in rows:
         for result in row.systems:

@@ -1,4 +1,4 @@
-"""The systems that can be compared, with their settings, and the result of one question."""
+"""The systems to compare, with their settings, and the result of a system for one question."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NO_RULES: Final[Mapping[str, Any]] = {
 _ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
 
 SEEDS: Final = "seed-parity"
-"""The system that searches the model's texts instead of the question, as its preset does."""
+"""The name of the system and preset that search the model's texts instead of the question."""
 
 
 @cache
 def read_tier(preset: str) -> Mapping[str, Any]:
-    """Return a preset's settings, except the model: all compared systems ask the same model."""
+    """Return a preset's settings without its model, because all systems must ask the same model."""
     _, settings = read_preset(preset)
     return {
         key: value
@@ -40,7 +40,7 @@ def read_tier(preset: str) -> Mapping[str, Any]:
 
 
 class _Systems(Mapping[str, Mapping[str, Any]]):
-    """Settings by the system's name. A preset's settings are read when first needed."""
+    """A mapping from a system's name to its settings. A preset is read when first needed."""
 
     def __init__(self, settings: Mapping[str, Mapping[str, Any] | None]) -> None:
         self._settings = settings
@@ -120,7 +120,7 @@ def asks_a_model(name: str) -> bool:
 def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """Return the settings of the baseline and of the systems called *names*, by name.
 
-    Raises `ConfigError` for an unknown name.
+    Raises `ConfigError` if a name is unknown.
     """
     for name in names:
         if name not in SYSTEMS:
@@ -140,8 +140,8 @@ class Run:
 
     Attributes:
         ids: The ids of the passages, best first.
-        seconds_added: Seconds beyond a plain search, with the known time of replayed replies;
-            ``None`` if the system does not report it.
+        seconds_added: Seconds added to a plain search, including the known time of replayed
+            replies; ``None`` if the system does not report it.
         llm_calls: The number of model calls.
         degraded: Whether the result is degraded.
         input_tokens: The number of tokens that the model read.
@@ -152,8 +152,8 @@ class Run:
         variants: The variants that were searched.
         searches: The number of searches; ``None`` if it is not known.
         read_cost_usd: The searches' cost in US dollars; ``None`` if it is not known.
-        error: The exception that your own function raised, if any. All figures leave such a
-            question out.
+        error: The exception that your own function raised, if any. The question is then left out of
+            all figures.
     """
 
     ids: tuple[str, ...]
@@ -175,7 +175,7 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 
 
 def run_of(retrieval: Retrieval) -> Run:
-    """Return the run with the ids and costs of *retrieval*.
+    """Return a run with the ids and costs of *retrieval*.
 
     Raises `ConfigError` if the results cannot be read or have no ids.
     """

@@ -21,14 +21,14 @@ _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 
 
 def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the place of each row of *file* in words, and the row's cells by column.
+    """Yield each row's location, such as ``questions.csv line 3``, and its cells by column name.
 
-    The first line holds the column names, which are lower-cased. The separator is the comma,
-    semicolon or tab that gives this line a question column. The text is UTF-8 or UTF-16.
+    The first line contains the column names, which are lower-cased. The separator is a comma,
+    semicolon or tab. The text is UTF-8 or UTF-16.
 
     Args:
         file: The table.
-        needs: Column names, of which the table must have at least one.
+        needs: Names of columns. The table must have at least one of them.
 
     Raises:
         ConfigError: The table cannot be read. The error names the line.
@@ -61,9 +61,9 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
 def _map_cells_to_columns(
     place: str, file: Path, cells: list[str], names: list[str], separator: str
 ) -> dict[str, str]:
-    """Return the cells of a row by column.
+    """Return the *cells* of a row by column name.
 
-    Raises `ConfigError` if there are more cells than columns, because cells may be shifted.
+    Raises `ConfigError` if there are more cells than columns.
     """
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         raise ConfigError(
@@ -77,7 +77,11 @@ def _map_cells_to_columns(
 
 
 def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[str], str]:
-    """Return the column names and the separator; raises `ConfigError` if a column is missing."""
+    """Return the table's column names and separator.
+
+    Raises `ConfigError` unless a column holds questions and, if *needs* is not empty, the table has
+    one of these columns.
+    """
     headers: dict[str, list[str]] = {}
     for separator in _SEPARATORS:
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)

@@ -1,4 +1,4 @@
-"""Ask a bench's model by batches, and keep the replies in the bench's cache."""
+"""Send a bench's prompts to a batch service, and store the replies in the bench's cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True)
 class BenchPass:
-    """Sends a batch model all prompts of the systems for a data set, and caches the replies.
+    """Sends all prompts of several systems for a data set to a batch model, and caches the replies.
 
     Attributes:
         systems: The settings of each system.
@@ -36,7 +36,7 @@ class BenchPass:
     options: BenchOptions = field(repr=False)
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Ask *model* all questions of all systems. Yields after each question."""
+        """Send *model* the prompts of all systems for all questions. Yields after each question."""
         # Inside the cache, because the cache also keeps the time of a reply.
         timed = EstimatedModel(model, model.name, self.options.model_ms / 1e3)
         with open_bench(self.data, replace(self.options, client=timed)) as opened:

@@ -1,4 +1,4 @@
-"""Open a data set with its index and a model, and build any system of a comparison on them."""
+"""Open a data set with its index and a model, and build the systems of a comparison from them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _NO_MODEL_ASKED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Makes systems from an index, an embedder and a model.
+    """Builds systems from an index, an embedder and a model.
 
     Attributes:
         store: The index.
@@ -100,11 +100,11 @@ class Bench:
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
-        """Search for *question* with the system that has *settings*; return the retrieval."""
+        """Search for *question* with *settings*, and return the retrieval."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
     def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
-        """Return the system with *settings*, which measures one question at a time.
+        """Return a system with *settings*: a function that measures one question.
 
         Cached vectors and replies count with the time that they took originally.
         """
@@ -125,7 +125,10 @@ class Bench:
         return run
 
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
-        """Return a context manager that yields the original seconds of cached vectors, by text."""
+        """Return a context manager that yields the original seconds of cached vectors, by text.
+
+        Only vectors that are read inside the ``with`` block are in the mapping.
+        """
         return (
             self.embedder.record_replays()
             if isinstance(self.embedder, CachedEmbedder)
@@ -137,9 +140,10 @@ class Bench:
 
 
 def build_config(settings: Mapping[str, Any]) -> Config:
-    """Return the config for measuring a system with *settings*, without environment variables.
+    """Return the config for measuring a system with *settings*.
 
-    The circuit breaker is off, so that an earlier outage does not affect the figures.
+    Environment variables are ignored. The circuit breaker is off, so that an earlier outage does
+    not affect the figures.
     """
     return (
         Config.load(MEASURED, environ={})
@@ -155,7 +159,7 @@ def build_index(
     *,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Embed the passages of *data* and store them at *path*; return the open store."""
+    """Embed the passages of *data*, store them at *path*, and return the open store."""
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
         done = 0
@@ -184,9 +188,9 @@ def open_index(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Open the index of *data* in *folder*; build it if it is missing or unfinished.
+    """Open the index of *data* in *folder*. If it is missing or unfinished, build it first.
 
-    The index is a file whose name is a hash of the passages and the embedding model. The file is
+    The name of the index file is a hash of the passages and the embedding model. The file is
     complete if it has as many passages as *data*. Two processes may build it at the same time.
 
     Args:
@@ -218,7 +222,7 @@ def open_index(
 
 @dataclass(frozen=True, slots=True)
 class OpenedBench:
-    """A bench with the data set to measure it on.
+    """A bench, ready to measure systems on a data set.
 
     Attributes:
         bench: An index with its embedder, or your own function.
@@ -227,7 +231,7 @@ class OpenedBench:
         has_model: Whether a model can be asked, or recorded replies can be replayed.
         model: The bench's model, without the wrapper that records replies. ``None`` if your
             function asks its own model.
-        recorded: The names of the fields in the recording; ``None`` without a recording.
+        recorded: The names of the reply fields in the recording; ``None`` without a recording.
         concurrency: The number of questions that the model is asked at a time.
         counts_model_time: ``False`` if replayed replies count as taking no time.
     """
@@ -243,20 +247,20 @@ class OpenedBench:
 
     @property
     def model_name(self) -> str | None:
-        """The name of the model; ``None`` without a model, or if a function asks its own model."""
+        """The model's name; ``None`` without a model, or if your function asks its own model."""
         return self.model.name if self.has_model and self.model is not None else None
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """Return the fields that *system* requests from the model, if no such field is recorded.
+        """Return the reply fields of *system*, if the recording has none of them.
 
-        Returns an empty set if at least one field is recorded, or without a recording. *system*
-        holds the system's settings.
+        Returns an empty set if the recording has at least one of these fields, or if there is no
+        recording. *system* holds the settings of a system.
         """
         fields = list_fields(system)
         return frozenset() if self.recorded is None or fields & self.recorded else fields
 
     def forecast(self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False) -> Forecast:
-        """Return the largest number of searches by your own function for measuring *systems*."""
+        """Return the most searches that measuring *systems* takes with your own function."""
         return forecast_searches(
             cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep
         )
@@ -271,8 +275,8 @@ class OpenedBench:
     ) -> Comparison:
         """Measure each of *systems* on all questions, and compare them with the raw query.
 
-        Before measuring, a live model is asked several questions at a time, and its replies are
-        cached. The time of each reply counts in the figures.
+        A live model is first asked several questions at a time, and its replies are cached. The
+        figures include the time of each reply.
 
         Args:
             systems: The settings of each system.
@@ -313,16 +317,16 @@ class BenchOptions:
 
     Attributes:
         settings: The settings, which name the embedding model and the language model.
-        function: Your own function, which searches instead of an index. Its results are kept until
-            the block ends, so that an interrupted measurement can continue. A wrapped function asks
-            its own model.
+        function: Your own function, to search instead of an index. Its results are stored until the
+            measurement ends, so that an interrupted measurement can continue. A wrapped function
+            asks its own model.
         client: A model to ask instead of the language model of *settings*.
         recordings: A file of recorded replies to replay instead of asking the model. Only questions
             with recorded replies are measured.
         record: A file to write the model's replies to.
         model_ms: Milliseconds that count as the time of each recorded reply.
         cache: The folder for the index, all vectors and all replies. A second run reuses them.
-        questions: The number of questions to measure, drawn by *seed*. Default: all questions.
+        questions: The number of questions to measure, drawn with *seed*. Default: all questions.
         split: The name of a file of judgements, to read only that file. Default: all files.
         seed: The seed that draws the questions.
         concurrency: The number of questions that the model is asked at a time.
@@ -349,7 +353,7 @@ class BenchOptions:
     check: Callable[[Dataset], None] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an invalid time and for options that exclude each other."""
+        """Raise `ConfigError` if `model_ms` is not valid or options exclude each other."""
         if not 0 <= self.model_ms < inf:
             message = "--model-ms must be a time in milliseconds"
             raise ConfigError(message, path="model_ms", value=self.model_ms)
@@ -363,7 +367,7 @@ class BenchOptions:
 
     @property
     def has_own_model(self) -> bool:
-        """``True`` if the function is already wrapped, so that it asks its own model."""
+        """``True`` if the function is already wrapped, and so asks its own model."""
         return self.function is not None and self.function.is_wrapped
 
 
@@ -377,7 +381,7 @@ class _ReplySource:
             own model.
         has_model: Whether a model or recording can reply.
         notes: Sentences about the source, for the report.
-        recorded: The names of the fields in the recording; ``None`` without a recording.
+        recorded: The names of the reply fields in the recording; ``None`` without a recording.
     """
 
     data: Dataset
@@ -389,7 +393,7 @@ class _ReplySource:
 
 @contextmanager
 def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[OpenedBench]:
-    """Yield a data set with its index and a model, and close them afterwards.
+    """Yield an opened bench: a data set with its index and a model. Close both afterwards.
 
     Args:
         folder: The folder of the data set, or the loaded data set. With your own function: a path
@@ -425,9 +429,9 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
 
 
 def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
-    """Return the data set in *folder*, checked before anything is embedded.
+    """Load the data set in *folder*, or return *folder* if it is a data set.
 
-    Raises `ConfigError` if the data set cannot be measured.
+    Raises `ConfigError` if the data set cannot be measured, before anything is embedded.
     """
     load = Dataset.load if options.function is None else load_judged
     data = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
@@ -469,7 +473,7 @@ def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -
 
 
 def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
-    """Return the data set with the questions to measure, and notes about them."""
+    """Return the data set with only the questions to measure, and notes about these questions."""
     notes: list[str] = []
     count = options.questions
     if count is not None and count < len(data.questions):
@@ -486,7 +490,7 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
 def _open_search_backend(
     data: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
 ) -> Bench | OwnFunction:
-    """Return your own function, or a bench with an index of the passages of *data*."""
+    """Open your own function, or a bench with an index of the passages of *data*."""
     settings, cache = options.settings, options.cache
     if options.record is not None and model is not None:
         # Outside the cache, so that cached replies are recorded too.
@@ -558,8 +562,8 @@ def ask_ahead(
 ) -> None:
     """Send *model* the prompts of all *systems* for *data*, before measuring.
 
-    The model must cache its replies; an interruption loses no reply. Questions are left out if
-    a gate decides by search results whether the model is called.
+    The model must cache its replies, so an interruption loses none. If a gate needs the search
+    results to decide about the model call, the question is skipped.
 
     Args:
         model: The model, with a cache for replies.
@@ -586,11 +590,11 @@ async def _ask_all_questions(
     concurrency: int,
     progress: Progress | None,
 ) -> None:
-    """Ask *model* all questions of all *systems*, at most *concurrency* at a time."""
+    """Send *model* the prompts of all *systems*, for at most *concurrency* questions at a time."""
     free = asyncio.Semaphore(concurrency)
 
     async def ask(middleware: QueryMiddleware, question: Question) -> str:
-        """Return the reason of the model's failure; an empty string if the model replied."""
+        """Ask the model; return the reason of its failure, or an empty string if it replied."""
         async with free:
             transformed = await middleware.atransform(question.text, history=question.history)
         reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
@@ -620,9 +624,9 @@ async def _ask_all_questions(
 
 
 def _require_writable(recording: Path) -> Path:
-    """Return *recording*; raises `ConfigError` if the file cannot be written.
+    """Return *recording* if the file can be written; otherwise raise `ConfigError`.
 
-    The check comes before the first question to the model.
+    Call this before asking the model, because its replies cost money.
     """
     try:
         make_private_folders(recording.parent)

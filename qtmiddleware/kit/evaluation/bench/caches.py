@@ -1,4 +1,4 @@
-"""The vectors and replies that a bench keeps on disk, because they cost time or money."""
+"""Cache vectors and replies on disk, because they cost time or money."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ _log: Final = get_logger("qtmiddleware.bench")
 
 
 class CacheFile:
-    """An SQLite file of vectors and replies, which only its owner can read.
+    """An SQLite file of vectors and replies. Only the owner can read the file.
 
     The class is thread-safe. Several processes may use the same file, but each must open it after
-    forking. A damaged file, or the file of another program or version, is left unchanged.
+    forking. A damaged file, or a file of another program or version, is left unchanged.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -94,7 +94,10 @@ class CacheFile:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection to one thread at a time; database errors become `StoreError`."""
+        """Yield the database connection to one thread at a time.
+
+        Database errors in the ``with`` block become `StoreError`.
+        """
         with self._lock, self._translate_errors():
             yield self._connection
 
@@ -105,7 +108,7 @@ class CacheFile:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Turn file and database errors raised in the block into `StoreError`."""
+        """Convert file and database errors in the ``with`` block to `StoreError`."""
         try:
             yield
         except OSError as error:
@@ -149,15 +152,15 @@ class CacheFile:
 
 
 class CachedEmbedder:
-    """Embeds with another embedder, and keeps the vectors in a file.
+    """Wraps an embedder, and caches its vectors in a file.
 
-    The file holds no text: a vector's key is the sha256 of the text, the model's name and the
-    dimension. The class is safe for threads and for several processes. The embedder's exceptions
-    pass through; `StoreError` is raised if the file cannot be used.
+    The file contains no text: a vector's key is the sha256 of the model's name, the dimension and
+    the text. The class is safe for threads and for several processes. The embedder's exceptions
+    pass through. `StoreError` is raised if the file cannot be used.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
-        """Wrap *inner*, and open the file at *path* for its vectors."""
+        """Wrap *inner*, and open the cache file at *path*."""
         self._inner = inner
         self._file = CacheFile(path)
         self._replayed: dict[str, float] | None = None
@@ -194,18 +197,18 @@ class CachedEmbedder:
         engine: Engine,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Let *engine* embed the texts that have no vector in the file, for later calls of `embed`.
+        """Let *engine* embed all texts without a cached vector, so that `embed` finds the vectors.
 
-        Each text is embedded once, in the batch of its page. If the embedder calls a service or is
-        your own class, this method does nothing, and `embed` embeds the texts.
+        Each text is embedded once. If the embedder calls a service or is your own class, this
+        method does nothing, and `embed` embeds the texts.
 
         Args:
             pages: Batches of texts.
             engine: Runs the embedding.
-            progress: Receives the number of texts done, and of all texts.
+            progress: Receives the number of texts done and their total.
 
         Raises:
-            EmbeddingError: A vector does not have the expected form.
+            EmbeddingError: A vector is not valid.
             EngineError: The engine failed.
             StoreError: The file cannot be used.
         """
@@ -222,10 +225,10 @@ class CachedEmbedder:
 
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
-        """Yield a mapping that records the texts whose vectors are read from the file.
+        """Yield a mapping that records each text whose vector is read from the file.
 
-        Its values are the seconds that embedding each text took originally. Do not use it for two
-        questions at the same time, because their texts would be mixed.
+        The mapping's values are the seconds that embedding the text took originally. Use it for one
+        question at a time, or the texts of several questions are mixed.
         """
         replayed: dict[str, float] = {}
         self._replayed = replayed
@@ -239,7 +242,7 @@ class CachedEmbedder:
         self._file.close()
 
     def _compute_keys(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """Return the key of each distinct text, by text."""
+        """Return the cache key (a sha256) of each distinct text, by text."""
         head = f"{self.name}\n{self.dimension}\n"
         return {
             text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest()
@@ -247,7 +250,7 @@ class CachedEmbedder:
         }
 
     def _select_missing_texts(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
-        """Yield the keys and texts of each page that have no vector in the file."""
+        """Yield, for each page, the keys and texts that have no vector in the file."""
         seen: set[bytes] = set()
         for page in pages:
             keys = self._compute_keys(page)
@@ -259,16 +262,16 @@ class CachedEmbedder:
                 yield missing
 
     def _keep_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
-        """Write each vector to the file, with its key and the seconds that embedding took."""
+        """Write rows of key, vector and embedding time in seconds to the file."""
         rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in vectors]
         with self._file.connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
     def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
-        """Return the vectors that are in the file, by text.
+        """Return the vectors that the file has for *keys*, by text.
 
-        Their original seconds are recorded during `record_replays`.
+        Inside `record_replays`, also record the seconds that each vector took originally.
         """
         vectors: dict[str, list[float]] = {}
         with self._file.connection() as connection:
@@ -288,7 +291,7 @@ class CachedEmbedder:
 def _build_timed_batch(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
-    """Return a function that embeds a batch and returns the vectors and the seconds per text."""
+    """Return a function that embeds a batch, and returns the vectors and the seconds per text."""
     embed_batch = build_embed_batch(embedder, embedding)
 
     def embed_timed(texts: Texts) -> tuple[Vectors, float]:
@@ -313,14 +316,14 @@ def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
 
 
 class CachedModel:
-    """Asks another model, and keeps the replies in a file.
+    """Wraps a model, and caches its replies in a file.
 
-    A reply is kept with its tokens, cost and seconds. A replayed reply counts with these figures,
-    as if the model had been asked. The file holds no prompt: a reply's key is the sha256 of the
+    A reply is stored with its tokens, cost and seconds. A replayed reply counts with these figures,
+    as if the model had been asked. The file contains no prompt: a reply's key is the sha256 of the
     model's name, the prompt and *options*.
 
-    Failures and truncated replies are not kept. If the file cannot be read or written, a warning is
-    logged and the model is asked. The class is safe for threads, event loops and several
+    Failures and truncated replies are not stored. If the file cannot be read or written, a warning
+    is logged and the model is asked. The class is safe for threads, event loops and several
     processes.
     """
 
@@ -330,7 +333,7 @@ class CachedModel:
         Args:
             inner: The model.
             path: The file.
-            options: A text that identifies the model's options and address, as a part of every key.
+            options: The model's options and address as text. It is a part of every key.
 
         Raises:
             StoreError: The file is not a cache.
@@ -373,7 +376,7 @@ class CachedModel:
         self._file.close()
 
     def _compute_key(self, prompt: Prompt) -> bytes:
-        """Return the key of the reply to *prompt*: a sha256."""
+        """Return the cache key (a sha256) of the reply to *prompt*."""
         fields = [asdict(field) for field in prompt.fields]
         decisive = [
             self.name,
@@ -387,7 +390,7 @@ class CachedModel:
         return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
 
     def _look_up_reply(self, key: bytes) -> Reply | None:
-        """Return the reply with *key*; ``None`` if the file lacks the reply or it is damaged."""
+        """Return the reply with *key*, or ``None`` if it is missing or damaged."""
         try:
             with self._file.connection() as connection:
                 row = connection.execute(
@@ -421,7 +424,7 @@ class CachedModel:
 
 
 def _read_reply(record: Any) -> Reply:
-    """Return the reply in *record*; raises `TypeError` or `ValueError` if damaged."""
+    """Return the reply in *record*; raises `TypeError` or `ValueError` if *record* is damaged."""
     reply = Reply(**json.loads(record))
     text: Any = reply.text
     amounts = [

@@ -36,7 +36,7 @@ READING: Final = ("textField", "idField", "scoreField")
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """A function to measure.
+    """Your own function to measure, with its arguments.
 
     Attributes:
         fn: The function, plain or wrapped.
@@ -69,8 +69,8 @@ def open_function(
 ) -> Iterator[OwnFunction]:
     """Yield the function of *source*, ready to be measured on *data*.
 
-    Finished runs are kept in the folder *cache* until the block ends. If the block is interrupted,
-    the next measurement of the same kind reuses these runs.
+    Finished runs are stored in the folder *cache* until the ``with`` block ends. If the block is
+    interrupted, the next equal measurement reuses these runs.
 
     Args:
         source: The function.
@@ -99,17 +99,16 @@ def open_function(
         try:
             yield function
         except ConfigError:
-            # The settings or the judgements must change first, so no later run can use what was
-            # kept.
+            # The user must change the settings or judgements, so no later run can reuse the runs.
             memory.finish()
             raise
         memory.finish()
 
 
 def _build_base_config(settings: Settings) -> Config:
-    """Return the config that every system's settings override.
+    """Return the base config, which every system's settings override.
 
-    As in `build_config`, the circuit breaker is off, so that a failing model is still asked.
+    The circuit breaker is off, so that a failing model is still asked.
     """
     values = {name: value for name, value, _ in Config.load(settings).rows()}
     reading = {name: values[f"keywordEvidence.{name}"] for name in READING}
@@ -120,9 +119,9 @@ def _build_base_config(settings: Settings) -> Config:
 
 
 def _identify_measurement(source: FunctionSource, data: Dataset, config: Config) -> list[Any]:
-    """Return the values that are equal in two measurements of the same kind.
+    """Return values that identify the measurement, so that an equal one can reuse its runs.
 
-    They include the sha256 of the function's source file.
+    The values include the sha256 of the function's source file.
     """
     embed = source.options.get("embed")
     return [
@@ -151,7 +150,7 @@ def _hash_source(fn: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The largest number of searches of a measurement, and their cost.
+    """The largest number of searches that a measurement can make, and their cost.
 
     Attributes:
         searches: The largest number of searches.
@@ -163,7 +162,7 @@ class Forecast:
 
     @classmethod
     def of(cls, searches: int, function: OwnFunction) -> Forecast:
-        """Return the forecast for *searches* by *function*, at one read unit per search."""
+        """Return a forecast for *searches* with *function*, at one read unit per search."""
         price = function.base.middleware.settings.store.read_price
         return cls(searches, None if price is None else searches * price / 1e6)
 
@@ -179,9 +178,9 @@ def forecast_searches(
     """Return the largest number of searches for measuring *systems* on *data*.
 
     Args:
-        function: Your own function. Runs in its `memory` are not counted.
+        function: Your own function. Stored runs in its `memory` are not counted.
         data: The judged questions.
-        systems: The settings of each system.
+        systems: The settings of each system, by the system's name.
         has_model: Whether a model is asked.
         deep: Whether each system is also asked for a hundred passages.
     """
@@ -204,9 +203,9 @@ def forecast_searches(
 def _count_most_searches(
     function: OwnFunction, settings: Mapping[str, Any], *, is_follow_up: bool, has_model: bool
 ) -> int:
-    """Return the largest number of searches for one question.
+    """Return the largest number of searches for one question with *settings*.
 
-    *is_follow_up* is ``True`` if the question follows others in a conversation.
+    *is_follow_up* is ``True`` if the question has earlier messages in its conversation.
     """
     if not has_model:
         return 1

@@ -1,7 +1,7 @@
-"""Keep the results of measuring your own function in a file until the measurement ends.
+"""Store the results of measuring your own function in a file until the measurement ends.
 
-Because an index may change between two measurements, the file is deleted at the end. After an
-interruption, the file remains, and the next measurement of the same kind reuses its results.
+The file is deleted at the end, because an index may change between two measurements. After an
+interruption, the file remains, and the next equal measurement reuses its results.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _PARTS: Final = ("ids", "variants")
 
 
 class KeptRuns:
-    """The finished runs of one measurement, in a file.
+    """Stores the finished runs of one measurement in a file.
 
-    Only the owner can read the file, because it contains queries. A damaged line is skipped, and
-    its question is asked again.
+    Only the owner can read the file, because it contains queries. If a line is damaged, its
+    question is asked again.
 
     Attributes:
         path: The file.
     """
 
     def __init__(self, folder: Path, identity: Iterable[Any]) -> None:
-        """Open the file in *folder* for the measurement with *identity*.
+        """Open the file in *folder* for the measurement that *identity* identifies.
 
         Raises `StoreError` if the folder cannot be used.
         """
@@ -53,11 +53,11 @@ class KeptRuns:
         return len(self._runs)
 
     def recall(self, system: str, question: str) -> Run | None:
-        """Return the run of *system* for the question id *question*; ``None`` if it is not kept."""
+        """Return the stored run of *system* for the question id *question*, or ``None``."""
         return self._runs.get((_hash_name(system), question))
 
     def remember(self, system: str, question: str, run: Run) -> None:
-        """Keep the run of *system* for the question id *question*.
+        """Store the run of *system* for the question id *question*.
 
         Raises `StoreError` if the file cannot be written.
         """
@@ -87,7 +87,7 @@ class KeptRuns:
                 continue
 
     def _build_error(self, error: OSError) -> StoreError:
-        """Return a `StoreError` that names the file and *error*."""
+        """Return a `StoreError` whose message names the file and *error*."""
         why = error.strerror or type(error).__name__
         return StoreError(f"{self.path} cannot be used: {why}. Name another folder with --cache")
 

@@ -1,4 +1,4 @@
-"""Replay recorded replies instead of asking a model, with estimates of their cost."""
+"""Replay recorded replies instead of asking a model, and estimate their cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
     Returns:
         The recording, as a model.
         The data set with only the recorded questions.
-        The names of the fields that are recorded for these questions.
+        The names of the reply fields that are recorded for these questions.
 
     Raises:
         ConfigError: The recording cannot be read, or no question of *data* is recorded.
@@ -71,9 +71,9 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
 
 
 def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the fields that the settings *system* request from the model.
+    """Return the names of the reply fields that a system requests from the model.
 
-    The standalone question is not among them.
+    *system* holds the system's settings. The standalone question is not included.
     """
     settings = Config.load(system, environ={}).settings
     return frozenset(
@@ -82,7 +82,7 @@ def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _build_full_prompt(question: Question) -> Prompt:
-    """Return a prompt that requests every field for *question*."""
+    """Return a prompt that requests every reply field for *question*."""
     fields = {
         field.name: field
         for template in PROMPTS.values()
@@ -93,11 +93,11 @@ def _build_full_prompt(question: Question) -> Prompt:
 
 
 class EstimatedModel:
-    """Returns another model's replies, with estimates for missing tokens, cost and time.
+    """Wraps a model, and adds estimates to replies without tokens, cost or time.
 
     Tokens are estimated from the length of the texts. The cost in US dollars is estimated from the
     prices of a known model; it is ``None`` if the prices are not known. The time is a fixed number
-    of seconds. A reply that has its own tokens keeps its tokens and cost.
+    of seconds. If a reply reports its tokens, its tokens and cost stay.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class EstimatedModel:
         Args:
             inner: The model that replies.
             name: The name of the model whose prices are used.
-            seconds: The time of each reply that has no time of its own.
-            input_price: Overrides the price of the tokens that the model reads.
-            output_price: Overrides the price of the tokens that the model writes.
+            seconds: The time of a reply that reports no time.
+            input_price: The price of the tokens that the model reads. Default: the known price.
+            output_price: The price of the tokens that the model writes. Default: the known price.
         """
         self._inner = inner
         self._priced_as = name
@@ -134,7 +134,7 @@ class EstimatedModel:
 
     @property
     def note(self) -> str:
-        """A sentence for the report that names the estimated figures."""
+        """A sentence for the report on how tokens and costs are estimated."""
         money = (
             f"costs use the prices of {self._priced_as}"
             if self._prices.cost(1, 1) is not None

@@ -1,4 +1,4 @@
-"""Write reports of a comparison: rows for a terminal, Markdown, and an HTML page.
+"""Write reports on a comparison: rows for a terminal, Markdown, and an HTML page.
 
 from qtmiddleware import evaluation, reporting
 comparison = evaluation.compare(retrieve, queries, qrels)

@@ -48,16 +48,16 @@ class Box(NamedTuple):
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Return whether the two boxes share any area."""
+        """Return whether this box and *other* overlap."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
     def grow(self, across: float, down: float) -> Box:
-        """Return the box, enlarged by *across* on the left and right and *down* above and below."""
+        """Return a box that is larger by *across* on the left and right, *down* above and below."""
         return Box(self.left - across, self.top - down, self.right + across, self.bottom + down)
 
     def holds(self, other: Box) -> bool:
-        """Return whether *other* lies inside this box. Edges may touch."""
+        """Return whether *other* is inside this box. Edges may touch."""
         is_across = self.left <= other.left and other.right <= self.right
         return is_across and self.top <= other.top and other.bottom <= self.bottom
 
@@ -72,13 +72,13 @@ _LABELLED: Final = Box(AREA.left + 2.0, AREA.top - 4.0, COSTS.right, AREA.bottom
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A linear axis.
+    """The linear axis of a chart.
 
     Attributes:
         low: The number at the lower end.
         high: The number at the upper end.
-        start: The position of the lower end.
-        end: The position of the upper end.
+        start: The position of the lower end, in pixels or percent.
+        end: The position of the upper end, in pixels or percent.
         ticks: The numbers that have a tick.
         digits: The number of decimals in the labels of the ticks.
     """
@@ -91,15 +91,15 @@ class Axis:
     digits: int
 
     def place(self, number: float) -> float:
-        """Return the position of *number*, to a tenth of a pixel.
+        """Return the position of *number* on the axis, rounded to one decimal.
 
-        A number outside the axis gets the position of the nearer end.
+        A number beyond an end of the axis gets the position of that end.
         """
         share = (min(max(number, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def label(self, tick: float) -> str:
-        """Return the label of *tick*."""
+        """Return the number *tick* as text for the axis."""
         text = f"{tick:,.{self.digits}f}"
         return text.removeprefix("-") if tick == 0 else text
 
@@ -113,16 +113,16 @@ def make_axis(
     zero: bool = True,
     most: float = _LARGEST,
 ) -> Axis:
-    """Return an axis from *start* to *end* that holds all *numbers*, with round ticks.
+    """Return an axis from *start* to *end* that covers all *numbers*, with round ticks.
 
     Args:
-        numbers: The numbers to hold; infinite numbers and NaN are left out. If all numbers are
+        numbers: The numbers to cover. Infinite numbers and NaN are ignored. If all numbers are
             equal, the axis extends beyond them.
         start: The position of the lower end.
         end: The position of the upper end.
         count: The approximate number of intervals between ticks.
         zero: Whether the axis must include 0.
-        most: The largest number to which the axis extends if all numbers are equal.
+        most: The largest number on the axis if all numbers are equal.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
     limited = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
@@ -152,10 +152,10 @@ def rank_systems(comparison: Comparison) -> list[SystemScore]:
 
 
 def classify(comparison: Comparison, score: SystemScore) -> str:
-    """Return the class of a system compared with the baseline.
+    """Return ``better``, ``worse`` or ``same``: how the system compares with the baseline.
 
-    Returns ``base`` for the baseline, ``better`` or ``worse`` if the difference is significant, and
-    ``same`` otherwise.
+    A system is ``same`` if the difference is not significant. For the baseline itself, return
+    ``base``.
     """
     if score.name == comparison.baseline:
         return "base"
@@ -165,9 +165,9 @@ def classify(comparison: Comparison, score: SystemScore) -> str:
 
 
 def make_quality_axis(comparison: Comparison) -> Axis:
-    """Return the axis of the quality bars. Positions are percentages of its length.
+    """Return the axis of the quality bars (nDCG@10), with positions in percent.
 
-    The axis goes from 0 to the upper end of the best interval.
+    The axis starts at 0 and reaches the highest interval end of all systems, at most 1.
     """
     base = comparison[comparison.baseline].means[PRIMARY]
     reached = [base + score.difference.high for score in comparison.systems]
@@ -193,9 +193,10 @@ def make_gains_axis(comparison: Comparison) -> Axis:
 
 
 def draw_gains(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
-    """Return two paths with one step per question: the gains and the losses, largest gain first.
+    """Return two SVG paths: the gains and the losses, with one step per question.
 
-    Each step is 1 wide, so the width of the chart is the number of questions.
+    The questions are sorted, largest gain first. Each step is 1 wide, so the width of the chart is
+    the number of questions.
     """
     heights = sorted(gains_axis.place(100 * gain) for gain in score.gains.values())
     zero = gains_axis.place(0.0)
@@ -206,7 +207,7 @@ def draw_gains(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
 def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
     """Return an SVG path with one step for each of *heights*.
 
-    The path begins at the horizontal position *start*; *zero* is the vertical position of 0.
+    The path begins at the horizontal position *start*. The vertical position of 0 is *zero*.
     """
     steps, end = "", start
     for height, questions in groupby(heights):
@@ -238,7 +239,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The text next to a mark: the names of its systems.
+    """The text next to a mark in a chart: the names of the mark's systems.
 
     Attributes:
         text: The names.
@@ -257,18 +258,18 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A rounded field in the chart that shows the points at one position.
+    """A rounded rectangle in a chart that shows one or more systems.
 
     Attributes:
-        points: The points.
-        kind: The class of the points; ``mixed`` if they differ.
+        points: The systems.
+        kind: The class of the systems, such as ``better``; ``mixed`` if they differ.
         title: The text of the tooltip.
-        text: The numbers of the points, if there is no room for names; otherwise empty.
+        text: The numbers of the systems, if there is no room for their names; otherwise empty.
         x: The horizontal position of the centre.
         y: The vertical position of the centre.
-        width: The width of the field.
-        height: The height of the field.
-        label: The names of the points; ``None`` if there is no room.
+        width: The width of the rectangle.
+        height: The height of the rectangle.
+        label: The names of the systems; ``None`` if there is no room.
     """
 
     points: tuple[Point, ...]
@@ -283,7 +284,10 @@ class Mark:
 
     @property
     def box(self) -> Box:
-        """The area of the mark. Its corners are round, so two boxes may touch."""
+        """The rectangle that the mark covers, for finding overlaps.
+
+        The mark's corners are round, so two boxes may touch.
+        """
         across, down = self.width / 2 - 1.0, self.height / 2 - 1.0
         return Box(self.x - across, self.y - down, self.x + across, self.y + down)
 
@@ -298,8 +302,8 @@ class Scatter:
         across: The axis of the cost.
         up: The axis of the quality.
         points: The systems.
-        marks: The marks of the points.
-        frontier: The path of the best quality per cost.
+        marks: The marks that show the systems.
+        frontier: The SVG path of the best quality at each cost.
         unknown: The names of the systems whose cost is not known.
     """
 
@@ -314,16 +318,16 @@ class Scatter:
 
     @property
     def numbered(self) -> tuple[Point, ...]:
-        """The points that the list below the chart names, because their marks have no label."""
+        """The systems whose marks show a number. The list below the chart names them."""
         points = (point for mark in self.marks if mark.label is None for point in mark.points)
         return tuple(sorted(points, key=lambda point: point.number))
 
 
 def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
-    """Return the charts of quality against money, time and searches.
+    """Return three charts: quality against money, against time, and against searches.
 
-    If no price is known, model calls replace money. The chart of searches is left out if all
-    systems make the same number of searches.
+    If no price is known, model calls replace money. If all systems make the same number of
+    searches, the chart of searches is left out.
     """
     charts = []
     if any(figures.is_known(score.cost_usd) and score.cost_usd for score in comparison.systems):
@@ -382,8 +386,8 @@ def draw_scatter(
         comparison: The comparison.
         name: The cost's name.
         unit: The cost's unit.
-        cost: Returns a system's cost; ``None`` if the cost is not known.
-        format_cost: Returns a cost as text.
+        cost: Returns a system's cost, or ``None`` if the cost is not known.
+        format_cost: Formats a cost as text.
     """
     ranked = [
         (number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)
@@ -423,8 +427,8 @@ def draw_scatter(
 def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[int]:
     """Return the indices of the systems on the Pareto frontier, cheapest first.
 
-    A system is on the frontier if every cheaper system has a lower quality, and no system of equal
-    cost has a higher quality.
+    A system is on the frontier if every cheaper system has a lower quality, and no system with the
+    same cost has a higher quality.
     """
     frontier: list[int] = []
     for place in sorted(range(len(costs)), key=lambda index: (costs[index], -qualities[index])):
@@ -434,10 +438,10 @@ def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[in
 
 
 def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
-    """Return the marks of all points, best system first, with their names or numbers.
+    """Return marks that show all *points*, best system first, with their names or numbers.
 
-    Names are placed greedily, beginning with the best systems. A mark whose name does not fit gets
-    a number instead. Points at the same position share a mark.
+    The best systems get their names first. If a name does not fit, the mark shows a number instead.
+    Points at the same position share a mark.
     """
     dots = _merge_overlapping_marks([_make_mark([point], is_numbered=False) for point in points])
     numbered: list[Mark] = []
@@ -463,7 +467,7 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
 
 
 def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
-    """Return the marks after merging marks that overlap; best system first."""
+    """Merge marks that overlap, and return all marks, best system first."""
     marks: list[Mark] = []
     for added in separate_marks:
         mark = added
@@ -476,7 +480,7 @@ def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
 
 
 def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
-    """Return one mark for *points*. If *is_numbered*, it shows the numbers of the points."""
+    """Return one mark for *points*. If *is_numbered* is true, the mark shows their numbers."""
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
     text = (
@@ -499,9 +503,10 @@ def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
 
 
 def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
-    """Return the *dots*, each with a label if the label fits.
+    """Return the *dots*, each with a label if there is room.
 
-    A label fits if it is inside the chart and covers no other mark and no other label.
+    A label must be inside the chart and must not cover another label, a dot or a mark in
+    *numbered*.
     """
     marks, names = (*dots, *numbered), list[Box]()
     labelled = []
@@ -519,9 +524,9 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
 
 
 def _list_labels(dot: Mark) -> Iterator[Label]:
-    """Yield a label of *dot* for each possible position, best position first.
+    """Yield a label for *dot* at each possible position, best position first.
 
-    The positions are right, left, above, below, and then the diagonals.
+    The order is right, left, above, below, then the diagonals.
     """
     text = ", ".join(clean(point.name) for point in dot.points)
     width, aside = _measure_label(text), dot.width / 2 + _GAP
@@ -551,7 +556,7 @@ def _list_labels(dot: Mark) -> Iterator[Label]:
 
 
 def _measure_label(text: str) -> float:
-    """Return a generous estimate of the width of *text* in pixels; readers' fonts differ."""
+    """Return the estimated width of *text* in pixels. It is generous, because fonts differ."""
     widths = (
         0.4
         if character in _NARROW

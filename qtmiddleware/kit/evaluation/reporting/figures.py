@@ -29,41 +29,41 @@ _FIRST: Final = "MRR@10"
 
 
 def is_known(number: float | None) -> TypeGuard[float]:
-    """Return whether *number* is a finite number, and not ``None``."""
+    """Return whether *number* is known, meaning finite and not ``None``."""
     return number is not None and isfinite(number)
 
 
 def format_measure(number: float | None) -> str:
-    """Return a measure from 0 to 1, such as ``0.712``."""
+    """Format a measure from 0 to 1, such as ``0.712``."""
     return _format_fixed(number, 3)
 
 
 def format_points(gain: float | None) -> str:
-    """Return a difference of a measure in points (hundredths) with its sign, such as ``+12.3``."""
+    """Format a difference in points (hundredths of a measure), such as ``+12.3``."""
     if gain is None or not isfinite(100 * gain):
         return UNKNOWN
     return "0.0" if abs(gain) < 0.0005 else f"{100 * gain:+,.1f}"
 
 
 def format_interval(difference: Difference) -> str:
-    """Return a difference's 95% interval in points, such as ``[+8.1, +16.4]``."""
+    """Format a difference's 95% interval in points, such as ``[+8.1, +16.4]``."""
     return f"[{format_points(difference.low)}, {format_points(difference.high)}]"
 
 
 def describe_interval(difference: Difference) -> str:
-    """Return a difference's 95% interval in words: ``95% interval +8.1 to +16.4``."""
+    """Return a difference's interval in words, such as ``95% interval +8.1 to +16.4``."""
     return f"95% interval {format_points(difference.low)} to {format_points(difference.high)}"
 
 
 def format_gain(difference: Difference) -> str:
-    """Return a difference in points with its interval, such as ``+12.3 [+8.1, +16.4]``."""
+    """Format a difference in points with its interval, such as ``+12.3 [+8.1, +16.4]``."""
     return f"{format_points(difference.gain)} {format_interval(difference)}"
 
 
 def format_share(part: float | None) -> str:
-    """Return a share of the questions, such as ``5%``.
+    """Format a share of the questions, such as ``5%``.
 
-    Shares that would round to ``0%`` or ``100%``, but are not exact, become ``<1%`` or ``>99%``.
+    If a share other than 0 or 1 would round to ``0%`` or ``100%``, return ``<1%`` or ``>99%``.
     """
     if not is_known(part):
         return UNKNOWN
@@ -75,7 +75,7 @@ def format_share(part: float | None) -> str:
 
 
 def format_milliseconds(ms: float | None) -> str:
-    """Return a time in milliseconds without its unit, such as ``1,240``.
+    """Format a time in milliseconds, without the unit, such as ``1,240``.
 
     Times below ten have one decimal, such as ``0.4``.
     """
@@ -83,7 +83,7 @@ def format_milliseconds(ms: float | None) -> str:
 
 
 def format_duration(ms: float | None) -> str:
-    """Return a time with its unit, such as ``0.4 ms``, ``310 ms`` or ``1.2 s``."""
+    """Format a time in milliseconds with its unit, such as ``310 ms`` or ``1.2 s``."""
     if not is_known(ms):
         return UNKNOWN
     return (
@@ -92,12 +92,12 @@ def format_duration(ms: float | None) -> str:
 
 
 def format_rate(number: float | None) -> str:
-    """Return a number per question, such as ``1.00``."""
+    """Format a number per question, such as ``1.00``."""
     return _format_fixed(number, 2)
 
 
 def format_dollars(usd: float | None) -> str:
-    """Return an amount of US dollars, such as ``$0.0041``, ``$0.32`` or ``$1,204.00``.
+    """Format an amount of US dollars, such as ``$0.0041``, ``$0.32`` or ``$1,204.00``.
 
     Amounts below ten cents have two significant digits; others have two decimals.
     """
@@ -111,7 +111,7 @@ def format_dollars(usd: float | None) -> str:
 
 
 def _format_fixed(number: float | None, digits: int) -> str:
-    """Return *number* with *digits* decimals. A rounded zero has no minus sign."""
+    """Format *number* with *digits* decimals, without a minus sign before a rounded zero."""
     if not is_known(number):
         return UNKNOWN
     text = f"{number:.3g}" if abs(number) >= 1e9 else f"{number:,.{digits}f}"
@@ -119,7 +119,7 @@ def _format_fixed(number: float | None, digits: int) -> str:
 
 
 def describe_missing_time(comparison: Comparison) -> str:
-    """Return a remark if the added times lack the model's own time; otherwise an empty string."""
+    """Return a remark if the added times do not include the model's time; otherwise ``""``."""
     if comparison.counts_model_time or not any(score.llm_calls for score in comparison.systems):
         return ""
     return ", without the model’s own time"
@@ -131,9 +131,9 @@ def count_first(score: SystemScore) -> int:
 
 
 def shorten_start(text: str, length: int) -> str:
-    """Return *text*. If it is longer than *length*, its start is cut off.
+    """Return *text*, with its start cut off if it is longer than *length* characters.
 
-    Use this for ids, which often differ only at their end.
+    Use this for ids, which often differ only at the end.
     """
     whole = clean(text)
     return whole if len(whole) <= length else _ELLIPSIS + whole[1 - length :].lstrip()
@@ -147,7 +147,7 @@ class Column:
         heading: The column's heading.
         means: The meaning of the column's numbers.
         number: Returns a system's number.
-        format: Returns the number as text.
+        format: Formats the number as text.
         wide: Whether only wide tables have the column.
     """
 
@@ -158,7 +158,7 @@ class Column:
     wide: bool = False
 
     def write(self, score: SystemScore) -> str:
-        """Return the number of *score* as text."""
+        """Return the column's text for the system of *score*."""
         return self.format(self.number(score))
 
 
@@ -284,10 +284,10 @@ _COLUMNS: Final = (
 
 
 def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column, ...]:
-    """Return the columns after the system's name.
+    """Return the table's columns, except for the system's name.
 
-    R@100 and the searches' cost are included if they are known. Without *wide*, the table fits into
-    120 characters.
+    R@100 and the cost of searches are included if they are known. If *wide* is false, the table
+    fits into 120 characters.
     """
     optional = {
         _DEEP: any(_DEEP in score.means for score in comparison.systems),
@@ -301,7 +301,7 @@ def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column
 
 
 def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
-    """Return the headings of the columns of `rows`: first the name, then the numbers."""
+    """Return the column headings for `rows`: first the system's name, then the figures."""
     return ["system", *(column.heading for column in choose_columns(comparison, wide=wide))]
 
 
@@ -310,8 +310,8 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
 
     An unknown number is a dash. A gain is in points (hundredths) of nDCG@10 with its 95% interval;
     ``*`` marks a gain that is significant after Holm's correction. R@100 is included if it was
-    measured, and the searches' cost if ``store.readPrice`` is set. *wide* adds MRR@10, P@5, MAP,
-    the share of questions that got better and the price of +0.01.
+    measured, and the cost of searches if ``store.readPrice`` is set. *wide* adds MRR@10, P@5, MAP,
+    the share of questions that got better and the price of +0.01 nDCG@10.
     """
     columns = choose_columns(comparison, wide=wide)
     return [
@@ -321,7 +321,7 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
 
 
 def _write_cell(column: Column, comparison: Comparison, score: SystemScore) -> str:
-    """Return the cell of *column* for *score*."""
+    """Return the text of *column* for the system of *score*; ``*`` marks a significant gain."""
     if column is not GAIN:
         return column.write(score)
     if score.name == comparison.baseline:

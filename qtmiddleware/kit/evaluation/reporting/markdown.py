@@ -1,4 +1,4 @@
-"""Write a comparison as Markdown, for pull requests, notes and stored results."""
+"""Write a comparison as Markdown, for example for a pull request."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _ADDRESS: Final = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)")
 def markdown(
     comparison: Comparison, data: Dataset | None = None, *, decision: Decision | None = None
 ) -> str:
-    """Return the comparison as GitHub's Markdown.
+    """Return the comparison as GitHub Markdown.
 
-    The text has a headline, the verdict, notes, figures and the stages' times. It also lists the
-    questions that got worse most with the best system, and their searched queries. All texts
-    are escaped, so that they contain no markup.
+    The text has a headline, the verdict, notes, figures and the time of each stage. It also lists
+    the questions that got worse most with the best system, and the queries that were searched for
+    them. Names and texts are escaped.
 
     Args:
         comparison: The comparison.
-        data: The data set, for texts of questions that the systems did not report.
+        data: The data set, for question texts that the systems did not report.
         decision: A decision to state instead of the verdict.
     """
     count = comparison.questions
@@ -66,7 +66,7 @@ def markdown(
 
 
 def escape_text(text: str, length: int) -> str:
-    """Return *text* on one line, cut to *length* and escaped for Markdown."""
+    """Return *text* on one line, cut to *length* characters and escaped for Markdown."""
     line = shorten(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = _MARKUP.sub(lambda match: "\\" + match[0], line)
     line = _ADDRESS.sub(lambda match: f"{match[1] or match[3]}&#{ord(match[2] or match[4])};", line)
@@ -76,9 +76,9 @@ def escape_text(text: str, length: int) -> str:
 
 
 def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table of cells that are already Markdown.
+    """Return a Markdown table. The *titles* and cells must be Markdown already.
 
-    The first column is aligned left; the other columns are aligned right.
+    The first column is aligned left, the others right.
     """
     ruled = [list(titles), ["---", *["---:"] * (len(titles) - 1)], *map(list, lines)]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
@@ -103,7 +103,7 @@ def _write_figures(comparison: Comparison) -> str:
 
 
 def _write_stages(comparison: Comparison) -> str:
-    """Return the times of each system's stages."""
+    """Return the time of each stage, per system, as Markdown."""
     lines = []
     for score in comparison.systems:
         times = ", ".join(
@@ -115,7 +115,7 @@ def _write_stages(comparison: Comparison) -> str:
 
 
 def _write_times(stage: str, percentiles: Percentiles) -> str:
-    """Return a stage's name with its median and 95th percentile."""
+    """Return a stage's name with its median and 95th percentile, in milliseconds."""
     p50, p95 = (
         figures.format_milliseconds(percentiles.p50),
         figures.format_milliseconds(percentiles.p95),
@@ -126,7 +126,7 @@ def _write_times(stage: str, percentiles: Percentiles) -> str:
 def _write_details(details: str, decision: Decision | None) -> list[str]:
     """Return the paragraphs below the headline.
 
-    If there is a *decision*, they are a list of its sentences and its config.
+    If there is a *decision*, they are a list of sentences and the config as a code block.
     """
     if decision is None:
         return [escape_text(details, 10 * _NOTE_LENGTH)]
@@ -139,7 +139,10 @@ def _write_details(details: str, decision: Decision | None) -> list[str]:
 
 
 def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decision | None) -> str:
-    """Return the questions that got worse most with the best system, or the decision's system."""
+    """Return a list of the questions that got worse most; empty if none got worse.
+
+    The list is for the system of *decision* or, without a decision, for the best system.
+    """
     best = find_foremost(comparison) if decision is None else comparison[decision.system]
     hurt = HurtFinder(comparison, data).find(best)[:_WORST]
     if not hurt:
@@ -170,7 +173,7 @@ def _write_question(number: int, hurt: HurtQuestion) -> str:
 
 
 def _write_method(comparison: Comparison) -> str:
-    """Return sentences on the method by which the figures were compared."""
+    """Return a sentence on the statistical methods of the comparison."""
     count = len(comparison.challengers)
     return (
         f"Compared with {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval"

@@ -39,7 +39,7 @@ class Detail:
     worst: tuple[verdicts.HurtQuestion, ...]
 
     def scale(self, ms: float) -> float:
-        """Return *ms* as a percentage of `longest_ms`; 0 if *ms* is not known."""
+        """Return *ms* (milliseconds) as a percentage of `longest_ms`; 0 if it is not known."""
         return (
             round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2)
             if figures.is_known(ms)
@@ -56,15 +56,15 @@ def page(
 ) -> str:
     """Return the whole comparison as one HTML page.
 
-    The page has the verdict, charts, tables, worst questions and the method. It has no script and
-    loads nothing; its policy forbids both. Without *data*, a question's text is known only if a
-    system reported its searched queries.
+    The page has the verdict, charts, tables, the worst questions and the method. Its content
+    security policy forbids scripts and loading other files. Without *data*, the page shows a
+    question's text only if a system reported the queries it searched.
 
     Args:
         comparison: The comparison.
         data: The data set, for the texts of questions and passages, and to mark relevant passages.
         decision: A decision to state instead of the verdict.
-        judged: A judge's verdicts on answers, which the page also shows.
+        judged: A judge's verdicts on answers, to show as well.
 
     Raises:
         MissingExtra: jinja2 is not installed.
@@ -116,7 +116,7 @@ def page(
 def _build_details(
     comparison: Comparison, finder: verdicts.HurtFinder, gains_axis: charts.Axis
 ) -> Iterator[Detail]:
-    """Yield the details of every challenger, with charts on the scale of *gains_axis*."""
+    """Yield the details of each system except the baseline, with gains drawn on *gains_axis*."""
     for place, score in enumerate(comparison.challengers):
         helped, hurt = charts.draw_gains(score, gains_axis)
         yield Detail(

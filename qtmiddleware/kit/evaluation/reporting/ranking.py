@@ -39,12 +39,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswer:
-    """One answer with its rank.
+    """One answer with its rank, as text for the page.
 
     Attributes:
         heading: The rank, the names of the systems that gave the answer, and the scores.
         text: The answer.
-        said: The judge's remarks, each with its sign: plus for strengths, minus for weaknesses.
+        said: The judge's remarks, each with a sign: plus for a strength, minus for a weakness.
     """
 
     heading: str
@@ -54,14 +54,14 @@ class RankedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RankedQuestion:
-    """One question with its ranked answers.
+    """One question with its ranked answers, as text for the page.
 
     Attributes:
         question: The question.
         reference: The reference answer.
         order: The ranking on one line.
         answers: The answers, best first.
-        reasons: The judge's reasons, each with the systems of its letters.
+        reasons: The judge's reasons, each with the systems behind its letters.
     """
 
     question: str = field(repr=False)
@@ -74,8 +74,8 @@ class RankedQuestion:
 def ranking_page(found: SideBySide) -> str:
     """Return the judge's ranking as one HTML page with standings, figures and reasons.
 
-    The page has no script and loads nothing; its policy forbids both. Raises `ConfigError` if
-    nothing was ranked, and `MissingExtra` if jinja2 is not installed.
+    The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
+    if nothing was ranked, and `MissingExtra` if jinja2 is not installed.
     """
     ranked = found.ranked
     if ranked is None:
@@ -125,10 +125,10 @@ def write_ranking_verdict(ranked: RankedSystems) -> str:
 
 
 def _classify(standing: Standing) -> str:
-    """Return the class of a system compared with the baseline.
+    """Return ``better``, ``worse`` or ``same``: how the system compares with the baseline.
 
-    Returns ``base`` for the baseline, ``better`` or ``worse`` if chance does not explain the
-    difference, and ``same`` otherwise.
+    A system is ``same`` if the difference is not significant. For the baseline itself, return
+    ``base``.
     """
     if standing.system == BASELINE:
         return "base"
@@ -162,7 +162,7 @@ def _format_interval(interval: tuple[float, float] | None, *, signed: bool = Tru
 
 
 def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
-    """Yield every question that has a ranking."""
+    """Yield every question that has a ranking, with texts for the page."""
     for row in comparison.questions:
         if (ranking := comparison.ranking(row.question)) is not None:
             yield RankedQuestion(
@@ -195,7 +195,7 @@ def _write_ranking_line(ranking: RankedAnswers) -> str:
 
 
 def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[RankedAnswer]:
-    """Yield each distinct answer with the names of its systems, best answer first."""
+    """Yield each distinct answer with the systems that gave it, best answer first."""
     standings = {standing.system: standing for standing in ranking.standings}
     systems_by_text: dict[str, list[str]] = {}
     for answer in row.systems:

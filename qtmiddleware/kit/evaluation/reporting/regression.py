@@ -1,4 +1,4 @@
-"""Write a comparison with a baseline as sentences and as a pull request's comment."""
+"""Write the result of a regression gate as sentences, and as a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _LENGTH: Final = 2_000
 
 
 def write_headline(gate: Gate) -> str:
-    """Return the verdict in a sentence and, if needed, the loss that cannot be ruled out."""
+    """Return a sentence on whether retrieval got worse.
+
+    A second sentence may state the largest loss that cannot be ruled out.
+    """
     if gate.verdict == "worse":
         names = [_quote_name(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
@@ -28,7 +31,7 @@ def write_headline(gate: Gate) -> str:
 
 
 def _describe_possible_loss(gate: Gate) -> str:
-    """Return a sentence on the largest loss inside the intervals; empty if there is no loss."""
+    """Return a sentence on the largest loss in the 95 % intervals; empty if they show no loss."""
     lowest = min(gate.changes, key=lambda change: change.difference.low)
     size = _format_size(lowest.difference.low)
     if lowest.difference.low >= 0 or size == "0.0":
@@ -37,7 +40,7 @@ def _describe_possible_loss(gate: Gate) -> str:
 
 
 def write_sentences(gate: Gate) -> tuple[str, ...]:
-    """Return the headline, one text per system, and sentences on changed conditions."""
+    """Return the headline, a text on each system, and sentences on changed conditions."""
     return (
         f"{write_headline(gate)} The baseline is {gate.baseline}.",
         *(
@@ -49,9 +52,9 @@ def write_sentences(gate: Gate) -> tuple[str, ...]:
 
 
 def write_comment(gate: Gate) -> str:
-    """Return a pull request's comment in GitHub's Markdown: verdict, figures, worst questions.
+    """Return a comment on a pull request in GitHub Markdown: verdict, figures, worst questions.
 
-    The comment names questions by their ids, because *gate* does not hold their texts.
+    The comment shows the questions' ids, because *gate* does not contain their texts.
     """
     worse = [change for change in gate.changes if change.verdict == "worse"]
     reasons = (f"{_quote_name(change.name)}: {_describe_change(gate, change)}" for change in worse)
@@ -68,7 +71,7 @@ def write_comment(gate: Gate) -> str:
 
 
 def _describe_change(gate: Gate, change: Change) -> str:
-    """Return at most three sentences on the change of one system."""
+    """Return up to three sentences on how one system changed."""
     total = _format_count(len(change.gains), "question", "questions")
     if not change.worse and not change.better:
         return f"no change in {total}."
@@ -79,7 +82,7 @@ def _describe_change(gate: Gate, change: Change) -> str:
 
 
 def _describe_mean(gate: Gate, change: Change) -> str:
-    """Return a sentence on the change of the mean."""
+    """Return a sentence on how the mean of the measure changed."""
     before, after = map(figures.format_measure, (change.before, change.after))
     size = _format_size(change.difference.gain)
     interval = figures.format_interval(change.difference)
@@ -90,7 +93,7 @@ def _describe_mean(gate: Gate, change: Change) -> str:
 
 
 def _describe_chance(gate: Gate, change: Change) -> str:
-    """Return a sentence on whether chance explains the change, or on the allowed loss."""
+    """Return a sentence on whether the change may be chance or exceeds the allowed loss."""
     if gate.rule.bound is not None:
         allowed = _format_size(gate.rule.bound)
         over = "more than" if change.verdict == "worse" else "within"
@@ -107,7 +110,7 @@ def _describe_chance(gate: Gate, change: Change) -> str:
 
 
 def _list_conditions(gate: Gate) -> tuple[str, ...]:
-    """Return sentences on systems that are in only one measurement, and the gate's notes."""
+    """Return the gate's notes, after sentences on systems that are in only one measurement."""
     groups = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
     systems = (
         f"{label}: {join_names([*map(_quote_name, names)])}." for label, names in groups if names
@@ -116,7 +119,7 @@ def _list_conditions(gate: Gate) -> tuple[str, ...]:
 
 
 def _write_figures(gate: Gate) -> str:
-    """Return the table of the systems' figures."""
+    """Return a Markdown table of the systems' figures."""
     titles = ("system", "before", "after", "change [95%]", "better", "worse", "verdict")
     lines = [
         [
@@ -134,7 +137,7 @@ def _write_figures(gate: Gate) -> str:
 
 
 def _write_worst_questions(change: Change) -> str:
-    """Return a list item with the questions that lost most with one system."""
+    """Return a Markdown list item with the questions that got worse most with one system."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
         for id_, gain in change.list_worst()
@@ -143,7 +146,7 @@ def _write_worst_questions(change: Change) -> str:
 
 
 def _describe_method(gate: Gate) -> str:
-    """Return sentences on the method by which the figures were compared."""
+    """Return sentences on the rule and the statistical methods of the comparison."""
     if gate.rule.bound is None:
         rule = (
             "A system is worse if its mean fell, or more of its questions got worse than better, by"
@@ -160,7 +163,7 @@ def _describe_method(gate: Gate) -> str:
 
 
 def _format_size(gain: float) -> str:
-    """Return the size of a gain or loss in points, without its sign."""
+    """Format the size of a gain or loss in points (hundredths), without its sign."""
     return figures.format_points(abs(gain)).removeprefix("+")
 
 

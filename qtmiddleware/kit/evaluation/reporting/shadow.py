@@ -1,4 +1,4 @@
-"""Write a shadow log's report as sentences, as Markdown, and as an HTML page."""
+"""Write a report on shadow mode as sentences, as Markdown, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SHARES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of questions whose lists would change in one way.
+    """The share of questions with the same kind of change, such as another order of passages.
 
     Attributes:
         name: The change in words, such as "another order".
         count: The number of questions.
         percent: The percentage of all questions.
-        kind: The kind of the change, as in `ShadowQuestion.change`.
+        kind: The change as in `ShadowQuestion.change`: ``passages``, ``order`` or ``same``.
     """
 
     name: str
@@ -43,9 +43,10 @@ class Share:
 
 
 def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
-    """Return a headline on the first passages that would change, and the details.
+    """Return a headline and the details, both as sentences.
 
-    The details are the changes, times, searches, model calls and price.
+    The headline counts the questions whose first passage would change. The details state the other
+    changes, times, searches, model calls and price.
     """
     questions = report.questions
     other_count, total_text = (
@@ -81,7 +82,7 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
 
 
 def list_shares(report: ShadowReport) -> list[Share]:
-    """Return the shares of questions with other passages, another order, and the same list."""
+    """Return three shares of questions: with other passages, another order, and the same list."""
     total = len(report.questions)
     counts = {
         kind: sum(question.change == kind for question in report.questions) for kind in _SHARES
@@ -94,8 +95,8 @@ def list_shares(report: ShadowReport) -> list[Share]:
 def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
     """Return the whole *report* as one HTML page, with both lists of each of the *examples*.
 
-    The page has no script and loads nothing; its policy forbids both. Raises `ConfigError` if no
-    question was logged, and `MissingExtra` if jinja2 is not installed.
+    The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
+    if no question was logged, and `MissingExtra` if jinja2 is not installed.
     """
     _require_questions(report)
     headline, lede = write_shadow_verdict(report)
@@ -123,7 +124,7 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
 
 
 def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
-    """Return the whole *report* as GitHub's Markdown, with both lists of each of the *examples*.
+    """Return the whole *report* as GitHub Markdown, with both lists of each of the *examples*.
 
     Raises `ConfigError` if no question was logged.
     """
@@ -186,7 +187,7 @@ def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
 
 
 def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return rows of costs per question: name, without qtmiddleware, with qtmiddleware."""
+    """Return the costs per question as rows: name, without and with qtmiddleware."""
     plain = report.to_dict()
     cost = plain["costUsd"]
 
@@ -208,7 +209,7 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 
 def _list_preferences(report: ShadowReport) -> list[list[str]]:
-    """Return rows of the judge's verdicts with their counts; empty if nothing was judged."""
+    """Return the judge's verdicts and their counts as rows; empty if nothing was judged."""
     votes = report.count_better()
     return [
         [name, f"{votes.get(name, 0):,}"]
@@ -218,7 +219,7 @@ def _list_preferences(report: ShadowReport) -> list[list[str]]:
 
 
 def _describe_change(question: ShadowQuestion) -> str:
-    """Return the difference of qtmiddleware's list, and the judge's preference, as text."""
+    """Return text on how qtmiddleware's list differs, and which list the judge prefers."""
     list_change = f"{question.entered} new" if question.entered else "another order"
     first_change = "" if question.is_first_same else ", another first"
     preference = {None: "", "failed": "; the judge failed"}.get(
@@ -228,7 +229,7 @@ def _describe_change(question: ShadowQuestion) -> str:
 
 
 def _shorten_passages(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
-    """Return *passages* with shortened names and texts."""
+    """Return *passages* with their names and texts shortened."""
     return tuple(
         Shown(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))
         for passage in passages
@@ -240,7 +241,7 @@ def _escape_cell(text: str) -> str:
 
 
 def _write_example(question: ShadowQuestion) -> str:
-    """Return both lists of one question as a table."""
+    """Return both lists of one question as a Markdown table."""
     rows = max(len(question.plain), len(question.ours))
     lists = [
         [_escape_cell(passage.name) for passage in passages]

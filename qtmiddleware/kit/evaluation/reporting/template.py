@@ -1,4 +1,4 @@
-"""Render HTML pages that share one head, policy and style, and load no other files."""
+"""Render HTML pages with a common style and content security policy. They load no other files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _POLICY: Final = (
 
 
 def render(name: str, *, style: str = "", **values: Any) -> str:
-    """Return the page that the template called *name* makes of *values*.
+    """Render the template called *name* with *values*, and return the page.
 
-    The page's policy forbids scripts and loading; it allows only the page's own style. Raises
+    The page's content security policy forbids scripts and loading other files. Raises
     `MissingExtra` if jinja2 is not installed.
 
     Args:
@@ -76,10 +76,10 @@ def build_environment(read: Callable[[str], str], extra: str) -> jinja2.Environm
 
 
 def read_file(name: str) -> str:
-    """Return the text of the file called *name* in this folder."""
+    """Return the text of the file called *name* in the folder of this module."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _set_minus_signs(text: str) -> str:
-    """Return *text* with real minus signs instead of hyphens before numbers, but not in names."""
+    """Replace the hyphen before a number with a minus sign. Hyphens in names stay."""
     return _MINUS.sub("\N{MINUS SIGN}", text)

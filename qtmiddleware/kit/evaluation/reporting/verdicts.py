@@ -1,4 +1,4 @@
-"""Write the verdict of a comparison: the best system, its price, and its worst questions."""
+"""Write the verdict on a comparison: the best system, its price, and its worst questions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ _TURNS: Final = 4
 def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
     """Return sentences on the system with the largest significant gain, and its price.
 
-    The first sentence gives the number of questions whose first passage is the right one. If no
-    system has a significant gain, the sentences say so. A *decision* replaces the verdict.
+    The first sentence counts the questions whose first passage is relevant. If no system has a
+    significant gain, the sentences say so. A *decision* replaces the verdict.
     """
     return " ".join(filter(None, write_verdict(comparison, decision)))
 
 
 def write_verdict(comparison: Comparison, decision: Decision | None = None) -> tuple[str, str]:
-    """Return the verdict as a headline, and its details: points, interval and price."""
+    """Return the verdict's headline and its details: gain in points, interval and price.
+
+    A *decision* replaces the verdict.
+    """
     if decision is not None:
         return _write_decision(comparison, decision)
     best = find_winner(comparison)
@@ -76,10 +79,10 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision based on the figures, which a report states instead of the verdict.
+    """A decision for or against a system. A report states it instead of the verdict.
 
     Attributes:
-        system: The name of the recommended or refused system.
+        system: The name of the recommended or rejected system.
         is_recommended: Whether the system is recommended.
         headline: The decision in one sentence.
         sentences: The reasons for the decision.
@@ -96,12 +99,18 @@ class Decision:
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
-    """Return the system with the largest significant gain; ``None`` if there is no such system."""
+    """Return the system with the largest significant gain, or ``None``.
+
+    Systems with only degraded answers are skipped.
+    """
     return _find_best([score for score in comparison.challengers if _is_better(score)])
 
 
 def find_foremost(comparison: Comparison) -> SystemScore:
-    """Return the winner, else the system with the largest gain, else the baseline."""
+    """Return the system with the largest significant gain (see `find_winner`).
+
+    If there is none, return the system with the largest gain, or else the baseline.
+    """
     return (
         find_winner(comparison)
         or _find_best(comparison.challengers)
@@ -110,10 +119,7 @@ def find_foremost(comparison: Comparison) -> SystemScore:
 
 
 def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
-    """Return the comparison's notes.
-
-    If *data* has synthetic questions, the notes include this fact.
-    """
+    """Return the comparison's notes, with a note on synthetic questions if *data* has any."""
     if (
         data is None
         or not data.is_synthetic
@@ -128,7 +134,7 @@ def _quote_name(name: str) -> str:
 
 
 def _format_size(gain: float) -> str:
-    """Return a gain in points, without a plus sign."""
+    """Format a gain in points (hundredths), without a plus sign."""
     return figures.format_points(gain).removeprefix("+")
 
 
@@ -149,7 +155,7 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
 
 
 def _format_first_count(comparison: Comparison, score: SystemScore) -> str:
-    """Return the number of questions with a relevant first passage, as ``60 of 100 questions``."""
+    """Count the questions with a relevant first passage, as text: ``60 of 100 questions``."""
     return (
         f"{figures.count_first(score):,} of {comparison.questions:,}"
         f" question{'' if comparison.questions == 1 else 's'}"
@@ -157,10 +163,10 @@ def _format_first_count(comparison: Comparison, score: SystemScore) -> str:
 
 
 def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
-    """Return a sentence on the questions whose first passage is right, and those that get worse.
+    """Return a sentence that counts the relevant first passages and the questions that get worse.
 
-    If no more questions have a right first passage than before, the sentence begins with the
-    number of questions that get better.
+    If there are no more relevant first passages than with the baseline, the sentence begins with
+    the number of questions that get better.
     """
     before, after = figures.count_first(comparison[comparison.baseline]), figures.count_first(score)
     helped, _, hurt = count_outcomes(score)
@@ -186,7 +192,10 @@ def _conjugate_get(count: int) -> str:
 
 
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
-    """Return sentences on the time and cost of *best*, and on the best gain without a model."""
+    """Return sentences on the time and cost of *best*.
+
+    If *best* calls a model, the last sentence states the best gain without a model.
+    """
     adds = figures.format_duration(best.added_ms.p50)
     remark = figures.describe_missing_time(comparison) if best.llm_calls else ""
     searches = best.searches_per_question
@@ -219,8 +228,8 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
 def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     """Return a sentence on a system that may be as good as *best*.
 
-    Systems at half the cost or less are tried first, then cheaper systems, then the second best.
-    The result is empty if all of these systems are significantly worse than *best*.
+    Systems at half the cost or less are tried first, then other cheaper systems, then the second
+    best. The result is empty if all of them are significantly worse than *best*.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
     others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
@@ -265,7 +274,11 @@ def _format_calls(score: SystemScore) -> str:
 
 
 def _format_cost(score: SystemScore, best: SystemScore) -> str:
-    """Return the cost of *score* in brackets, in the unit in which it differs from *best*."""
+    """Return the cost of *score* in brackets, such as ``($0.32)``.
+
+    If *score* differs from *best* only in its searches, return the number of searches instead. The
+    result is empty if *score* calls no model.
+    """
     *price, searches = _get_cost_key(score)
     *best_price, best_searches = _get_cost_key(best)
     if price == best_price and searches != best_searches:
@@ -280,7 +293,7 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
 
 
 def _describe_gains_and_losses(comparison: Comparison) -> str:
-    """Return the largest gain and the significant losses in words, if there is no winner."""
+    """Return text on the largest gain, which may be chance, and on significant losses."""
     best = _find_best(comparison.challengers)
     worse = [
         score
@@ -300,7 +313,7 @@ def _describe_gains_and_losses(comparison: Comparison) -> str:
 
 
 def _is_better(score: SystemScore) -> bool:
-    """Return whether a system has a significant gain, and not only degraded answers."""
+    """Return whether a system has a significant gain and at least one answer is not degraded."""
     return (
         score.degraded < len(score.runs)
         and score.difference.is_significant
@@ -320,7 +333,8 @@ class FoundPassage:
         rank: The passage's rank, from 1.
         id: The passage's id.
         text: The first words of the passage.
-        grade: The passage's grade; ``None`` if there is no judgement.
+        grade: The passage's grade; 0 if it is not judged. ``None`` if the question's judgements are
+            not known.
     """
 
     rank: int
@@ -330,27 +344,27 @@ class FoundPassage:
 
     @property
     def is_relevant(self) -> bool:
-        """``True`` if a judgement says that the passage answers the question."""
+        """``True`` if the passage is judged relevant to the question."""
         return self.grade is not None and self.grade > 0
 
 
 @dataclass(frozen=True, slots=True)
 class HurtQuestion:
-    """A question that lost against the baseline, with both lists to explain the loss.
+    """A question on which a system is worse than the baseline, with both lists of passages.
 
-    All texts are cleaned and cut to a readable length.
+    All texts are cut to a readable length.
 
     Attributes:
         id: The question's id.
         question: The question's text.
         history: The role and text of the last messages before the question.
-        gain: *after* minus *before*, which is negative.
+        gain: *after* minus *before*; always negative.
         before: The baseline's nDCG@10.
         after: The system's nDCG@10.
         variants: The queries that the system searched.
         raw: The baseline's first passages.
         found: The system's first passages.
-        missed: The relevant passages that are not among the system's first ten passages.
+        missed: The relevant passages that the system's first ten passages do not include.
     """
 
     id: str
@@ -366,7 +380,7 @@ class HurtQuestion:
 
 
 class HurtFinder:
-    """Finds the questions that got worse most with a system."""
+    """Finds the questions with the largest losses against the baseline."""
 
     def __init__(self, comparison: Comparison, data: Dataset | None = None) -> None:
         """Set up the finder for *comparison*. *data* has the texts of questions and passages."""
@@ -382,7 +396,7 @@ class HurtFinder:
         )
 
     def _describe_question(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
-        """Return the `HurtQuestion` for the question with the id *id_*."""
+        """Return the `HurtQuestion` for the question id *id_*."""
         run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
         after = score.per_query.values[PRIMARY][id_]
         grades = self._qrels.get(id_)

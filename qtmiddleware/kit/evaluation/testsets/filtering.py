@@ -1,4 +1,4 @@
-"""Find faults in a model's question about a passage, by comparing the words of both."""
+"""Find faults in a question that a model wrote about a passage, by comparing their words."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
 def find_fault(question: str, answer: str, text: str) -> str:
-    """Return the fault of a question about *text* in one word; an empty string without a fault."""
+    """Return the fault of a question about *text*, such as ``copied``, or an empty string."""
     if is_refusal(question, text) or is_refusal(answer, text):
         return "refused"
     if is_blank(question) or is_blank(answer):
@@ -82,9 +82,10 @@ def find_fault(question: str, answer: str, text: str) -> str:
 
 
 def find_check_fault(reply: dict[str, Any], text: str) -> str:
-    """Return the reason, in one word, why the check *reply* does not prove an answer in *text*.
+    """Return ``unanswerable`` or ``unquoted`` if *reply* does not confirm an answer in *text*.
 
-    Returns an empty string if the check proves that *text* answers the question.
+    *reply* is the model's reply to the check. Return an empty string if it says that *text* answers
+    the question, and quotes *text* correctly.
     """
     verdict, quote = reply.get("answers"), reply.get("quote")
     if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
@@ -95,7 +96,7 @@ def find_check_fault(reply: dict[str, Any], text: str) -> str:
 def refers_to_text(question: str) -> bool:
     """Return whether *question* refers to its source, as in "according to the text".
 
-    References are found only in languages with a word list.
+    Such references are found only in languages that have a word list.
     """
     first_word, *rest = _WORDS.findall(question) or [""]
     # A capital letter marks a name, as in "the Text API". In German every noun has one.
@@ -107,7 +108,7 @@ def refers_to_text(question: str) -> bool:
 def is_other_language(question: str, text: str) -> bool:
     """Return whether *question* is in another language or script than *text*.
 
-    Unknown languages are not compared.
+    If a language cannot be detected, only the scripts are compared.
     """
     text_language = detect_language(text)
     # The first word can mislead: "Was Amy Winehouse a fan of it?" begins like a German question.
@@ -139,12 +140,14 @@ def is_copied(question: str, text: str) -> bool:
 
 
 def _measure_longest_run(words: Sequence[str], is_content: Sequence[bool], normalized: str) -> int:
-    """Return the largest number of content words in a run of *words* that occurs in a text.
+    """Count the content words in the part of the question that was copied from a text.
+
+    If there are several copied parts, the one with the most content words counts.
 
     Args:
         words: The words of the question.
-        is_content: One flag per word: ``True`` for a content word.
-        normalized: The normalized text.
+        is_content: A flag for each word: ``True`` for a content word.
+        normalized: The text, as `normalize` returns it.
     """
     longest = end = 0
     for begin in range(len(words)):
@@ -156,9 +159,9 @@ def _measure_longest_run(words: Sequence[str], is_content: Sequence[bool], norma
 
 
 def is_quoted(quote: str, normalized: str) -> bool:
-    """Return whether *quote* is long enough and occurs in the text *normalized*.
+    """Return whether *quote* is long enough and occurs in the normalized text *normalized*.
 
-    Dots in the quote stand for omitted words.
+    Three or more dots in the quote stand for omitted words.
     """
     parts = split_quote(quote)
     return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(
@@ -167,14 +170,14 @@ def is_quoted(quote: str, normalized: str) -> bool:
 
 
 def split_quote(quote: str) -> list[str]:
-    """Return the normalized parts of *quote* between the dots that mark omissions."""
+    """Split *quote* at the dots that mark omitted words, and return the normalized parts."""
     return [normalize(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)]
 
 
 def extract_key(question: str) -> frozenset[str]:
-    """Return the content words of *question*, to find other wordings of the same question.
+    """Return the set of content words in *question*, or of all words if it has none.
 
-    If there are no content words, return all words.
+    Two questions with the same set count as duplicates.
     """
     words = split_tokens(question)
     counts = flag_content_words(words, question)
@@ -184,27 +187,27 @@ def extract_key(question: str) -> frozenset[str]:
 
 
 def normalize(text: str) -> str:
-    """Return the folded words of *text*, with one space before, between and after them.
+    """Return the words of *text* without case, accents and punctuation.
 
-    Case, accents, punctuation and line breaks are removed. A text contains a phrase, word by word,
-    if the normalized text contains the normalized phrase.
+    There is one space before, between and after the words. A text contains a phrase if the
+    normalized text contains the normalized phrase.
     """
     return f" {' '.join(split_tokens(text))} "
 
 
 def is_unspaced(words: list[str]) -> bool:
-    """Return whether most of *words* are of a script without spaces.
+    """Return whether most of *words* belong to a script without spaces, such as Chinese.
 
-    Words of these scripts are pairs of characters.
+    A word of such a script is a pair of characters.
     """
     return 2 * sum(bool(_UNSPACED.match(word)) for word in words) > len(words)
 
 
 def flag_content_words(words: list[str], text: str) -> list[bool]:
-    """Return one flag per word: ``True`` for a content word.
+    """Return a flag for each word: ``True`` for a content word.
 
-    Content words are all words except two kinds: the words in the word lists of the text's
-    language, and words of one or two ASCII letters.
+    Words in the word lists of the text's language, and words of one or two ASCII letters, are not
+    content words.
     """
     weak_words = _load_weak_words(detect_language(text))
     return [
@@ -215,7 +218,10 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
 
 @lru_cache(len(LANGUAGES) + 1)
 def _load_weak_words(language: str) -> frozenset[str]:
-    """Return the stop words and other weak words of *language*; empty if it is unknown."""
+    """Return the words of *language* that are not content words, such as stop words.
+
+    The result is empty for an unknown language.
+    """
     if not language:
         return frozenset()
     lexicon = load(language)

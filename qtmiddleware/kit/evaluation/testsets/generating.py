@@ -35,12 +35,12 @@ logger: Final = get_logger("qtmiddleware.testsets")
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A synthetic data set, with figures on its generation.
+    """A synthetic data set, and figures on how it was generated.
 
     Attributes:
         dataset: The data set.
         asked: The number of passages that were tried.
-        dropped: The number of passages without a question, by reason: the reason of a `ModelError`,
+        dropped: The number of tried passages without a question, by reason: that of a `ModelError`,
             or ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``, ``too_long``,
             ``no_question``, ``refers_to_text``, ``other_language``, ``copied``, ``unchecked`` (no
             verdict), ``unanswerable``, ``unquoted``, ``duplicate``.
@@ -66,10 +66,10 @@ def generate(
 ) -> Generated:
     """Build a data set of *passages* and questions that *model* writes about some of them.
 
-    The passages to ask about are spread over the documents; passages without whole phrases are left
-    out. A question is kept if all of these are true:
+    The chosen passages are spread over the documents. Passages without whole phrases, such as lists
+    of headings, are skipped. A question is kept if all of these are true:
 
-    - In a second prompt, the model quotes words of the passage that answer the question.
+    - In reply to a second prompt, the model quotes words of the passage that answer the question.
     - The question is in the passage's language.
     - The question does not copy the passage's words or refer to the passage as a text.
     - No earlier question has the same content words.
@@ -78,9 +78,8 @@ def generate(
     wanted question, so there may be fewer than *count* questions.
 
     A question's metadata has ``synthetic``, the ``answer``, the id of its ``passage`` and the
-    ``model``. This passage and all passages that contain the quoted words get grade 1. If the model
-    always gives the same reply to the same prompt, the result depends only on the passages, *count*
-    and *seed*.
+    ``model``. This passage and all passages that contain the quoted words get grade 1. If the
+    model's replies are deterministic, the result depends only on the passages, *count* and *seed*.
 
     Args:
         passages: The passages.
@@ -90,12 +89,12 @@ def generate(
         name: The data set's name.
         concurrency: The number of prompts that run at a time.
         timeout: Seconds to wait for each reply.
-        progress: Receives the number of questions so far, and of questions wanted.
+        progress: Receives the number of questions so far, and the number wanted.
 
     Raises:
-        ModelError: Before the first question was kept, the service refused the key, or the model
-            gave no reply for all passages or for `MOST_FAILURES` passages in a row. After the first
-            question, the questions so far are returned instead, and a warning is logged.
+        ModelError: No question was kept, because the service refused the key, or the model did not
+            reply for any passage or for `MOST_FAILURES` passages in a row. If some questions were
+            kept, they are returned instead, and a warning is logged.
         ConfigError: A number is below 1, passages share an id, or no passage can be asked about.
     """
     if count < 1:
@@ -114,7 +113,7 @@ def generate(
         )
     builder = _TestSetBuilder(model.name, Relevance(passages))
     while len(builder.questions) < count and builder.asked < len(candidates):
-        # Never more than are missing, so that the result does not depend on the concurrency.
+        # Try no more passages than questions are missing, or the result depends on concurrency.
         wave = min(concurrency, count - len(builder.questions))
         for draft in _write_drafts(candidates[builder.asked : builder.asked + wave], runner):
             builder.add_draft(draft)
@@ -129,7 +128,7 @@ def generate(
 
 @dataclass(slots=True)
 class _Draft:
-    """A passage with a question that may be kept or dropped.
+    """A passage, with the question that the model wrote about it, before it is kept or dropped.
 
     Attributes:
         passage: The passage.
@@ -148,7 +147,7 @@ class _Draft:
     error: ModelError | None = None
 
     def read_question(self, reply: Reply | ModelError) -> None:
-        """Set the question and its answer from *reply*, or set the fault."""
+        """Read the question and its answer from *reply*, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_object(reply, [field.name for field in QUESTION.fields]):
@@ -163,7 +162,7 @@ class _Draft:
             self.fault = "truncated" if reply.truncated else "unparsable"
 
     def read_check(self, reply: Reply | ModelError) -> None:
-        """Set the quote from *reply*, the reply to the check, or set the fault."""
+        """Read the quote from *reply*, the model's reply to the check, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_object(reply, [field.name for field in CHECK.fields]):
@@ -218,7 +217,7 @@ class _TestSetBuilder:
 
     @property
     def should_stop(self) -> bool:
-        """``True`` if the key is refused or the model keeps failing, so that asking is useless."""
+        """``True`` if the service refused the key, or the model failed too often in a row."""
         return self.error is not None and (
             self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES
         )
@@ -227,7 +226,7 @@ class _TestSetBuilder:
         """Keep the question of *draft*, or count the reason for dropping the draft."""
         self.asked += 1
         self.error = draft.error
-        # If only the check failed, the model did reply once: that is not a failure in a row.
+        # If only the check failed, the model replied to the first prompt. This is not a failure.
         self.failures = self.failures + 1 if draft.error and not draft.question else 0
         key = extract_key(draft.question)
         fault = draft.fault or ("duplicate" if key in self._keys else "")
@@ -246,7 +245,10 @@ class _TestSetBuilder:
         self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(draft.passage, draft.quote), 1)
 
     def report_failure(self) -> None:
-        """Raise the model's error if no question was kept; log it if asking stopped early."""
+        """Raise the model's error if no question was kept.
+
+        If some questions were kept but the model failed too often, log a warning instead.
+        """
         if self.error is None:
             return
         if not self.questions and (self.should_stop or self.failures == self.asked):

@@ -1,4 +1,4 @@
-"""Read the passages of documents, choose passages to ask about, and find relevant passages."""
+"""Split documents into passages, choose passages to ask about, and find relevant passages."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ logger: Final = get_logger("qtmiddleware.testsets")
 
 
 def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
-    """Read the documents at *paths*, and split them into passages as an ingest does.
+    """Read the documents at *paths*, and split them into passages as `ingest` would.
 
-    Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. A
-    document that cannot be read is left out and logged. A document in two of the paths is read
-    once.
+    Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. If a
+    document cannot be read, it is skipped and logged. A document in two of the paths is read once.
 
     Args:
         paths: Files, folders or globs.
@@ -84,9 +83,9 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     """Return the passages that the model can be asked about, in an order drawn by *seed*.
 
-    The order takes one passage from each document in turn, so that the first passages come from
-    many documents. The ``source`` in the metadata is a passage's document; a passage without it is
-    its own document. Only one of several passages with the same words is returned.
+    One passage from each document comes in turn, so that the first passages cover many documents.
+    The ``source`` in the metadata identifies a passage's document; a passage without it counts as a
+    document. Of several passages with the same words, only one is returned.
     """
     chance = Random(seed)
     seen: set[str] = set()
@@ -109,13 +108,13 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
 def can_be_judged(id_: str) -> bool:
     """Return whether the passage id *id_* can be stored in a file of judgements.
 
-    The file's columns are separated by tabs and stripped of white space.
+    It must not be empty, contain tabs or line breaks, or begin or end with white space.
     """
     return bool(id_) and id_ == id_.strip() and not set("\t\r\n") & set(id_) and "\ufeff" not in id_
 
 
 def is_prose(text: str) -> bool:
-    """Return whether *text* has enough whole phrases.
+    """Return whether *text* has enough whole phrases to ask about.
 
     A table of contents, a list of headings or a few words are not prose.
     """
@@ -138,8 +137,8 @@ class Relevance:
     def find_relevant(self, passage: Passage, quote: str) -> list[str]:
         """Return the ids of the passages that answer a question about *passage*.
 
-        These are *passage*, passages with the same words and, if *quote* is long enough, passages
-        that contain the whole quote.
+        These are *passage* itself, passages with the same words and, if *quote* is long enough, all
+        passages that contain it.
         """
         parts = split_quote(quote)
         is_telling = sum(len(part.split()) for part in parts) >= LEAST_WORDS

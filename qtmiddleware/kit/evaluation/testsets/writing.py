@@ -1,4 +1,4 @@
-"""Write a data set as a folder in BEIR's layout, with a README that states its limits."""
+"""Write a data set to a folder in BEIR's layout, with a README that states its limits."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ is the one it was made of and `answer` what it says there.
 
 
 def write(dataset: Dataset, folder: Path) -> None:
-    """Write *dataset* to the new *folder*, from which `Dataset.load` can read it.
+    """Write *dataset* to the new folder *folder*. `Dataset.load` can read it.
 
-    If writing fails, no part of the data set remains. Only the owner can read the folder and its
-    files, because they contain the documents. To share them, change their permissions.
+    If writing fails, the files are deleted. Only the owner can read the folder, because it contains
+    the documents. To share it, change its permissions.
 
     Raises `ConfigError` if the folder is not empty or cannot be written, or if an id or metadata
-    cannot be stored in the files.
+    cannot be stored.
     """
     target = Path(os.path.realpath(folder.expanduser()))
     _check_ids(dataset)
@@ -74,7 +74,7 @@ def write(dataset: Dataset, folder: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Raise `ConfigError` if *folder* exists and is not an empty folder."""
+    """Raise `ConfigError` if *folder* exists, unless it is an empty folder."""
     target = folder.expanduser()
     if target.is_symlink() and not target.exists():
         message = f"{target} is a broken link; name {os.path.realpath(target)} itself"

@@ -1,4 +1,4 @@
-"""Tune settings: search on one half of the judged questions, and report on the other half.
+"""Tune settings on one half of the judged questions, and verify them on the other half.
 
 outcome = tune(bench, data, budget=Budget(max_call_rate=0.35))
 outcome.is_better, outcome.config, outcome.comparison[outcome.chosen].difference.gain

@@ -1,4 +1,4 @@
-"""Search greedily for settings: first choose the best tier, then change one setting at a time."""
+"""Search greedily for good settings: choose the best tier, then change one setting at a time."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 def list_axes(
     settings: Flat, *, max_call_rate: float | None, has_words: bool
 ) -> dict[str, list[Flat]]:
-    """Return the settings that have an effect together with *settings*, and the values to try.
+    """Return the values to try for each setting that matters with *settings*, by dotted key.
 
     Args:
         settings: The current settings, by dotted key.
-        max_call_rate: The budget's limit on model calls, or ``None``.
-        has_words: Whether the store can be searched by words.
+        max_call_rate: The largest share of questions for which the model may be called, or
+            ``None``.
+        has_words: Whether the store supports word search (``hybrid.enabled``).
     """
     kind = settings.get("transformationType", "none")
     asks = kind != "none"
@@ -89,7 +90,7 @@ def list_axes(
 
 
 def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
-    """Yield the settings of each call rate to try."""
+    """Yield the settings for each call rate to try, up to *max_call_rate*."""
     limit = 1.0 if max_call_rate is None else max_call_rate
     if limit >= 1.0:
         yield {"escalation.mode": "always"}
@@ -99,12 +100,15 @@ def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
 
 
 def build_gate_settings(rate: float) -> Flat:
-    """Return the gate's settings for calling the model for the share *rate* of the questions."""
+    """Return settings for a gate that calls the model for a share *rate* of the questions."""
     return {"escalation.mode": "auto", "escalation.targetCallRate": rate}
 
 
 def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
-    """Return about the largest number of candidates that a search tries, for its progress."""
+    """Return the approximate largest number of candidates that a search tries.
+
+    The number is the total in progress reports. *passes* is the number of passes over all settings.
+    """
     axes = (list_axes(tier, max_call_rate=None, has_words=True) for tier in tiers)
     longest = max(sum(len(options) - 1 for options in of_tier.values()) for of_tier in axes)
     return 1 + 2 * len(tiers) + passes * longest
@@ -112,13 +116,13 @@ def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A greedy search for settings that measures every candidate.
+    """A greedy search for the best settings. It measures every candidate.
 
     Attributes:
         trials: Runs the candidates.
         budget: The limits for candidates.
-        tiers: The tiers to try.
-        has_words: Whether the store can be searched by words.
+        tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
+        has_words: Whether the store supports word search (``hybrid.enabled``).
     """
 
     trials: Trials
@@ -127,9 +131,9 @@ class Search:
     has_words: bool
 
     def find_default(self) -> Trial:
-        """Return the library's default, with a gate if it would call the model too often.
+        """Return the library's default, or the raw query if every default breaks the budget.
 
-        If every default breaks the budget, return the raw query.
+        If a default would break the budget, it gets a gate that calls the model less often.
         """
         candidates = (
             trial for tier in DEFAULTS if tier in self.tiers for trial in self._try_tier(tier)
@@ -137,11 +141,11 @@ class Search:
         return next((trial for trial in candidates if not trial.broken), self.trials.raw)
 
     def find_best(self) -> Trial:
-        """Return the best candidate, or the default if the candidate is not surely better.
+        """Return the best candidate if it is clearly better than the default, else the default.
 
-        The required gain is larger than `choose_better` requires, because the best of many
-        candidates looks better than it is. A candidate with fewer model calls may replace the
-        default without a gain.
+        The required gain is larger than in `choose_better`, because the best of many candidates
+        looks better than it is. A candidate with fewer model calls may replace the default without
+        a gain.
         """
         default, best = self.find_default(), self._search_greedily()
         is_sure = best.is_clearly_better(default, OVERALL_ERRORS) or best.can_replace(default)
@@ -168,11 +172,10 @@ class Search:
         return best
 
     def _try_tier(self, tier: str) -> list[Trial]:
-        """Run *tier* as it is and, if it breaks the budget, with gates at lower call rates.
+        """Run *tier* and, while it breaks the budget, with gates at lower and lower call rates.
 
         If the budget limits searches, the tier's settings get the limit too. A gate keeps its
-        target rate over time, but may exceed it on a sample of questions. If a gate breaks the
-        budget, a lower target is tried.
+        target rate over time, but may exceed it on a sample of questions.
         """
         settings = flat(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):
@@ -191,7 +194,10 @@ class Search:
         return results
 
     def _choose_highest_rate(self, ungated: Trial) -> float:
-        """Return the highest call rate within the budget, but at most the library's default."""
+        """Return the highest call rate that the budget allows, at most the library's default.
+
+        *ungated* is the trial without a gate; its cost shows what the model costs.
+        """
         rates = [_RATE, 1.0 if self.budget.max_call_rate is None else self.budget.max_call_rate]
         limit, usd_per_thousand = self.budget.max_usd_per_thousand, ungated.score.usd_per_thousand
         if limit is not None and usd_per_thousand:
@@ -200,10 +206,10 @@ class Search:
 
 
 def choose_better(current: Trial, candidates: Iterable[Trial]) -> Trial:
-    """Return the best candidate within the budget if it is clearly better than *current*.
+    """Return the best candidate that is clearly better than *current*, or else *current*.
 
-    Otherwise return *current*. If a candidate with fewer model calls can replace the result,
-    return that candidate instead.
+    Candidates that break the budget are ignored. If a candidate with fewer model calls can replace
+    the result, it is returned instead.
     """
     allowed = [trial for trial in candidates if not trial.broken]
     better = [trial for trial in allowed if trial.is_clearly_better(current)]

@@ -1,6 +1,6 @@
-"""The budget of a search, and its candidates, which are run on the training questions.
+"""Run the candidates of a search on the training questions, and check them against a budget.
 
-Settings are flat in this module: values by dotted camelCase key.
+Settings are flat in this module: values by dotted camelCase key, as in ``keywordEvidence.weight``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Flat = Mapping[str, Any]
 """Settings by dotted camelCase key."""
 
 MIN_GAIN: Final = 0.003
-"""The smallest gain in nDCG@10 for which a more expensive candidate is chosen."""
+"""The smallest gain in nDCG@10 that justifies a more expensive candidate."""
 MIN_ERRORS: Final = 1.5
-"""The number of standard errors that a mean gain must reach to count as more than luck."""
+"""A mean gain must be at least this many standard errors to count as more than luck."""
 OVERALL_ERRORS: Final = 2.5
-"""The number of standard errors that the search's result must gain over the default.
+"""The gain of the search's result over the default must be at least this many standard errors.
 
 This is the one-sided 5 % level, divided among the eight settings that are tried.
 """
@@ -53,15 +53,15 @@ _CHANCE: Final = 0.05
 class Budget:
     """The limits of a search; ``None`` means no limit.
 
-    Raises `ConfigError` for a limit that is not valid.
+    Raises `ConfigError` if a limit is not valid.
 
     Attributes:
         max_call_rate: The share of questions for which the model may be called.
-        max_added_ms: Milliseconds beyond a plain search that 95 of 100 questions may take (p95),
-            with the time of replayed replies. A median would hide the model's time if only some
-            questions wait for the model.
-        max_usd_per_thousand: US dollars per 1,000 questions. A config whose cost is not known
-            breaks any limit.
+        max_added_ms: Milliseconds that 95 of 100 questions may add to a plain search (p95),
+            including the time of replayed replies. A median would hide the model's time if only
+            some questions wait for the model.
+        max_usd_per_thousand: US dollars per 1,000 questions. A config with an unknown cost breaks
+            any limit.
         max_searches: The mean number of searches per question, at least 1. If a model is called,
             the number also limits each question (``limits.maxSearches``); a question in a
             conversation may make one more search.
@@ -75,7 +75,7 @@ class Budget:
     max_hurt_rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a limit that is not valid."""
+        """Raise `ConfigError` if a limit is not valid."""
         for name in (limit.name for limit in fields(self)):
             limit, highest = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
             lowest = 1.0 if name == "max_searches" else 0.0
@@ -93,10 +93,10 @@ class Budget:
                 )
 
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
-        """Return one phrase for each limit that *score* breaks.
+        """Return a phrase for each limit that *score* breaks.
 
-        *kept_rate* is the call rate that a gate keeps over time. If this rate is within the limit,
-        *score* breaks the limit only if chance does not explain its calls (exact binomial test,
+        *kept_rate* is the call rate that a gate keeps over time. If it is within the limit, *score*
+        breaks the limit only with significantly more calls than *kept_rate* (exact binomial test,
         5 %).
         """
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
@@ -150,14 +150,14 @@ class Budget:
         return "; ".join(text.format(limit) for limit, text in limits if limit is not None)
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return the limits as plain data."""
+        """Return the limits as a dict, ready for JSON."""
         return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}
 
 
 def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
-    """Return *text* filled with *value* and *limit* if *value* is above *limit*, or unknown.
+    """Return *text* filled with *value* and *limit* if *value* exceeds *limit*, or else ``""``.
 
-    Otherwise return an empty string.
+    If *value* is ``None``, return a phrase that the cost is not known.
     """
     if limit is None or (value is not None and value <= limit):
         return ""
@@ -165,7 +165,10 @@ def _describe_excess(value: float | None, limit: float | None, text: str) -> str
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return the values of nested *settings* by dotted key."""
+    """Flatten nested *settings* to values by dotted key, as in ``keywordEvidence.weight``.
+
+    *above* is the dotted key of the settings that contain *settings*.
+    """
     by_key: dict[str, Any] = {}
     for key, value in settings.items():
         by_key.update(
@@ -177,7 +180,7 @@ def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def nested(settings: Flat) -> dict[str, Any]:
-    """Return flat *settings* in nested form, as in a config file."""
+    """Convert flat *settings* to nested objects, as in a config file."""
     config: dict[str, Any] = {}
     for key, value in settings.items():
         *groups, last = key.split(".")
@@ -189,7 +192,7 @@ def nested(settings: Flat) -> dict[str, Any]:
 
 
 def drop_defaults(settings: Flat) -> dict[str, Any]:
-    """Return the settings that differ from the library's defaults, in the order of the defaults."""
+    """Return the *settings* that differ from the library's defaults, in the defaults' order."""
     effective = dict(settings)
     if effective.get("escalation.mode", "always") != "auto":
         effective.pop("escalation.targetCallRate", None)
@@ -208,13 +211,13 @@ def load_defaults() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """One candidate's result on the training questions.
+    """The result of one candidate on the training questions.
 
     Attributes:
-        tier: The system from which the candidate was made.
+        tier: The name of the system whose settings the candidate started with.
         settings: All settings of the candidate, by dotted key.
         score: The candidate's score.
-        broken: One phrase for each limit of the budget that the candidate breaks.
+        broken: A phrase for each limit of the budget that the candidate breaks.
     """
 
     tier: str
@@ -224,7 +227,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The tier and the changed settings, as in ``combined; keywordEvidence.weight 0.5``."""
+        """The tier and the changed settings, such as ``combined; keywordEvidence.weight 0.5``."""
         tier_settings, settings = (
             drop_defaults(flat(SYSTEMS[self.tier])),
             drop_defaults(self.settings),
@@ -237,7 +240,7 @@ class Trial:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings that differ from their defaults, in nested form, as in a config file."""
+        """The settings that differ from the library's defaults, nested as in a config file."""
         return nested(drop_defaults(self.settings))
 
     @property
@@ -251,15 +254,18 @@ class Trial:
         return self.score.llm_calls / len(self.score.runs)
 
     def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
-        """Return whether the gain over *than* reaches `MIN_GAIN` and *errors* standard errors."""
+        """Return whether the mean gain over *than* is large enough to be more than luck.
+
+        The gain must be at least `MIN_GAIN` and at least *errors* times its standard error.
+        """
         gain, error = self._compare_with(than)
         return gain >= max(MIN_GAIN, errors * error)
 
     def can_replace(self, dearer: Trial) -> bool:
-        """Return whether the trial needs fewer model calls than *dearer*, with almost no loss.
+        """Return whether this trial has fewer model calls than *dearer* and loses almost nothing.
 
-        A trial without model calls may lose `MIN_GAIN`. Any other trial may lose `MOST_LOST`: the
-        measured loss plus `MIN_ERRORS` standard errors.
+        A trial without model calls may lose up to `MIN_GAIN` (mean nDCG@10). For any other trial,
+        the loss plus `MIN_ERRORS` standard errors may be up to `MOST_LOST`.
         """
         if self.calls >= dearer.calls:
             return False
@@ -285,7 +291,7 @@ class Trial:
         return sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the candidate and its result as plain data."""
+        """Return the candidate and its result as a dict, ready for JSON."""
         return {
             "name": self.name,
             "config": self.config,
@@ -316,10 +322,10 @@ class Trials:
         seed: int,
         report: Callable[[int], None] | None = None,
     ) -> None:
-        """Run the raw query, with which all candidates are compared.
+        """Run the raw query first, because all candidates are compared with it.
 
         Args:
-            bench: Makes a system from settings.
+            bench: Builds a system from settings.
             data: The training questions.
             budget: The limits for candidates.
             seed: The seed of every resampling.
@@ -330,18 +336,18 @@ class Trials:
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
         self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
         self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
-        # No candidate is asked a question that your own function fails on as it is.
+        # Candidates are not asked questions on which your own function fails with the raw query.
         self._data = data.only(self.raw.score.runs)
         # From here on the raw query is not run again; its runs are replayed beside each candidate.
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
     @property
     def all(self) -> tuple[Trial, ...]:
-        """All candidates, in the order of their runs."""
+        """The trials of all candidates, in the order of running."""
         return tuple(self._known.values())
 
     def run(self, tier: str, settings: Flat) -> Trial:
-        """Return the trial of *settings*, a variant of *tier*. Equal settings are run only once."""
+        """Run a candidate with *settings*, made from *tier*. Equal settings are run only once."""
         key = tuple(drop_defaults(settings).items())
         if key not in self._known:
             score = self._measure_candidate(settings)
@@ -351,7 +357,7 @@ class Trials:
         return self._known[key]
 
     def _measure_candidate(self, settings: Flat) -> SystemScore:
-        """Return the score of *settings*. The first call must measure the raw query."""
+        """Measure *settings* and return the score. The first call must measure the raw query."""
         systems = {BASELINE: self._baseline}
         name = BASELINE
         if self._known:
@@ -361,9 +367,9 @@ class Trials:
 
 
 def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:
-    """Return the system with *settings*.
+    """Return a system with *settings*, after its gate has adapted to the questions of *data*.
 
-    If the system has a gate, the gate has already adapted to the questions of *data*, as in use.
+    A system without an adaptive gate is returned at once.
     """
     system = bench.system(nested(settings))
     if settings.get("escalation.mode") == "auto":
@@ -376,8 +382,9 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
     """Yield *bench* with a cache for vectors and replies.
 
-    A missing cache is made in a temporary folder. A cached reply counts with its original time and
-    cost. Your own function is yielded unchanged, because its model already has a cache.
+    If *bench* has no cache, it gets one in a temporary folder. A cached reply counts with its
+    original time and cost. Your own function is yielded unchanged, because its model already has a
+    cache.
     """
     if isinstance(bench, OwnFunction):
         yield bench

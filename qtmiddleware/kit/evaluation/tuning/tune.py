@@ -1,4 +1,4 @@
-"""Tune settings: search on one half of the questions, report on the other half."""
+"""Tune settings on one half of the judged questions, and verify them on the other half."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TUNED: Final = "tuned"
 TRYING: Final = "trying candidates"
 """The name of the search's stage, for progress."""
 _POWER: Final = 2.8
-"""The number of standard errors at which 80 % of gains are significant (5 %, two-sided)."""
+"""If a true gain is this many standard errors, 80 % of tests find it (5 % level, two-sided)."""
 
 
 def tune(
@@ -65,21 +65,20 @@ def tune(
 ) -> Tuned:
     """Find the best settings for *data* within *budget*, and verify them on held-out questions.
 
-    The search sees only the training questions (see `split`). It measures every candidate:
+    The search uses only the training questions (see `split`):
 
     - It starts from the library's default. It tries other tiers, then other values of one setting
       at a time, and accepts a change that is clearly better (`Trial.is_clearly_better`).
     - It rejects candidates that break the budget. Of two equal candidates, the cheaper one wins.
-    - It returns the default, unless a candidate's gain is too large for the luck of many tries.
-    - A gate learns from the questions, so it is measured after it has seen the training questions.
+    - It returns the best candidate, or the default if the gain may be luck after so many tries.
+    - A gate learns from questions, so it sees the training questions before it is measured.
 
     The result, the raw query and the defaults are then measured once on the held-out questions. The
-    result is recommended if, on these questions, it beats the raw query significantly, keeps the
-    budget and is no worse than the default. If the result fails and the default passes, the default
-    is recommended.
+    result is recommended if it beats the raw query significantly there, keeps the budget and is no
+    worse than the default. If only the default passes, the default is recommended.
 
     Args:
-        bench: Makes a system from settings: an index, or your own function.
+        bench: An index or your own function. It builds a system from settings.
         data: The judged questions.
         budget: The limits of the search.
         tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
@@ -154,7 +153,7 @@ def tune(
 def forecast_tuning(
     own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
-    """Return the largest number of searches for tuning your own function, and their cost.
+    """Return the largest number of searches that tuning your own function takes, and their cost.
 
     Args:
         own: Your own function.
@@ -181,7 +180,7 @@ def forecast_tuning(
 def _list_compared_trials(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
-    """Return the distinct configs to measure on the held-out questions, by name."""
+    """Return the distinct trials whose configs to measure on the held-out questions, by name."""
     compared = {BASELINE: trials.raw}
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
         compared[tier] = trials.run(tier, flat(chosen([tier])[tier]))
@@ -195,7 +194,7 @@ def _list_compared_trials(
 def _list_refusal_reasons(
     name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
 ) -> tuple[str, ...]:
-    """Return the reasons not to use the config called *name*, each with advice."""
+    """Return the reasons not to recommend the config called *name*, each with advice."""
     if name == BASELINE:
         explanation = (
             "no candidate within the budget did better than the raw query on the questions it was"
@@ -226,9 +225,9 @@ def _list_refusal_reasons(
 
 
 def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
-    """Return the number of questions at which the gain of *score* would be significant.
+    """Estimate how many judged questions it takes for the gain of *score* to be significant.
 
-    The number includes the training questions and is rounded up to two digits.
+    The estimate includes the training questions and is rounded up to two significant digits.
     """
     gains = list(score.gains.values())
     held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
@@ -238,12 +237,12 @@ def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
 
 
 def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
-    """Split *data* into questions to train on and questions to hold out.
+    """Split *data* into training questions and held-out questions, returned in this order.
 
-    Questions of one conversation (with the same first message) stay together, and so do single
-    questions whose texts differ only in white space or case. These groups are ordered by the
-    SHA-256 of *seed* and their text, and are held out until the share is reached. The split
-    therefore does not depend on the order of the questions or on the machine.
+    Questions from the same conversation (with the same first message) form a group. So do single
+    questions whose texts differ only in white space or case. Groups are sorted by the SHA-256 of
+    *seed* and their text, and held out until the share is reached. The split therefore does not
+    depend on the order of the questions or on the machine.
 
     Args:
         data: The judged questions.
@@ -251,7 +250,7 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
         holdout: The share of questions to hold out, above 0 and below 1.
 
     Raises:
-        ConfigError: *holdout* is not valid, or a part would have fewer than `LEAST` questions.
+        ConfigError: *holdout* is not valid, or a side has fewer than `LEAST` questions.
     """
     if not 0.0 < holdout < 1.0:
         raise ConfigError(
@@ -272,7 +271,7 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
 
 
 def _get_group_text(question: Question) -> str:
-    """Return the first message of the question's conversation, which identifies its group."""
+    """Return the first message of the conversation, in lower case, to group questions by it."""
     text = question.history[0].content if question.history else question.text
     return " ".join(text.split()).casefold()
 
@@ -336,9 +335,9 @@ class Tuned:
 
     @property
     def is_better(self) -> bool:
-        """``True`` if, on the held-out questions, the config beats the raw query significantly.
+        """``True`` if the config is significantly better than the raw query and keeps the budget.
 
-        The config must also keep the budget on these questions.
+        Both are checked on the held-out questions.
         """
         return not self.refusals
 
@@ -349,9 +348,9 @@ class Tuned:
 
     @property
     def overfit(self) -> float:
-        """The tuned config's gain on the training questions, minus its gain on the held-out ones.
+        """The tuned config's gain on the training questions minus that on the held-out questions.
 
-        Both gains are in nDCG@10.
+        Both are mean gains in nDCG@10 over the raw query.
         """
         return (
             self.trained[self.tuned].score.difference.gain
@@ -359,7 +358,7 @@ class Tuned:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as plain data, ready for JSON."""
+        """Return the outcome as a dict, ready for JSON."""
         return {
             "isBetter": self.is_better,
             "refusals": list(self.refusals),
@@ -381,7 +380,7 @@ class Tuned:
 
     @property
     def headline(self) -> str:
-        """The decision in one sentence."""
+        """The recommendation, or the decision against one, in one sentence."""
         if self.is_better:
             within = " within the budget" if self.budget.describe() else ""
             gained = f"{_format_points(self.score.difference.gain)} of {PRIMARY}"
@@ -441,7 +440,7 @@ class Tuned:
         return "\n".join([*lines, *self._advise()])
 
     def _advise(self) -> Iterator[str]:
-        """Yield the sentences of the recommendation, or the reasons against one."""
+        """Yield the sentences of the recommendation, or the reasons for not making one."""
         if not self.is_better:
             yield from (f"Refused: {why}" for why in self.refusals)
         elif self.chosen != self.tuned:
