@@ -102,8 +102,7 @@ def merge(transformations: Iterable[Transformation]) -> Transformation:
 
 
 def _drop_repeats(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Join the texts that several replies give for one field, and drop duplicates.
-    """
+    """Join the texts that several replies give for one field, and drop duplicates."""
     if len(texts_by_reply) < 2:
         return texts_by_reply[0] if texts_by_reply else ()
     distinct: dict[str, str] = {}

@@ -60,7 +60,7 @@ _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""`is_off_topic_talk` skips texts with more words than this. The limit depends on the field's shape.
+"""`is_off_topic_talk` skips texts with more words than this, by the shape of the field.
 
 The limit for passages is low, because a good passage may share no word with the question.
 """
@@ -70,9 +70,9 @@ _QUOTES: Final = "\"'”»* "
 _OPENING_CHARS: Final = 300
 
 _Pattern = tuple[tuple[frozenset[str], bool, int], ...]
-"""The elements of a phrase pattern, each as (allowed words, whether it is optional, wildcard size).
+"""The elements of a phrase pattern, each as (allowed words, is optional, wildcard size).
 
-A wildcard matches up to this number of arbitrary words. The size is 0 if the element is no wildcard.
+A wildcard matches any words, up to its size. For other elements, the size is 0.
 """
 _Patterns = Mapping[str, tuple[_Pattern, ...]]
 """Phrase patterns, by each word that they can begin with."""

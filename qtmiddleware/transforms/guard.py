@@ -236,8 +236,7 @@ def _find_position(span: str, query: str) -> int:
 
 
 def _append_spans(text: str, lost: Spans) -> str:
-    """Return *text* with the *lost* spans appended in brackets.
-    """
+    """Return *text* with the *lost* spans appended in brackets."""
     return f"{text} ({', '.join(dict.fromkeys(write_span(kind, span) for kind, span in lost))})"
 
 

@@ -86,8 +86,7 @@ class _NotJson(Exception):
 
 
 def find_json(text: str) -> list[JsonValue]:
-    """Return the outermost JSON objects and lists in *text*, in their order.
-    """
+    """Return the outermost JSON objects and lists in *text*, in their order."""
     values = []
     position = 0
     while match := _START.search(text, position):
