@@ -597,7 +597,7 @@ class _TimeReader:
         )
 
     def _read_last_or_next(self, position: int) -> tuple[Period | None, int] | None:
-        """Read a period such as "last year", "this quarter" or "last three months".
+        """Read a period such as "last year", "this quarter" or "the last three months".
 
         In some languages, the unit comes first: "l'année dernière".
 
@@ -655,7 +655,7 @@ class _TimeReader:
         return Period(begin, end, is_relative=True, words=self._name_period(unit, begin, end))
 
     def _name_period(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
-        """Return the words for the days from *begin* to *end* in passages: a year, "Q1" or "May"."""
+        """Return the words that passages use for the days from *begin* to *end*: a year or "Q1"."""
         if unit == "year":
             return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))
         if unit == "quarter":

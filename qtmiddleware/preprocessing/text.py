@@ -45,7 +45,7 @@ def compose(word: str) -> str:
 
 
 def fold(word: str) -> str:
-    """Return *word* as in the word lists: case-folded, composed (NFC), with straight apostrophes."""
+    """Return *word* as in the word lists: in lower case, composed, with straight apostrophes."""
     return compose(word).casefold()
 
 
