@@ -202,9 +202,10 @@ class FusionSettings(SettingsGroup):
 
     @property
     def row(self) -> FusionRow:
-        """The description of the fusion method, from the catalogue or an installed plugin.
+        """The fusion method's description, from the catalogue or an installed plugin.
 
-        Raises `ConfigError` if no installed plugin provides the method.
+        Raises:
+            ConfigError: Neither has the method.
         """
         row = FUSION_METHODS.get(self.method)
         if row is None:
@@ -253,10 +254,7 @@ class LimitSettings(SettingsGroup):
 
     @property
     def model_seconds(self) -> float:
-        """The seconds that the language model may take.
-
-        The smaller of the model's timeout and the query's deadline.
-        """
+        """The seconds that the language model may take: its timeout, or a shorter deadline."""
         return min(self.llm_timeout_ms, self.deadline_ms) / 1e3
 
 
@@ -544,10 +542,10 @@ class Settings(SettingsGroup):
 
     @property
     def transform(self) -> TransformRow:
-        """The description of the transformation.
+        """The transformation's description, from the catalogue, `transforms` or a plugin.
 
-        It comes from the catalogue, from `transforms` or from an installed plugin. Raises
-        `ConfigError` if none of them defines the transformation.
+        Raises:
+            ConfigError: None of these defines the transformation.
         """
         row = TRANSFORMS.get(self.transformation_type)
         if row is None:

@@ -79,10 +79,7 @@ SLASHED_WORDS = frozenset(["w/o", "w/out"])
 
 MOST_PIECE_CHARS = 24
 MOST_TEXT_CHARS = 300
-"""The tokens of longer texts, in characters, are not cached.
-
-The limit for the pieces of a chunk is `MOST_PIECE_CHARS`.
-"""
+"""`tokenise` caches the tokens of texts with at most this number of characters."""
 
 CODE_SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
 """A word with one of these characters is an identifier.
