@@ -258,7 +258,9 @@ def _build_default() -> Config:
 
 
 def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
-    """Return a copy of *base* with the settings in *layers* applied. Later layers override earlier.
+    """Return a copy of *base* with the settings in *layers* applied.
+
+    A later layer overrides an earlier one.
 
     Raises:
         ConfigError: A setting is wrong. The message has the mistakes of all layers.

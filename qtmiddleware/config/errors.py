@@ -248,7 +248,7 @@ def display(value: Any) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether *name* sounds like a secret, as in "apiKey" or ``MY_TOKEN``."""
+    """Return whether *name* sounds like a secret, such as ``apiKey`` or ``MY_TOKEN``."""
     words = re.split(r"[\W_]+", _to_snake_case(name))
     if _SECRET_WORDS.intersection(words) or re.search(_SECRET_NAME, name):
         return True

@@ -148,7 +148,7 @@ def all_keys() -> tuple[Key, ...]:
 
 @cache
 def keys_by_path() -> dict[tuple[str, ...], Key]:
-    """Return all options by their paths of field names."""
+    """Return all options, by path: the tuple of field names that leads to the option."""
     return {key.path: key for key in all_keys()}
 
 

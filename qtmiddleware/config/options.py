@@ -16,7 +16,7 @@ Mark = Literal["reply", "model", "middleware", "named"]
 """A word that says what an option changes.
 
 - ``reply``: the texts in a model's reply. The option is part of the cache key.
-- ``model``: the client that calls the language model.
+- ``model``: the object that calls the language model.
 - ``middleware``: the whole middleware. A single call cannot change the option.
 - ``named``: something that a foreign config could abuse: where texts and keys are sent, which code
   runs, which files are written, or a model's instructions. The command line rejects the option in a

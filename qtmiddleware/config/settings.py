@@ -1,10 +1,9 @@
 """All options of the core, with their defaults, limits and meanings.
 
-The options of the kit are in `kit_settings`. The groups are plain frozen dataclasses, so the
-pipeline needs no validation library at run time. The limits are in the metadata of each field;
-`qtmiddleware.config` reads the limits to check the users' settings and to build the JSON schema.
-Keys are snake_case here and camelCase in files. The keys are derived from the annotations, so this
-module evaluates annotations at import.
+The options of the kit are in `kit_settings`. The groups are immutable dataclasses, so the pipeline
+needs no validation library at run time. `qtmiddleware.config` reads the limits from the metadata of
+each field to check the users' settings and to build the JSON schema. Keys are snake_case here and
+camelCase in files. Annotations are evaluated at import, because the keys are derived from them.
 """
 
 from collections.abc import Mapping

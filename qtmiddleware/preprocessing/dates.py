@@ -343,7 +343,7 @@ def _read_folded_words(data: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _fold_all(words: Sequence[str]) -> list[str]:
-    """Return all *words*, folded."""
+    """Return all *words* in lower case and without accents."""
     return list(map(fold_accents, words))
 
 
@@ -371,7 +371,7 @@ class _TimeReader:
         self._today: date | None = None
 
     def read(self) -> Times:
-        """Return the dates and versions in the question."""
+        """Read all tokens, and return the dates and versions in the question."""
         position, starts = 0, self._words.starts
         while position < len(self._tokens):
             token = self._tokens[position]

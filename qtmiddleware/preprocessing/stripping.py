@@ -16,7 +16,8 @@ LONGEST_ACRONYM = 5
 def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
     """Return the folded text of each token that is a word, and ``""`` for each other token.
 
-    If *all_caps* is true, the query is typed in capitals, and acronyms count as words.
+    Folded words are spelled as in the word lists. If *all_caps* is true, the query is typed in
+    capitals, and acronyms count as words.
     """
     other = "acronym" if all_caps else "word"
     return [token.key if token.kind == "word" or token.kind == other else "" for token in tokens]

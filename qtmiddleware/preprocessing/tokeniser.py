@@ -236,7 +236,12 @@ class _Piece(NamedTuple):
 
 
 def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
-    """Return the pieces of *chunk*, and whether a sentence ends after the last piece."""
+    """Split *chunk*, a stretch of a query without spaces, into tokens.
+
+    Returns:
+        The tokens.
+        Whether a sentence ends after the last token.
+    """
     pieces = [
         _Piece(kind, chunk[left:right], fold(chunk[left:right]), left, right, closed)
         for kind, left, right, closed in _find_pieces(chunk)
@@ -467,7 +472,7 @@ def _find_partner(text: str, positions: list[int], index: int) -> int | None:
 
 
 def _can_open(text: str, position: int) -> bool:
-    """Return whether the mark at *position* can open a quote."""
+    """Return whether the quotation mark at *position* in *text* can open a quote."""
     mark, after = text[position], text[position + 1 : position + 2]
     if mark not in CLOSERS or (position and text[position - 1].isalnum()):
         return False
@@ -476,7 +481,7 @@ def _can_open(text: str, position: int) -> bool:
 
 
 def _can_close(text: str, position: int) -> bool:
-    """Return whether the mark at *position* can close a quote."""
+    """Return whether the quotation mark at *position* in *text* can close a quote."""
     if text[position + 1 : position + 2].isalnum():
         return False
     return text[position] not in SINGLE_MARKS or not text[position - 1].isspace()
@@ -484,6 +489,6 @@ def _can_close(text: str, position: int) -> bool:
 
 @cache
 def _compile_mark_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches any single quotation mark."""
+    """Return a pattern that matches any one quotation mark, opening or closing."""
     marks = set("".join(CLOSERS.values())) | set(CLOSERS)
     return re.compile("[" + re.escape("".join(sorted(marks))) + "]")

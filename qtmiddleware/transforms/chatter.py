@@ -1,7 +1,7 @@
 """Recognise texts that do not answer: preambles, remarks, error messages, unfilled placeholders.
 
-The word lists of the languages hold openings that nobody would search for. This module adds the
-openings that programs write. Words that are also in the user's question are not noise.
+The word lists contain phrases that begin such texts in several languages. This module adds the
+texts of programs. Words that are also in the user's question do not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EMPTY_FORMS: Final = (
         r"rate limit exceeded)[.!]?$"
     ),
 )
-"""Patterns for the start of a folded text that is a placeholder or an error message."""
+"""Patterns for the start of a placeholder or an error message, in lower case without accents."""
 _POLITE: Final = (
     r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 )
@@ -204,7 +204,7 @@ def _opens_like_chatter(text: str) -> bool:
 
 
 def _is_chatter(words: Sequence[str], query: str) -> bool:
-    """Return whether the folded *words* begin with chatter.
+    """Return whether *words*, in lower case without accents, begin with chatter.
 
     The result is ``False`` if *query* begins with chatter too, or contains all words of the
     chatter.
@@ -299,7 +299,7 @@ def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
 
 @cache
 def _collect_opening_words() -> frozenset[str]:
-    """Return all words that can begin chatter or a filler."""
+    """Return all words that can begin chatter ("here", "i") or a filler ("sure")."""
     chatter, fillers = _load_chatter_phrases()
     return frozenset((*chatter, *fillers))
 
@@ -339,7 +339,8 @@ def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> froze
 def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
     """Return the small words of *text* that belong to a title, such as "My" in "open My Account".
 
-    They are stop words or weak words with a capital inside a sentence. The result is folded.
+    They are stop words or weak words that are capitalised inside a sentence. The result is in lower
+    case, without accents.
     """
     capitals = {
         fold_accents(word)
@@ -392,7 +393,7 @@ def _compile_refusal_pattern() -> re.Pattern[str]:
 
 
 def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Combine *patterns* into one pattern with an alternative for each."""
+    """Join regular expressions into one pattern, as alternatives."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 

@@ -44,14 +44,14 @@ class _ComparedText(NamedTuple):
 
     @property
     def exact_terms(self) -> frozenset[str]:
-        """The numbers, identifiers and acronyms of the text, folded."""
+        """The numbers, identifiers and acronyms of the text, in lower case without accents."""
         return frozenset(
             fold_accents(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
         )
 
     @property
     def names(self) -> frozenset[str]:
-        """The capitalised words of the text, except the first word, folded."""
+        """The capitalised words after the first word, in lower case without accents."""
         return frozenset(
             fold_accents(word) for word in split_words(self.text)[1:] if word[0].isupper()
         )

@@ -283,7 +283,7 @@ def _find_script(text: str) -> str:
 
 
 def _unify_script(script: str) -> str:
-    """Return *script*, or ``han`` for any of the scripts of Japanese."""
+    """Return ``han`` for any script of Japanese, and every other *script* unchanged."""
     return "han" if script in _SCRIPTS_OF_JAPANESE else script
 
 

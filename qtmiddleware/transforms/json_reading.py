@@ -82,7 +82,7 @@ class JsonValue:
 
 
 class _NotJson(Exception):
-    """The text at the reader's position is not JSON."""
+    """Raised if the text at the reader's position is not JSON."""
 
 
 def find_json(text: str) -> list[JsonValue]:

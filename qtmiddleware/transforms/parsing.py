@@ -373,7 +373,7 @@ def _iterate_member(
 
 
 def _holds_fields(value: Any) -> bool:
-    """Return whether *value* is an object or a list with an object."""
+    """Return whether a JSON *value* is an object, or a list that contains an object."""
     return isinstance(value, Members) or (
         isinstance(value, list) and any(isinstance(item, Members) for item in value)
     )

@@ -291,7 +291,12 @@ def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
 
 
 def _extract_texts(lines: list[str], field: ReplyField) -> list[str]:
-    """Return the texts for *field* in *lines*, the most likely text first."""
+    """Return the texts for *field* in *lines*, by the field's shape.
+
+    - ``list``: the items.
+    - ``passage``: all lines, joined.
+    - ``line``: each line. Lines in bold or quotes come first, then questions.
+    """
     if field.shape == "list":
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":

@@ -193,7 +193,7 @@ def _is_title_or_initial(word: str) -> bool:
 
 @cache
 def _load_titles() -> frozenset[str]:
-    """Return the titles of all languages, such as "dr", folded."""
+    """Return the titles before names in all languages, such as "dr", in lower case."""
     return frozenset(fold_accents(title) for code in LANGUAGES for title in load(code).titles)
 
 
@@ -248,7 +248,7 @@ def _has_sign(sign: str, text: str) -> bool:
 
 
 def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
-    """Return the possible values of a number, given a match of `_WRITTEN_NUMBER`."""
+    """Return the possible values of a matched number, such as 1 and 1000 for "1.000"."""
     digits = re.sub(r"[\s']", "", match.group(1))
     # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two
     # values.
@@ -311,7 +311,7 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
 
 
 def _count_denials(denials: Iterable[str]) -> int:
-    """Return the number of negations in *denials*.
+    """Return the number of negations in *denials*, the negating words of a text.
 
     The French "ne … pas" is one negation.
     """
@@ -322,7 +322,7 @@ def _count_denials(denials: Iterable[str]) -> int:
 
 
 def _find_denials(folded_text: str) -> list[str]:
-    """Return the negating words, contractions and characters of a folded text."""
+    """Return the negating words, contractions and characters of a text without accents."""
     return _compile_denials().findall(folded_text) + [
         word for word in split_words(folded_text) if word in _load_denials()
     ]
@@ -347,13 +347,13 @@ def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
 
 @cache
 def _load_negations() -> frozenset[str]:
-    """Return the negations of all languages, folded."""
+    """Return the negations of all languages, in lower case without accents."""
     return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.negations)
 
 
 @cache
 def _load_denials() -> frozenset[str]:
-    """Return the words of all languages that negate or deny, such as "fail", folded."""
+    """Return the words of all languages that negate or deny, such as "not" and "fail"."""
     return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.denials)
 
 
