@@ -222,7 +222,7 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
-    The schema has the meaning, the default and the limits of every key.
+    The schema describes every key with its default and limits, for editors and validators.
     """
     from qtmiddleware.config import model
 

@@ -189,8 +189,8 @@ def _list_keys(
 
     Args:
         cls: The class of the group.
-        group_path: The path of the group.
-        marks: The marks of the group.
+        group_path: The field names that lead to the group. Empty for `Settings`.
+        marks: The marks of the group, which all of its keys get too.
     """
     for field in fields(cls):
         path, own_marks = (*group_path, field.name), marks | field.metadata[MARKS]

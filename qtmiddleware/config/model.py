@@ -92,7 +92,7 @@ def build_settings_model() -> type[BaseModel]:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
-    The schema has the meaning, the default and the limits of every key.
+    The schema describes every key with its default and limits, for editors and validators.
     """
     schema = build_settings_model().model_json_schema(by_alias=True)
     _drop_titles(schema)
@@ -249,9 +249,10 @@ def _normalize_prompts(
 
 
 def _normalize_value(key: Key, value: Any) -> Any:
-    """Convert *value* to the type of *key*: a choice's spelling, a list, or a whole number.
+    """Convert *value* to the type of *key*, if the meaning is clear.
 
-    If no conversion applies, *value* is returned unchanged.
+    Choices get their usual spelling, lists become tuples, and 4.0 becomes 4 for an ``int``. Any
+    other value is returned unchanged.
     """
     match key.kind, value:
         case "choice", str():
@@ -265,7 +266,7 @@ def _normalize_value(key: Key, value: Any) -> Any:
 
 
 def _build_repeat_error(path: _Path, source: str) -> ConfigError:
-    """Return the error for a key that is set twice: in camelCase and in snake_case."""
+    """Return the error for a key that one source sets twice: in camelCase and in snake_case."""
     spellings = f"{camel(path[-1])} and {path[-1]}"
     line = f"{dotted(path)} is set twice, as {spellings} ({source}); keep one of them"
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)

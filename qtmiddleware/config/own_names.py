@@ -113,7 +113,7 @@ def find_unknown_names(
 
 
 def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
-    """Return an error if no usable plugin provides *name*, else ``None``.
+    """Return the error if no installed plugin can provide *name*, ``None`` if one can.
 
     Args:
         key: The option whose value is *name*.

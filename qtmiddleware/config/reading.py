@@ -307,7 +307,11 @@ def _read_text(name: str, source: str) -> str:
 
 
 def _parse_json(text: str, source: str) -> Any:
-    """Return the value of a JSON file. Raises `ConfigError` if *text* is not valid JSON."""
+    """Parse *text*, the content of a JSON file.
+
+    Raises:
+        ConfigError: *text* is not valid JSON.
+    """
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except json.JSONDecodeError as error:
@@ -324,7 +328,11 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _parse_toml(text: str, source: str) -> Any:
-    """Return the content of a TOML file. Raises `ConfigError` if *text* is not valid TOML."""
+    """Parse *text*, the content of a TOML file.
+
+    Raises:
+        ConfigError: *text* is not valid TOML.
+    """
     import tomllib
 
     try:

@@ -107,9 +107,10 @@ class RedisAddress:
 
 
 def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
-    """Return whether the address has a host or the path of a socket, and nothing unexpected.
+    """Return whether the address is complete and has no unusable element.
 
-    A fragment is not allowed. After a host, the path may only be a database number.
+    It must have a host, or the path of a socket. A fragment is not allowed. After a host, the path
+    may only be a database number.
     """
     if url_parts.fragment:
         return False

@@ -187,7 +187,7 @@ class _WordLists:
     def guess(self, text: str, keys: Sequence[str]) -> str:
         """Return the language code of *text*, ``""`` if the language is unclear.
 
-        *keys* are the folded words of *text*. The marks "¿" and "¡" count as words.
+        *keys* are the folded words of *text*. The marks "¿" and "¡" count as Spanish words.
         """
         return guess_language(
             [*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text
@@ -254,7 +254,7 @@ def _is_final(keywords: str, removable_words: Set[str]) -> bool:
 
 
 def _is_latin(text: str) -> bool:
-    """Return whether *text* is mostly in Latin script or has no letters, so word lists apply."""
+    """Return whether the word lists apply to *text*: its script is Latin, or it has no letters."""
     return dominant_script(text) in ("latin", "")
 
 

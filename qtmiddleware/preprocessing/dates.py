@@ -492,8 +492,8 @@ class _TimeReader:
         """Read the period that begins at *position*.
 
         Returns:
-            The period; ``None`` if there is no period, or if its days are unknown.
-            The number of tokens; 0 only if there is no period.
+            The period, ``None`` if there is none or its days are unknown.
+            The number of tokens of the period, 0 if there is none.
         """
         token = self._tokens[position]
         named, size = self._read_month_or_quarter(position, is_compared=is_compared)
@@ -517,8 +517,8 @@ class _TimeReader:
         the latest such month up to today.
 
         Returns:
-            The period; ``None`` if there is no period, or if its days are unknown.
-            The number of tokens; 0 only if there is no period.
+            The period, ``None`` if there is none or its days are unknown.
+            The number of tokens of the period, 0 if there is none.
         """
         tokens, words = self._tokens, self._words
         following = tokens[position + 1] if position + 1 < len(tokens) else ""

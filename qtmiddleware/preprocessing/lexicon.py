@@ -226,11 +226,10 @@ def _fold_words(words: Iterable[str]) -> frozenset[str]:
 
 
 def check_words(words: Collection[str], key: str) -> frozenset[str]:
-    """Return a user's *words*, folded and with single spaces.
+    """Return the *words* from the user's setting *key*, folded and with single spaces.
 
     Raises:
-        ConfigError: *words* is a single string, or an entry is not a string. The message names
-            the setting *key*.
+        ConfigError: *words* is a single string, or contains something else than strings.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(
@@ -240,7 +239,7 @@ def check_words(words: Collection[str], key: str) -> frozenset[str]:
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
-    """Compile phrase patterns, and return them by each word that they can begin with.
+    """Compile phrase *patterns*, and return them by each word that they can begin with.
 
     A pattern is a text such as ``can|could you [please] tell me``. ``a|b`` matches one of the
     words. ``[a|b]`` matches one of the words or nothing.
@@ -267,7 +266,7 @@ def _compile_phrase(pattern: str) -> Phrase:
 
 
 def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
-    """Remove *words* from all *phrases*, so that phrases with these words no longer match."""
+    """Return *phrases* without *words*, so that phrases no longer match these words."""
     return {
         first_word: tuple(
             tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in group
@@ -279,7 +278,7 @@ def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
 def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int:
     """Return the length, in words, of the longest of *phrases* that begins at ``keys[start]``.
 
-    Return 0 if no phrase begins there.
+    The length is 0 if no phrase begins there.
     """
     longest, size = 0, len(keys)
     for phrase in phrases.get(keys[start], ()):

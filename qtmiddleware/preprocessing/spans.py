@@ -45,8 +45,8 @@ def find_spans(
         text: The query.
         tokens: The tokens of the query.
         lexicon: The word list of the query's language.
-        all_caps: Whether the query is typed in capitals. Then no names are found. In a query that
-            is capitalised like a title, no names are found either.
+        all_caps: Whether the query is typed in capitals. No names are found in such a query, or in
+            a query that is capitalised like a title.
     """
     spans = [span for token in tokens if (span := _find_span(text, token, lexicon))]
     words = [(token.text, token.key) for token in tokens if token.kind == "word"]
@@ -156,5 +156,5 @@ def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
 
 
 def _are_stop_words(run: Sequence[Token], lexicon: Lexicon) -> bool:
-    """Return whether all words of *run* are stop words, as in the name "The Who"."""
+    """Return whether all tokens of *run* are stop words, as in the name "The Who"."""
     return all(token.key in lexicon.stop for token in run)

@@ -246,7 +246,7 @@ def _find_neighbours(tokens: Sequence[Token], index: int) -> Sequence[Token]:
 
 
 def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether an operator is directly before or after the token at *index*: a != b."""
+    """Return whether an operator is directly before or after the token at *index*, as in a != b."""
     neighbours = _find_neighbours(tokens, index)
     return any(
         token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in neighbours
@@ -254,14 +254,14 @@ def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _has_number_beside(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether a number is directly before or after the token at *index*: May 2024."""
+    """Return whether a number is directly before or after the token at *index*, as in May 2024."""
     return any(token.kind == "number" for token in _find_neighbours(tokens, index))
 
 
 def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     """Return whether a text is capitalised like a title: The Words Are Capitalised Like This.
 
-    *words* are pairs: a word of the text and its folded form.
+    *words* are the words of the text, each as (word, folded word).
     """
     verbs = lexicon.verbs
     for word, key in words:

@@ -219,7 +219,7 @@ def _is_chatter(words: Sequence[str], query: str) -> bool:
 def _count_chatter_words(words: Sequence[str]) -> int:
     """Return the length, in words, of the shortest chatter phrase at the start of *words*.
 
-    Return 0 if *words* do not begin with chatter.
+    The length is 0 if *words* do not begin with chatter.
     """
     chatter, _ = _load_chatter_phrases()
     phrases = chatter.get(words[0]) if words else None
@@ -248,7 +248,7 @@ def _count_filler_words(words: Sequence[str]) -> int:
 def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
     """Return the length, in words, of the shortest match of *phrase* at the start of *words*.
 
-    Return 0 if *phrase* does not match.
+    The length is 0 if *phrase* does not match.
     """
     size = len(words)
     for start, (allowed, optional, gap) in enumerate(phrase):
@@ -299,7 +299,7 @@ def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
 
 @cache
 def _collect_opening_words() -> frozenset[str]:
-    """Return all words that can begin chatter ("here", "i") or a filler ("sure")."""
+    """Return all words that can begin chatter ("i", "let") or a filler ("sure")."""
     chatter, fillers = _load_chatter_phrases()
     return frozenset((*chatter, *fillers))
 
@@ -353,7 +353,10 @@ def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
 
 @cache
 def _collect_common_stems() -> frozenset[str]:
-    """Return the first five letters of each word that is never a topic word, in all languages."""
+    """Return the first five letters of the words that are never topic words, in all languages.
+
+    They are the stop words and the words that models use for themselves.
+    """
     return frozenset(
         fold_accents(word)[:5]
         for code in LANGUAGES

@@ -396,10 +396,10 @@ def _collect_strings(value: Any, shape: str) -> list[str]:
 
 
 def _collect_pairs(value: Any, shape: str) -> list[str]:
-    """Return the pairs in a JSON *value* as texts such as ``year: 2024``.
+    """Return the (label, value) pairs in a JSON *value* as texts such as ``year: 2024``.
 
     Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of such
-    objects. Texts are returned unchanged.
+    objects. Strings are returned unchanged.
     """
     if isinstance(value, list) and not isinstance(value, Members):
         return [pair for item in value for pair in _collect_pairs(item, shape)]
@@ -428,7 +428,7 @@ def _pick_members(members: Members) -> list[Any]:
 
 
 def _stands_alone(json_value: JsonValue, text: str) -> bool:
-    """Return whether the JSON in *text* is alone on its lines, and not quoted in a sentence."""
+    """Return whether *json_value* is alone on its lines in *text*, and not quoted in a sentence."""
     before = text[text.rfind("\n", 0, json_value.start) + 1 : json_value.start].strip()
     line_end = text.find("\n", json_value.end)
     after = text[json_value.end : line_end if line_end >= 0 else len(text)].strip()

@@ -163,7 +163,7 @@ def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
 
 
 def _is_refusal(candidate: Candidate) -> bool:
-    """Return whether the text, with or without its marks and preamble, is a refusal."""
+    """Return whether the text is a refusal, with or without its list marks and preamble."""
     return is_refusal(candidate.value, candidate.query) or (
         candidate.text != candidate.value and is_refusal(candidate.text, candidate.query)
     )
@@ -203,7 +203,7 @@ def _repeats_query(candidate: Candidate) -> bool:
 
 
 def _is_long_term(candidate: Candidate) -> bool:
-    """Return whether the text is for a field of key terms and too long for a key term."""
+    """Return whether the text should be a key term and is too long for one."""
     return len(candidate.value) > MAX_KEYWORD_CHARS and holds_terms(candidate.field)
 
 
@@ -276,7 +276,10 @@ def _has_unnamed_noun(folded_text: str, folded_query: str) -> bool:
 
 
 def _has_unnamed_pronoun(sub_query: str, folded_text: str, folded_query: str) -> bool:
-    """Return whether *sub_query* is a short question about "it" or "they" without any name."""
+    """Return whether *sub_query* is a short question that uses "it" or "they" and has no name.
+
+    A pronoun that the query also has is allowed.
+    """
     match = _PRONOUN.search(folded_text)
     if not match or len(split_words(folded_text)) > 7 or _NAME.search(sub_query):
         return False

@@ -353,7 +353,7 @@ def _load_negations() -> frozenset[str]:
 
 @cache
 def _load_denials() -> frozenset[str]:
-    """Return the words of all languages that negate or deny, such as "not" and "fail"."""
+    """Return the words of all languages that negate or deny, such as "not" and "without"."""
     return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.denials)
 
 
