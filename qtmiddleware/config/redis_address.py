@@ -21,7 +21,7 @@ _TLS_CHOICES: Final = {
 
 
 class RedisAddress:
-    """The address of a Redis server, checked.
+    """A valid address of a Redis server.
 
     Raises `ConfigError` if the address cannot be used, or contains a user name or password. The
     error message does not show the address.
@@ -107,7 +107,7 @@ class RedisAddress:
 
 
 def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
-    """Return whether the address is complete and has no unusable element.
+    """Return whether the address is complete and usable.
 
     It must have a host, or the path of a socket. A fragment is not allowed. After a host, the path
     may only be a database number.

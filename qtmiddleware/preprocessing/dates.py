@@ -348,7 +348,7 @@ def _fold_all(words: Sequence[str]) -> list[str]:
 
 
 def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
-    """Return (phrase, meaning) pairs by the first word of the phrase, longer phrases first."""
+    """Group (phrase, meaning) pairs by the first word of the phrase, longer phrases first."""
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for phrase, meaning in phrases:
         words = tuple(split_tokens(phrase))

@@ -360,7 +360,7 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
 def _begins_with_german_verb(words: Sequence[str]) -> bool:
     """Return whether the first of *words* looks like a German verb. ``False`` without words.
 
-    The verb tells the German "was" in "Was macht Amy?" from the English "was" in "Was Amy in?".
+    A German verb after "was" shows that the "was" is German: "Was macht Amy?", but "Was Amy here?".
     """
     return any(
         word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))

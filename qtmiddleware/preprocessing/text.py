@@ -164,7 +164,7 @@ def dominant_script(text: str) -> str:
 
 @cache
 def _compile_script_pattern() -> Any:
-    """Return a pattern for a run of letters in one script. Its groups are named after scripts."""
+    """Return a pattern for a run of letters in one script. The matching group names the script."""
     import regex
 
     named = "|".join(

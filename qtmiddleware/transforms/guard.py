@@ -45,7 +45,7 @@ def guard(
     may_be_english: bool = True,
     facts: Facts = (),
 ) -> Transformation:
-    """Return *transformation* with texts that lost important parts of *query* repaired or dropped.
+    """Repair or drop texts that lost important parts of *query*, and return the new transformation.
 
     Each change adds a note. The rules depend on the field:
 
@@ -90,7 +90,7 @@ class _Guard:
         return build_transformation(texts_by_field, self.notes)
 
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return *texts* of the field *row* after the field's rule repaired or dropped some."""
+        """Apply the rule of the field *row* to *texts*, and return the kept and repaired texts."""
         match row.guard:
             case "each":
                 return tuple(

@@ -275,9 +275,9 @@ def _read_label(line: str, query: str) -> tuple[str, str]:
 
 
 def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
-    """Replace each tag in *text* that names a field by a label.
+    """Convert each tag in *text* that names a field to a line with a label.
 
-    ``<rewrite>text</rewrite>`` becomes the line ``rewrite: text``. Other tags are not changed.
+    ``<rewrite>text</rewrite>`` becomes ``rewrite: text``. Other tags are not changed.
     """
     names = {field.name for field in fields}
 
