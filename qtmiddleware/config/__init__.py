@@ -1,4 +1,4 @@
-"""The config: all settings, the origin of each value, and `override` for a block of code."""
+"""The config: all settings with their origins, and `override` to change settings temporarily."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ Layers = tuple[Mapping[str, Any], ...]
 """Mappings of settings, from the weakest to the strongest."""
 
 ASSIGNED: Final = "--set"
-"""The origin of values from the command line's option ``--set``."""
+"""The origin of values that the command-line option ``--set`` sets."""
 
 _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings, and where each value came from.
+    """All settings, and the origin of each value.
 
-    If several sources set the same key, the strongest wins. From strongest to weakest: call,
-    mapping, file or preset, environment, default.
+    If several sources set the same key, the first of these wins: call, mapping, file or preset,
+    environment, default.
 
     Attributes:
         settings: the values.
         origins: the origin of each value, by the value's dotted camelCase key: ``default``,
             ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``,
-            ``--set``, ``call``. The origin of a mapping is the place that the mapping was passed
-            to: ``decorator``, ``QueryMiddleware``, ``reload`` or, for any other place, ``config``.
+            ``--set``, ``call``. For a mapping, the origin says what received the mapping:
+            ``decorator``, ``QueryMiddleware``, ``reload`` or, in all other cases, ``config``.
     """
 
     settings: Settings
@@ -88,14 +88,15 @@ class Config:
 
                 - The path of a file, or the name of a preset. If both exist, the file is read.
                 - A mapping. Its values override the file or preset that ``QTM_CONFIG`` names.
-                - ``None``: only the environment and ``QTM_CONFIG`` are read.
-                - `Settings`: they are complete, so the environment is not read.
+                - ``None``. Only the environment variables and ``QTM_CONFIG`` are read.
+                - `Settings`. The environment variables are not read.
                 - A `Config`, which is returned unchanged.
-            environ: The environment variables; by default, the variables of the process.
-            origin: The name of a mapping in error messages and in `origins`.
+            environ: The environment variables. By default, those of the process.
+            origin: What error messages and `origins` call a mapping.
 
         Raises:
-            ConfigError: If anything is wrong. The message has one line per mistake.
+            ConfigError: A setting is wrong, or a file cannot be read. The message has one line per
+                mistake.
         """
         if isinstance(source, Config):
             return source
@@ -121,8 +122,10 @@ class Config:
     ) -> Config:
         """Load the config from a file. Its values override the environment variables.
 
-        The file is JSON, or TOML if its name ends in ``.toml``. Raises `ConfigError` if the file
-        cannot be read or anything in the file is wrong.
+        The file is JSON, or TOML if its name ends in ``.toml``.
+
+        Raises:
+            ConfigError: The file cannot be read, or a setting is wrong.
         """
         environ = os.environ if environ is None else environ
         return _apply_layers(_build_default(), [*read_environment(environ), read_file(path)])
@@ -131,34 +134,39 @@ class Config:
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
         """Load the preset called *name*. Its values override the environment variables.
 
-        Presets are ``auto``, ``combined``, ``rules`` and others; ``qtm config presets`` lists them.
-        Raises `ConfigError` with the names of all presets if no preset has this name.
+        ``qtm config presets`` lists the presets, such as ``auto``, ``combined`` and ``rules``.
+
+        Raises:
+            ConfigError: There is no such preset. The message lists all presets.
         """
         environ = os.environ if environ is None else environ
         return _apply_layers(_build_default(), [*read_environment(environ), read_preset(name)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
-        """Return a copy of this config in which *values* override single keys.
+        """Return a copy of this config with *values* set. All other keys keep their values.
 
-        Raises `ConfigError` if a value is not allowed.
+        Raises:
+            ConfigError: A key or value is not allowed.
         """
         if not isinstance(values, Mapping):
             raise build_value_error("config", values, "a mapping", origin)
         return _apply_layers(self, [(origin, values)])
 
     def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
-        """Return a copy of this config in which the assignments *texts* override single keys.
+        """Return a copy of this config with the assignments *texts*, such as ``topK=8``, applied.
 
         An assignment is ``key=value`` with a dotted key, such as ``fusion.method=rrf``. The value
-        is JSON; a text, a word or a list may be written without quotes. Raises `ConfigError` if a
-        key or value is not allowed.
+        is JSON. Strings and lists of strings may be written without quotes.
+
+        Raises:
+            ConfigError: A key or value is not allowed.
         """
         return _apply_layers(self, read_assignments(texts, origin))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values in nested dicts with camelCase keys.
+        """Return all values as nested dicts with camelCase keys.
 
-        `json.dumps` can write the dicts, and `Config.load` can read them.
+        `json.dumps` can write the result, and `Config.load` can read it.
         """
         tree: dict[str, Any] = {}
         for name, value, _ in self.rows():
@@ -170,7 +178,7 @@ class Config:
         return tree
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """Return an iterator over all options, as (dotted camelCase key, JSON value, origin)."""
+        """Iterate over all options, as (dotted camelCase key, JSON value, origin)."""
         values = asdict(self.settings)
         return (
             (key.name, to_json(get_value(values, key)), self.origins[key.name])
@@ -194,8 +202,8 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
             keep their values.
 
     Raises:
-        ConfigError: If *values* is of another type or the file cannot be read. The first call of a
-            wrapped function raises the error if a setting in *values* is not allowed.
+        ConfigError: *values* is of another type, or the file cannot be read. If a setting in
+            *values* is not allowed, the first call of a wrapped function raises the error.
     """
     if isinstance(values, str | os.PathLike):
         _, values = read_source(values)
@@ -214,7 +222,7 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
-    The schema has the meaning, the default and the limits of every key.
+    The schema describes every key with its default and limits, for editors and validators.
     """
     from qtmiddleware.config import model
 
@@ -227,7 +235,7 @@ def known_keys() -> tuple[str, ...]:
 
 
 def markdown_table() -> str:
-    """Return the reference of all keys as Markdown, with one table for each group of settings."""
+    """Return the reference of all keys in Markdown, with one table per group of settings."""
     groups: dict[str, list[Key]] = {}
     for key in all_keys():
         groups.setdefault(key.name.rpartition(".")[0], []).append(key)
@@ -250,9 +258,12 @@ def _build_default() -> Config:
 
 
 def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
-    """Return a copy of *base* in which *layers* override settings; the last layer is strongest.
+    """Return a copy of *base* with the settings in *layers* applied.
 
-    Raises one `ConfigError` with the mistakes of all layers.
+    A later layer overrides an earlier one.
+
+    Raises:
+        ConfigError: A setting is wrong. The message has the mistakes of all layers.
     """
     if not any(values for _, values in layers):
         return base
@@ -281,9 +292,9 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
 
 
 def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
-    """Return the names of all transforms that *base* and *layers* define.
+    """Return the names of all user-defined transforms in *base* and *layers*.
 
-    A layer may use a transform that another layer defines.
+    They are collected first, because a layer may use a transform that another layer defines.
     """
     definitions_per_layer = [layer_values.get("transforms") for _, layer_values in layers]
     names = [
@@ -300,7 +311,7 @@ def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str
 
 
 def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield an error for each combination of values that is not allowed, and for bad addresses."""
+    """Yield an error for each conflict between values, and for each bad address."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
         yield build_value_error(
@@ -362,10 +373,9 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
 
 
 def _may_hold_a_key(address: str) -> bool:
-    """Return whether *address* may hold a secret.
+    """Return whether *address* may contain a secret, in a user name, password, query or fragment.
 
-    An address with a user name and password may hold a secret. So may an address with a query
-    string: some services take their keys there.
+    Some services expect their keys in the query string.
     """
     return any(mark in address for mark in "@?#")
 

@@ -1,4 +1,4 @@
-"""Build the errors for bad settings: each names the setting, its value and the allowed values.
+"""Build the errors for bad settings, with the setting, its value and the allowed values.
 
 No error shows a secret.
 """
@@ -16,13 +16,13 @@ from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, c
 from qtmiddleware.errors import ConfigError
 
 REPEATED: Final = object()
-"""The value of a key that occurs more than once in an object of a config file."""
+"""The placeholder value of a key that a JSON object contains more than once."""
 
 RESERVED: Final = ("QTM_CONFIG", "QTM_MCP_TOKEN", "QTM_MODEL_DIR")
 """Environment variables that begin with ``QTM_`` but are not settings."""
 
 OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
-"""The variables that Kubernetes sets in every pod next to a service called ``qtm``."""
+"""Matches the variables that Kubernetes sets in pods if there is a service called ``qtm``."""
 
 _LONGEST_SHOWN: Final = 60
 _SHORTEST_SECRET: Final = 6
@@ -78,7 +78,13 @@ _KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECON
 def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     """Return the error for a *value* that is not allowed for the setting *path*.
 
-    The error holds the value, unless the value may be a secret.
+    The error shows the value, unless it may be a secret.
+
+    Args:
+        path: The dotted key of the setting.
+        value: The rejected value.
+        allowed: The allowed values, in words.
+        source: The origin of the value.
     """
     if value is REPEATED:
         line = f"{path} must be set once per object, not more often ({source})"
@@ -91,9 +97,9 @@ def build_value_error(path: str, value: Any, allowed: str, source: str) -> Confi
 
 
 def build_name_error(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
-    """Return the error for the setting *path* if its value *name* is not in *names*.
+    """Return the error for the setting *path* with an unknown *name* as its value.
 
-    The error suggests the most similar of *names*.
+    The error lists the allowed *names* and suggests the most similar one.
     """
     near = find_nearest(name, names)
     error = build_value_error(path, name, "one of " + ", ".join(names), source)
@@ -117,10 +123,7 @@ def build_plugin_error(path: str, name: str, problem: Exception, source: str) ->
 
 
 def holds_key(value: Any) -> bool:
-    """Return whether a setting's *value* contains an API key.
-
-    A container contains an API key if any of its texts does.
-    """
+    """Return whether *value*, a string or a container of strings, contains an API key."""
     if isinstance(value, str):
         return re.search(_KEY, value, re.VERBOSE) is not None
     if isinstance(value, Mapping):
@@ -129,7 +132,7 @@ def holds_key(value: Any) -> bool:
 
 
 def build_misplaced_key_error(path: str, source: str) -> ConfigError:
-    """Return the error for a setting that contains an API key. The error does not show the key."""
+    """Return the error for a setting that contains an API key, without showing the key."""
     return ConfigError(
         f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source
     )
@@ -142,8 +145,8 @@ def build_unknown_key_error(
 
     Args:
         key: The unknown key.
-        group_path: The path of the group.
-        names: The keys that the group has.
+        group_path: The names of the groups that lead to the key.
+        names: The keys of the group.
         source: The origin of the key.
     """
     path = ".".join(filter(None, (dotted(group_path), format_key(key))))
@@ -163,9 +166,13 @@ def build_unknown_key_error(
 
 
 def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> ConfigError:
-    """Return the error for an environment variable that looks like a setting but is not a setting.
+    """Return the error for an unknown environment variable that begins with ``QTM_``.
 
-    The error does not show the value of the variable.
+    The error does not show the variable's value.
+
+    Args:
+        name: The name of the variable.
+        known_names: The variables that set options, for a suggestion.
     """
     if _is_secret(name.removeprefix(ENVIRONMENT_PREFIX)):
         line = (
@@ -203,7 +210,7 @@ def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> Confi
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise one `ConfigError` with one line per error in *errors*; do nothing if there are none."""
+    """Raise one `ConfigError` with one line per error. If *errors* is empty, do nothing."""
     if errors:
         first_error, lines = errors[0], "\n".join(dict.fromkeys(map(str, errors)))
         raise ConfigError(
@@ -216,7 +223,7 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
 
 
 def display(value: Any) -> str:
-    """Return *value* for an error message: short and on one line.
+    """Return *value* as a short text on one line, for an error message.
 
     Secrets and the items of containers are not shown.
     """
@@ -241,7 +248,7 @@ def display(value: Any) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether *name*, a setting or variable, sounds like the name of a secret."""
+    """Return whether *name* sounds like a secret, such as ``apiKey`` or ``MY_TOKEN``."""
     words = re.split(r"[\W_]+", _to_snake_case(name))
     if _SECRET_WORDS.intersection(words) or re.search(_SECRET_NAME, name):
         return True
@@ -253,9 +260,9 @@ def _is_secret(text: str) -> bool:
 
 
 def hide_secrets(text: str) -> str:
-    """Return *text* with everything that looks like an API key replaced by "(not shown)".
+    """Replace everything in *text* that looks like an API key by "(not shown)".
 
-    The values of environment variables with a name such as ``X_TOKEN`` are replaced too.
+    The values of environment variables with names such as ``X_TOKEN`` are replaced too.
     """
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and value in text and is_secret_name(name):
@@ -264,13 +271,13 @@ def hide_secrets(text: str) -> str:
 
 
 def format_key(key: Any) -> str:
-    """Return *key* for the path in an error message: on one line, and hidden if it is a secret."""
+    """Return *key* on one line, for the path in an error message. A secret is hidden."""
     text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 
 
 def _suggest_key(key: str, names: Sequence[str]) -> str:
-    """Return a hint for an unknown key: its right group, or the key that was probably meant."""
+    """Return advice on an unknown key: the group it belongs to, or the most similar of *names*."""
     snake = _to_snake_case(key)
     groups = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
     if groups and fold(key) not in map(fold, names):

@@ -1,6 +1,6 @@
-"""The keys of the config as a flat list, derived from the dataclasses of the settings.
+"""All keys of the config as a flat list, and functions for nested dicts of settings.
 
-This module also builds settings from nested dicts, and merges nested dicts.
+The keys are derived from the settings classes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qtmiddleware.config.settings import Settings
 ENVIRONMENT_PREFIX: Final = "QTM_"
 
 ABSENT: Final = object()
-"""The value that `get_value` returns for a key that is not set."""
+"""`get_value` returns this object for a key that is not set."""
 
 SHORTHANDS: Final[Mapping[str, str]] = {
     "preprocess": "enabled",
@@ -34,9 +34,9 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "log": "path",
     "glossary": "path",
 }
-"""The groups that may be written as a single value, each with the key that the value sets.
+"""Maps a group to the option that a single value in place of the group sets.
 
-Examples are ``"fusion": "max"`` and ``"cache": false``.
+``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` sets ``cache.enabled``.
 """
 
 PROMPT_NAMES: Final = (*prompt_names(), "context", "answer", "sub_answer", "synthesis")
@@ -71,16 +71,16 @@ class Key:
     """One option of the config.
 
     Attributes:
-        path: the names of the groups and the field that lead to the option.
-        kind: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of texts), ``object`` (of
-            texts) or ``objects`` (an object of objects).
+        path: the field names of the option's groups and of the option.
+        kind: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of strings), ``object``
+            (with string values) or ``objects`` (with objects as values).
         nullable: whether the option may be null.
         choices: the values of a ``choice``; empty for other kinds.
         default: the default value.
         description: the meaning of the option.
-        limits: the limits by the names that pydantic gives them, such as ``ge``.
-        marks: the `Mark` words, which say what depends on the option.
-        is_open: whether the option also accepts names that users or plugins add.
+        limits: the limits, by pydantic's names such as ``ge``.
+        marks: the `Mark` words of the option, which say what the option changes.
+        is_open: whether a ``choice`` also accepts names that users or plugins define.
     """
 
     path: tuple[str, ...]
@@ -99,11 +99,11 @@ class Key:
         return dotted(self.path)
 
     def read(self, settings: Settings) -> Any:
-        """Return the value of this option in *settings*, in a hashable form."""
+        """Return the value of this option in *settings*, with mappings converted to tuples."""
         return self.make_hashable(attrgetter(".".join(self.path))(settings))
 
     def make_hashable(self, value: Any) -> Any:
-        """Return a *value* of this option in a hashable form."""
+        """Return *value*, a value of this option, with mappings converted to sorted tuples."""
         return _freeze_mappings(value) if self.kind in _OBJECTS and value is not None else value
 
     @property
@@ -148,18 +148,18 @@ def all_keys() -> tuple[Key, ...]:
 
 @cache
 def keys_by_path() -> dict[tuple[str, ...], Key]:
-    """Return all options by their paths of field names."""
+    """Return all options, by path: the tuple of field names that leads to the option."""
     return {key.path: key for key in all_keys()}
 
 
 @cache
 def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
-    """Return the options that have this *mark*, or that are in a group with this *mark*."""
+    """Return the options with this *mark*, including those in a group with this *mark*."""
     return tuple(key for key in all_keys() if mark in key.marks)
 
 
 def read_marked_values(settings: Settings, mark: Mark) -> tuple[Any, ...]:
-    """Return the values of all options with this *mark* in *settings*, in a hashable form."""
+    """Return the hashable values in *settings* of all options with this *mark*."""
     read, objects = _build_reader(mark)
     values = list(read(settings))
     for position, key in objects:
@@ -174,10 +174,8 @@ def _build_reader(
     """Build a function that reads the values of all options with this *mark*.
 
     Returns:
-        The function, which returns the values as a tuple. Each mark belongs to several options, so
-            `attrgetter` returns a tuple.
-        The position and the key of each option that holds an object, because an object must be
-            made hashable.
+        The function. It takes the settings and returns a tuple of values.
+        The (position, key) of each value in the tuple that is a mapping and not hashable.
     """
     keys = find_marked_keys(mark)
     objects = tuple((position, key) for position, key in enumerate(keys) if key.kind in _OBJECTS)
@@ -191,8 +189,8 @@ def _list_keys(
 
     Args:
         cls: The class of the group.
-        group_path: The path of the group.
-        marks: The marks of the group.
+        group_path: The field names that lead to the group. Empty for `Settings`.
+        marks: The marks of the group, which all of its keys get too.
     """
     for field in fields(cls):
         path, own_marks = (*group_path, field.name), marks | field.metadata[MARKS]
@@ -220,10 +218,7 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
 
 
 def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
-    """Return the kind, the nullability and the choices that a field's type hint describes.
-
-    `Key` describes these three attributes.
-    """
+    """Return the `Key` attributes ``kind``, ``nullable`` and ``choices`` for a type hint."""
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (member for member in get_args(hint) if member is not types.NoneType)
         return _read_kind(inner)[0], True, _read_kind(inner)[2]
@@ -246,7 +241,7 @@ def _freeze_mappings(value: Any) -> Any:
 
 
 def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Build an object of the settings class *cls* from nested dicts that hold every field."""
+    """Build an instance of the settings class *cls* from nested dicts with a value per field."""
     field_values = {}
     for field in fields(cls):
         value = values[field.name]
@@ -259,7 +254,7 @@ def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
 def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two mappings. If both have a key, the value in *overrides* wins.
 
-    If both values are mappings, they are merged in the same way.
+    If both values are mappings, they are merged too.
     """
     merged = dict(base)
     for name, value in overrides.items():
@@ -273,7 +268,7 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def get_value(values: Mapping[str, Any], key: Key) -> Any:
-    """Return the value of *key* in nested dicts, or `ABSENT` if the dicts do not have the key."""
+    """Return the value of *key* in the nested dicts *values*, `ABSENT` if it is not set."""
     value: Any = values
     for name in key.path:
         value = value.get(name, ABSENT)

@@ -1,4 +1,4 @@
-"""The settings as pydantic models, which check the users' settings and build the JSON schema."""
+"""Check users' settings and build the JSON schema, with pydantic models of the settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NO_SETTINGS: Final = {
     "$schema": "Where this schema is, for editors.",
     "$comment": "What the file is for, for people.",
 }
-"""The keys of a config file that are not settings, with their meanings."""
+"""The keys of a config file that are ignored, with their meanings."""
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]
@@ -51,15 +51,15 @@ _PROMPTS: Final[_Path] = ("llm", "prompts")
 def check_layer(
     values: Mapping[Any, Any], source: str, own_transforms: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigError]]:
-    """Check the settings from one source.
+    """Check the settings from one source, and convert them to the types in `Settings`.
 
     Args:
-        values: The settings, as users wrote them.
+        values: The settings, as the user wrote them.
         source: The name of the source, for errors.
         own_transforms: The names of the transforms that any source defines.
 
     Returns:
-        The values by field names, in the types of the settings. Empty if pydantic rejects a value.
+        The converted values, by field name. Empty if pydantic rejects a value.
         The errors.
     """
     from pydantic import ValidationError
@@ -92,7 +92,7 @@ def build_settings_model() -> type[BaseModel]:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
-    The schema has the meaning, the default and the limits of every key.
+    The schema describes every key with its default and limits, for editors and validators.
     """
     schema = build_settings_model().model_json_schema(by_alias=True)
     _drop_titles(schema)
@@ -104,7 +104,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _build_model(cls: Any) -> type[BaseModel]:
-    """Return a pydantic model of the settings group *cls* and its subgroups."""
+    """Return a pydantic model of the settings class *cls* and its subgroups."""
     from pydantic import ConfigDict, Field, create_model
 
     config = ConfigDict(
@@ -130,14 +130,15 @@ def _build_model(cls: Any) -> type[BaseModel]:
 
 
 def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Replace the references to subgroups in a schema, including the groups' shorthands.
+    """Replace pydantic's references to subgroups in a JSON schema, and add the groups' shorthands.
 
-    The references that pydantic writes differ from release to release.
+    Pydantic's references differ between its releases, and so would the schema. The schema is
+    changed in place.
 
     Args:
         cls: The class of the settings group.
-        properties: The schema's properties of this group, which are changed.
-        definitions: The schemas of all groups, by class name, which are changed.
+        properties: The properties of this group in the schema.
+        definitions: The schemas of all groups, by class name.
     """
     for field in fields(cls):
         if not is_dataclass(field.type):
@@ -156,7 +157,7 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
 
 
 def _drop_titles(node: Any) -> None:
-    """Remove the titles that pydantic derives from the keys: they add no information."""
+    """Remove pydantic's titles from a JSON schema. They only repeat the keys."""
     if isinstance(node, dict):
         if isinstance(node.get("title"), str):
             del node["title"]
@@ -167,14 +168,14 @@ def _drop_titles(node: Any) -> None:
 def _normalize_layer(
     values: Mapping[Any, Any], cls: Any, group_path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return *values* by field names, with shorthands expanded and choices in their usual spelling.
+    """Return *values* by field name, with shorthands expanded and choices spelled as usual.
 
     Args:
-        values: The settings of the group *cls*, as users wrote them.
+        values: The settings of the group *cls*, as the user wrote them.
         cls: The class of the group.
-        group_path: The path of the group.
+        group_path: The field names that lead to the group. Empty for the top level.
         source: The name of the source, for errors.
-        errors: The list to which an error is added for each unknown or repeated key.
+        errors: The list that errors are added to, such as an unknown or repeated key.
     """
     known = {spelling: field for field in fields(cls) for spelling in _list_spellings(field.name)}
     normalized: dict[str, Any] = {}
@@ -210,10 +211,10 @@ def _list_spellings(name: str) -> tuple[str, str]:
 def _normalize_group(
     value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return the values of a settings group by field names.
+    """Return the values of one settings group, by field name.
 
-    *value* is a mapping, or a single value for the group's shorthand option. For any other value,
-    an error is added to *errors* and the result is empty.
+    *value* is a mapping, or the value of the group's shorthand option. Otherwise, an error is added
+    to *errors*, and the result is empty.
     """
     if isinstance(value, Mapping):
         return _normalize_layer(value, hint, path, source, errors)
@@ -232,9 +233,9 @@ def _normalize_group(
 def _normalize_prompts(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return the user's instructions by the name of the prompt.
+    """Return the user's instructions, by the usual spelling of the prompt's name.
 
-    For an unknown prompt, an error is added to *errors*: its instructions would never be used.
+    For each unknown prompt, an error is added to *errors*.
     """
     names = {spelling: name for name in PROMPT_NAMES for spelling in _list_spellings(name)}
     errors.extend(
@@ -248,9 +249,10 @@ def _normalize_prompts(
 
 
 def _normalize_value(key: Key, value: Any) -> Any:
-    """Return *value* in the type that *key* expects, if the conversion is unambiguous.
+    """Convert *value* to the type of *key*, if the meaning is clear.
 
-    Return any other value unchanged.
+    Choices get their usual spelling, lists become tuples, and 4.0 becomes 4 for an ``int``. Any
+    other value is returned unchanged.
     """
     match key.kind, value:
         case "choice", str():
@@ -264,14 +266,14 @@ def _normalize_value(key: Key, value: Any) -> Any:
 
 
 def _build_repeat_error(path: _Path, source: str) -> ConfigError:
-    """Return the error for a key that is set twice: in camelCase and in snake_case."""
+    """Return the error for a key that one source sets twice: in camelCase and in snake_case."""
     spellings = f"{camel(path[-1])} and {path[-1]}"
     line = f"{dotted(path)} is set twice, as {spellings} ({source}); keep one of them"
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)
 
 
 def _translate_errors(error: ValidationError, source: str) -> Iterator[ConfigError]:
-    """Yield a `ConfigError` for each of pydantic's errors, with the name of the setting."""
+    """Yield a `ConfigError` with the setting's name for each of pydantic's errors."""
     for detail in error.errors(include_url=False, include_context=False):
         path, inner_location = _split_location(detail["loc"])
         key = keys_by_path()[path]
@@ -287,7 +289,7 @@ def _split_location(location: tuple[int | str, ...]) -> tuple[_Path, tuple[int |
 
     Returns:
         The path of the option.
-        The location inside the option's value; empty if the error is about the whole value.
+        The location inside the option's value. Empty if the error is about the whole value.
     """
     names = {key.name: key.path for key in keys_by_path().values()}
     for length in range(len(location), 0, -1):

@@ -15,11 +15,12 @@ MARKS: Final = "marks"
 Mark = Literal["reply", "model", "middleware", "named"]
 """A word that says what an option changes.
 
-- ``reply``: the texts in a model's reply. The cache key contains the option.
-- ``model``: the model object.
+- ``reply``: the texts in a model's reply. The option is part of the cache key.
+- ``model``: the object that calls the language model.
 - ``middleware``: the whole middleware. A single call cannot change the option.
-- ``named``: the destination of texts and keys, the code or files that are run or written, or a
-  model's instructions. The command line rejects the option in a file that the user did not name.
+- ``named``: something that a foreign config could abuse: where texts and keys are sent, which code
+  runs, which files are written, or a model's instructions. The command line rejects the option in a
+  file that the user did not name.
 """
 
 
@@ -30,7 +31,7 @@ def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
         default: the default value.
         doc: the meaning of the option.
         marks: `Mark` words, separated by spaces.
-        limits: the limits by the names that pydantic gives them: ``ge``, ``le``, ``min_length``.
+        limits: the limits, by pydantic's names: ``ge``, ``le``, ``min_length``.
     """
     meta = {META: {"description": doc, **limits}, MARKS: frozenset(marks.split())}
     if isinstance(default, Mapping):
@@ -56,9 +57,8 @@ def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
 class SettingsGroup:
     """The base class of all groups of settings: an immutable dataclass with keyword arguments.
 
-    The groups share the methods of this class. Frozen dataclasses would generate and compile six
-    methods for each of the twenty groups whenever a process starts. This would take as long as the
-    imports of half the package.
+    The groups inherit their methods from this class. Ordinary frozen dataclasses would compile six
+    methods per group at import, which takes as long as importing half the package.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -91,15 +91,15 @@ class SettingsGroup:
     def __getstate__(self) -> dict[str, Any]:
         """Return the values by option name, for pickle.
 
-        The names let a version with different options read the pickle.
+        Because of the names, other versions with different options can read the pickle.
         """
         return dict(vars(self))
 
     def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
-        """Set the options to *values*, for example from a pickle.
+        """Set all options: to the value in *values*, or else to the default.
 
-        Options that are not in *values* get their defaults. In the oldest pickles, *values* is a
-        list in the order of the fields, so new options must be added at the end of their group.
+        In the oldest pickles, *values* is a list in the order of the fields, so new options must be
+        added at the end of their group.
         """
         known = fields(self)
         if not isinstance(values, Mapping):

@@ -1,4 +1,4 @@
-"""Check names that the catalogue does not have: transforms in a config, and installed plugins."""
+"""Check the names of transforms and fusion methods that users and plugins define."""
 
 from __future__ import annotations
 
@@ -33,9 +33,14 @@ _DEFINITION: Final = ("prompt", "fields")
 def normalize_transforms(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the definition of each valid transform in *value*.
+    """Yield (name, definition) for each valid transform that the user defines in *value*.
 
-    For an invalid transform, one or more errors are added to *errors*.
+    For each invalid transform, at least one error is added to *errors*.
+
+    Args:
+        value: The setting ``transforms``: definitions by name.
+        source: The origin of the setting, for errors.
+        errors: The list that errors are added to.
     """
     built_in_names = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
     for name, definition in value.items():
@@ -69,7 +74,7 @@ def normalize_transforms(
 
 
 def _build_unknown_error(path: str, source: str) -> ConfigError:
-    """Return the error for an unknown key in a transform's definition. *path* includes the key."""
+    """Return the error for the unknown key *path* in the definition of a transform."""
     advice = (
         "a transformation has the keys prompt and fields; fields may hold weights, for example"
         ' {"rewrite": 0.8}'
@@ -84,11 +89,16 @@ def find_unknown_names(
     own_transforms: Collection[str],
     source: str,
 ) -> Iterator[ConfigError]:
-    """Yield an error for each setting with an unknown name of a transform or fusion method.
+    """Yield an error for each unknown name of a transform or fusion method in *layer_values*.
 
-    A name is known if the catalogue, *own_transforms* or an installed plugin defines it. A name
-    that differs from one of *own_transforms* only in case, dashes or underscores is replaced in
-    *layer_values* by the spelling in *own_transforms*.
+    If a name differs from one of *own_transforms* only in case, dashes or underscores, it is
+    corrected in *layer_values*.
+
+    Args:
+        layer_values: The settings from one source, by field name.
+        own_transforms: The names of the user's transforms. The names in the catalogue and in
+            installed plugins are known too.
+        source: The origin of the settings, for errors.
     """
     for key in all_keys():
         name = get_value(layer_values, key) if key.is_open else None
@@ -103,12 +113,12 @@ def find_unknown_names(
 
 
 def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
-    """Return ``None`` if an installed plugin provides *name*, else an error with the reason.
+    """Return the error if no installed plugin can provide *name*, ``None`` if one can.
 
     Args:
         key: The option whose value is *name*.
         name: The name of a transform or fusion method.
-        names: The other names that the option accepts, for the error.
+        names: The names that the option accepts without a plugin, for the error.
         source: The origin of the value.
     """
     try:
@@ -124,14 +134,14 @@ def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> Con
 
 
 def allow_other_names(hint: Any, entry: dict[str, Any]) -> None:
-    """Change the schema of an option so that it also accepts names that users add.
+    """Extend the JSON schema of an option that also accepts names defined by users or plugins.
 
-    Editors complete the built-in names and accept any other name. The schema of an option that
-    accepts no other names is not changed.
+    Editors then still suggest the built-in names, but accept any name. The schemas of other options
+    are not changed.
 
     Args:
         hint: The type hint of the option.
-        entry: The schema of the option.
+        entry: The schema of the option, which is changed in place.
     """
     if get_origin(hint) is Annotated:
         built_in = {"enum": list(hint.__metadata__[0]), "type": entry["type"]}
@@ -141,7 +151,7 @@ def allow_other_names(hint: Any, entry: dict[str, Any]) -> None:
 
 
 def _describe_definition() -> dict[str, Any]:
-    """Return the JSON schema of the definition of a user's transform."""
+    """Return the JSON schema for the definition of one transform in ``transforms``."""
     names = [spelling for name in FILLED_BY for spelling in dict.fromkeys((name, camel(name)))]
     weights = {
         "type": "object",

@@ -1,6 +1,6 @@
 """Read settings from files, presets, environment variables and ``key=value`` texts.
 
-The values are not checked here; `qtmiddleware.config.model` checks them.
+`qtmiddleware.config.model` checks the values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Layer = tuple[str, Mapping[Any, Any]]
-"""The name of a source of settings, and the settings as users wrote them."""
+"""Settings from one source, as (name of the source, settings as the user wrote them)."""
 
 MOST_BYTES: Final = 10_000_000
 """The maximum size of a config file, in bytes."""
@@ -42,10 +42,10 @@ _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys
 
 
 def read_source(source: str | os.PathLike[str]) -> Layer:
-    """Return the settings in the file or preset called *source*.
+    """Return the settings in the file or preset called *source*. If both exist, read the file.
 
-    If a file and a preset have this name, the file is read. Raises `ConfigError` if neither
-    exists, or if the file cannot be read.
+    Raises:
+        ConfigError: Neither exists, or the file cannot be read.
     """
     from pathlib import Path
 
@@ -60,7 +60,8 @@ def read_source(source: str | os.PathLike[str]) -> Layer:
 def read_preset(name: str) -> Layer:
     """Return the settings of the preset called *name*.
 
-    Raises `ConfigError` if no preset has this name.
+    Raises:
+        ConfigError: There is no such preset.
     """
     preset = _match_preset(name)
     if preset is None:
@@ -78,15 +79,15 @@ def read_preset(name: str) -> Layer:
 def list_presets() -> list[str]:
     """Return the names of all presets, sorted.
 
-    Every preset file is a preset, and so is every transformation except ``none``.
+    There is a preset for each preset file and each transformation, except ``none``.
     """
     return sorted({*_find_preset_files(), *TRANSFORMS} - {"none"})
 
 
 def _read_preset_values(name: str) -> Mapping[Any, Any]:
-    """Return the settings of the preset called *name*, including the comment.
+    """Return the settings of the preset called *name*, including its comment.
 
-    A transformation without a preset file is a preset that only sets ``transformationType``.
+    Without a preset file, *name* is a transformation, and only ``transformationType`` is set.
     """
     if (file := _find_preset_files().get(name)) is not None:
         return read_file(file)[1]
@@ -103,10 +104,10 @@ def _find_preset_files() -> dict[str, Path]:
 
 
 def find_presets_folder() -> Path:
-    """Return the folder that holds the preset files and ``schema.json``.
+    """Return the folder with the preset files and ``schema.json``.
 
-    In an installed package, this is the folder ``presets`` next to this module; in a checkout, it
-    is ``config/``.
+    In an installed package, it is ``presets`` next to this module. In a checkout, it is
+    ``config/``.
     """
     from pathlib import Path
 
@@ -115,7 +116,7 @@ def find_presets_folder() -> Path:
 
 
 def _match_preset(name: object) -> str | None:
-    """Return the preset called *name*, or ``None`` if there is none.
+    """Return the name of the preset that *name* means, ``None`` if there is none.
 
     Case, dashes and underscores are ignored.
     """
@@ -131,7 +132,8 @@ def _suggest_preset(name: object) -> str:
 def read_file(path: str | os.PathLike[str]) -> Layer:
     """Return the settings in a file: JSON, or TOML if the file's name ends in ``.toml``.
 
-    Raises `ConfigError` if the file cannot be read or is not valid JSON or TOML.
+    Raises:
+        ConfigError: The file cannot be read, is not valid JSON or TOML, or contains no object.
     """
     name = os.fsdecode(path)
     source = f"file {name if name.isprintable() else ascii(name)}"
@@ -147,9 +149,10 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
-    """Return one layer per environment variable that holds a setting.
+    """Return the settings in environment variables, as one layer per variable.
 
-    Raises `ConfigError` if a variable that begins with ``QTM_`` is not a setting.
+    Raises:
+        ConfigError: A variable that begins with ``QTM_`` is not a setting.
     """
     by_name = {key.environment: key for key in all_keys()}
     names = sorted(name for name in environ if _is_setting_name(name))
@@ -166,16 +169,15 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
 
 
 def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
-    """Return one layer per assignment.
+    """Return the settings in ``key=value`` assignments, as one layer per assignment.
 
     Args:
-        texts: The assignments: ``key=value`` with a dotted key. The value is JSON. For a key whose
-            value is a text, a word or a list, the value may be written without quotes, as in an
-            environment variable.
-        source: The name of the assignments in error messages.
+        texts: The assignments, with dotted keys. The values are JSON. Strings and lists of strings
+            may be written without quotes, as in environment variables.
+        source: What error messages call the assignments.
 
     Raises:
-        ConfigError: If a text does not have the form ``key=value``.
+        ConfigError: A text is not of the form ``key=value``.
     """
     by_name = {key.name: key for key in all_keys()}
     layers: list[Layer] = []
@@ -202,10 +204,10 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
 
 
 def _parse_assignment(key: Key, text: str) -> Any:
-    """Return the value in the *text* of an assignment.
+    """Return the value for *key* from *text*, the right-hand side of an assignment.
 
-    A text in JSON quotes loses the quotes. ``null`` is ``None`` if the key may be null. Any other
-    text is read like the text of an environment variable.
+    A JSON string is decoded, and ``null`` is ``None`` if the key may be null. Any other text is
+    read like the value of an environment variable.
     """
     value = _parse_json_or_text(text)
     is_meant = (isinstance(value, str) and value != text) or (value is None and key.nullable)
@@ -213,9 +215,10 @@ def _parse_assignment(key: Key, text: str) -> Any:
 
 
 def _is_setting_name(name: str) -> bool:
-    """Return whether *name*, an environment variable, looks like a setting.
+    """Return whether the environment variable *name* should be a setting.
 
-    Such a name begins with ``QTM_``, is not reserved, and is not a variable that Kubernetes sets.
+    This is true for all names that begin with ``QTM_``, except reserved names and variables that
+    Kubernetes sets.
     """
     return (
         name.startswith(ENVIRONMENT_PREFIX)
@@ -225,9 +228,9 @@ def _is_setting_name(name: str) -> bool:
 
 
 def _parse_variable(key: Key, text: str) -> Any:
-    """Return the value in the *text* of an environment variable.
+    """Return the value for *key* from *text*, the value of an environment variable.
 
-    A text that cannot be parsed is returned unchanged; the later check rejects the text.
+    A text that cannot be parsed is returned unchanged. The check of all settings rejects it later.
     """
     if key.nullable and not text.strip():
         return None
@@ -245,7 +248,7 @@ def _parse_variable(key: Key, text: str) -> Any:
 
 
 def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return nested dicts that hold only *value*: ``{"a": {"b": value}}`` for the path a, b."""
+    """Return *value* in one dict per name in *path*: ``{"a": {"b": value}}`` for a, b."""
     for name in reversed(path):
         value = {name: value}
     holder: dict[str, Any] = value
@@ -253,7 +256,7 @@ def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _parse_json_or_text(text: str) -> Any:
-    """Parse *text* as JSON, and return the value. If *text* is not JSON, return *text* itself."""
+    """Return the value of the JSON *text*, or *text* itself if it is not JSON."""
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except (ValueError, RecursionError):
@@ -261,9 +264,10 @@ def _parse_json_or_text(text: str) -> Any:
 
 
 def _read_text(name: str, source: str) -> str:
-    """Return the text of a config file.
+    """Return the text of the config file *name*.
 
-    Raises `ConfigError` if the file cannot be read. The message says how to fix the problem.
+    Raises:
+        ConfigError: The file cannot be read. The message says how to fix the problem.
     """
     if name.lstrip().startswith("{"):
         raise _build_file_error(
@@ -303,7 +307,11 @@ def _read_text(name: str, source: str) -> str:
 
 
 def _parse_json(text: str, source: str) -> Any:
-    """Return the value of a JSON file. Raises `ConfigError` if *text* is not valid JSON."""
+    """Parse *text*, the content of a JSON file.
+
+    Raises:
+        ConfigError: *text* is not valid JSON.
+    """
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except json.JSONDecodeError as error:
@@ -320,7 +328,11 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _parse_toml(text: str, source: str) -> Any:
-    """Return the content of a TOML file. Raises `ConfigError` if *text* is not valid TOML."""
+    """Parse *text*, the content of a TOML file.
+
+    Raises:
+        ConfigError: *text* is not valid TOML.
+    """
     import tomllib
 
     try:
@@ -330,9 +342,9 @@ def _parse_toml(text: str, source: str) -> Any:
 
 
 def _mark_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict from the *pairs* of a JSON object. A key that occurs twice gets `REPEATED`.
+    """Build a dict from the *pairs* of a JSON object. The value of a repeated key is `REPEATED`.
 
-    By default, `json` would silently keep the last value.
+    By default, `json` would silently use the last value.
     """
     values: dict[str, Any] = {}
     for key, value in pairs:

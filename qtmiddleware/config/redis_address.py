@@ -1,4 +1,4 @@
-"""The address of a Redis server, and a client that connects to the server and never retries."""
+"""The address of a Redis server, and a Redis client that never retries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TLS_CHOICES: Final = {
 
 
 class RedisAddress:
-    """The address of a Redis server.
+    """A valid address of a Redis server.
 
-    Raises `ConfigError` if the address cannot be used, or holds a user name or a password. The
+    Raises `ConfigError` if the address cannot be used, or contains a user name or password. The
     error message does not show the address.
 
     Attributes:
-        url: the address for the client.
-        where: the address for people: host and port, or the socket's path.
+        url: the complete address.
+        where: the host and port, or the path of the socket, for messages.
     """
 
     __slots__ = ("_tls_checks", "url", "where")
@@ -68,8 +68,8 @@ class RedisAddress:
             timeout: Seconds to wait for the connection, and for each reply.
 
         Raises:
-            MissingExtra: If the package ``redis`` is not installed.
-            ConfigError: If the package ``redis`` rejects the address.
+            MissingExtra: The package ``redis`` is not installed.
+            ConfigError: The package ``redis`` rejects the address.
         """
         try:
             import redis
@@ -107,9 +107,10 @@ class RedisAddress:
 
 
 def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
-    """Return whether the address is complete: a host or the path of a socket, and no fragment.
+    """Return whether the address is complete and usable.
 
-    The path of an address with a host may only be the number of a database.
+    It must have a host, or the path of a socket. A fragment is not allowed. After a host, the path
+    may only be a database number.
     """
     if url_parts.fragment:
         return False
@@ -123,7 +124,7 @@ def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
 
 
 def _is_valid_option(scheme: str, name: str, value: str) -> bool:
-    """Return whether the client accepts the option *name* with *value* in an address."""
+    """Return whether an address with this *scheme* may have the query option ``name=value``."""
     if name == "db":
         return re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
     # Some versions of the client check these options only when they connect.
@@ -132,10 +133,10 @@ def _is_valid_option(scheme: str, name: str, value: str) -> bool:
 
 
 def _choose_tls_checks(options: dict[str, str]) -> dict[str, Any]:
-    """Return the default certificate checks for an address with these *options*.
+    """Return the client arguments that turn on TLS checks, as defaults for *options*.
 
-    Certificates are checked, and so are host names unless the address turns the checks off. Before
-    version 6.0, the client does not check host names by default.
+    The options in the address override them. If these turn off certificate checks, host names are
+    not checked either. Before version 6.0, the client does not check host names by default.
     """
     is_checked = options.get("ssl_cert_reqs") != "none"
     return {"ssl_cert_reqs": "required", "ssl_check_hostname": is_checked}
@@ -144,6 +145,6 @@ def _choose_tls_checks(options: dict[str, str]) -> dict[str, Any]:
 def _raise_error(problem: str) -> NoReturn:
     """Raise `ConfigError` with *problem* and examples of valid addresses.
 
-    The message does not show the address, because the address may hold a password.
+    The message does not show the address, because it may contain a password.
     """
     raise ConfigError(f"{problem}; examples: {ALLOWED}", path=PATH, allowed=ALLOWED) from None

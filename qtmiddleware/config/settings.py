@@ -1,10 +1,9 @@
 """All options of the core, with their defaults, limits and meanings.
 
-The options of the kit are in `kit_settings`. The groups are plain frozen dataclasses, so the
-pipeline needs no validation library at run time. The limits are in the metadata of each field;
-`qtmiddleware.config` reads the limits to check the users' settings and to build the JSON schema.
-Keys are snake_case here and camelCase in files. The keys are derived from the annotations, so this
-module evaluates annotations at import.
+The options of the kit are in `kit_settings`. The groups are immutable dataclasses, so the pipeline
+needs no validation library at run time. `qtmiddleware.config` reads the limits from the metadata of
+each field to check the users' settings and to build the JSON schema. Keys are snake_case here and
+camelCase in files. Annotations are evaluated at import, because the keys are derived from them.
 """
 
 from collections.abc import Mapping
@@ -202,9 +201,10 @@ class FusionSettings(SettingsGroup):
 
     @property
     def row(self) -> FusionRow:
-        """The description of the fusion method, from the catalogue or an installed plugin.
+        """The fusion method's description, from the catalogue or an installed plugin.
 
-        Raises `ConfigError` if no installed plugin provides the method.
+        Raises:
+            ConfigError: Neither has the method.
         """
         row = FUSION_METHODS.get(self.method)
         if row is None:
@@ -253,10 +253,7 @@ class LimitSettings(SettingsGroup):
 
     @property
     def model_seconds(self) -> float:
-        """The seconds that the language model may take.
-
-        The smaller of the model's timeout and the query's deadline.
-        """
+        """The seconds that the language model may take: its timeout, or a shorter deadline."""
         return min(self.llm_timeout_ms, self.deadline_ms) / 1e3
 
 
@@ -544,10 +541,10 @@ class Settings(SettingsGroup):
 
     @property
     def transform(self) -> TransformRow:
-        """The description of the transformation.
+        """The transformation's description, from the catalogue, `transforms` or a plugin.
 
-        It comes from the catalogue, from `transforms` or from an installed plugin. Raises
-        `ConfigError` if none of them defines the transformation.
+        Raises:
+            ConfigError: None of these defines the transformation.
         """
         row = TRANSFORMS.get(self.transformation_type)
         if row is None:

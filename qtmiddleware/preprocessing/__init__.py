@@ -1,8 +1,8 @@
 """Turn questions into keywords by rules: no model, no network, microseconds per query.
 
 `prepare` and `preprocess` remove question words and other stop words from a question.
-`protected_spans` returns the parts of a question that a rewrite must keep. The word lists are read
-from their files at the first query.
+`protected_spans` returns the spans of a question that a rewrite must keep. The first query loads
+the word lists.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ AUTO = "auto"
 """The value of ``language`` that detects the language."""
 
 PASSES = 4
-"""The maximum number of passes over the result of the rules.
+"""The maximum number of times that the rules are applied to their own result.
 
-If the last pass still changes the result, the query is returned unchanged.
+If the result still changes after that, the query is returned unchanged.
 """
 
 
@@ -60,7 +60,7 @@ class Prepared:
 
     Attributes:
         keywords: The keywords of the query.
-        language: The language code of the word list that was used, ``""`` if no list was used.
+        language: The code of the language whose word list was used, ``""`` if none was used.
     """
 
     keywords: str
@@ -109,7 +109,7 @@ def preprocess(
     """Return the keywords of *text*: the question without question words and other stop words.
 
     A text is returned unchanged if it is blank, if its script has no word list, or if all of its
-    words would be removed. A second call with the result, in the same language, changes nothing,
+    words would be removed. Calling `preprocess` on the result in the same language changes nothing,
     unless the result begins with a name that is also a question word (Can Yaman).
 
     >>> preprocess("Does Jaco have any health concerns?")
@@ -144,12 +144,12 @@ def detect_language(text: str) -> str:
 
 
 def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
-    """Return the parts of *text* that a rewrite must keep, from left to right without overlaps.
+    """Return the spans of *text* that a rewrite must keep, from left to right, without overlaps.
 
-    These parts are codes, numbers with their units, quoted phrases (without the quotation marks),
-    negations, addresses and names. Names are recognised by their capitals, so no names are found in
-    a query that is all lower case or all capitals. In German, every noun has a capital, so only
-    acronyms and names of several words are found.
+    They are codes, numbers with their units, quoted phrases (without the quotation marks),
+    negations, addresses and names. Names are recognised by their capitals, so none are found in a
+    query in lower case or in capitals. In German, every noun is capitalised, so only acronyms and
+    names of several words are found.
 
     Raises:
         InvalidQuery: *text* is not a string.
@@ -169,13 +169,13 @@ class _WordLists:
     """All word lists, ready for use.
 
     Attributes:
-        lexicons: The word list of each language code. The list for ``""`` has no words except the
-            user's.
-        removable_words: The words that a rule may remove, by language code.
-        markers: The words from which a language is detected.
-        stop_words: The stop words of all languages, except words that are acronyms if they are
-            written in capitals.
-        is_extended: Whether the user has set additional words to remove.
+        lexicons: The word lists, by language code. The list for ``""``, an unclear language, only
+            has the user's words.
+        removable_words: The words that the rules may remove, by language code.
+        markers: The words that tell the languages apart.
+        stop_words: The stop words of all languages, except those that are acronyms in capitals,
+            such as WHO.
+        is_extended: Whether the user's settings have additional words to remove.
     """
 
     lexicons: dict[str, Lexicon]
@@ -187,7 +187,7 @@ class _WordLists:
     def guess(self, text: str, keys: Sequence[str]) -> str:
         """Return the language code of *text*, ``""`` if the language is unclear.
 
-        *keys* are the folded words of *text*. The marks "¿" and "¡" count as words.
+        *keys* are the folded words of *text*. The marks "¿" and "¡" count as Spanish words.
         """
         return guess_language(
             [*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text
@@ -198,9 +198,13 @@ class _WordLists:
 def _load_word_lists(
     keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()
 ) -> _WordLists:
-    """Return the word lists, adjusted to the words that a user wants to keep and to remove.
+    """Return the word lists, adjusted to the user's words.
 
-    The results of the last 16 combinations of arguments are cached.
+    The results for the last 16 pairs of arguments are cached.
+
+    Args:
+        keep_words: Folded words and phrases that are never removed.
+        extra_words: Folded words to remove in addition.
     """
     lexicons = [load(code) for code in LANGUAGES]
     adjusted = [Lexicon(""), *lexicons]
@@ -220,11 +224,11 @@ def _load_word_lists(
 
 
 def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[StripResult, str]:
-    """Apply the rules once.
+    """Apply the rules to *text* once.
 
     Returns:
-        The keywords; the whole *text* if no keyword is left.
-        The code of the language that was used, ``""`` if no word list was used.
+        The keywords, or the whole *text* if the rules would remove every word.
+        The code of the language that was used, ``""`` if it is unclear or its script has no list.
     """
     if not (_is_latin(text) or lists.is_extended):
         return StripResult(text, opens_with_name=False), ""
@@ -236,9 +240,9 @@ def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[StripResult, str
 
 
 def _is_final(keywords: str, removable_words: Set[str]) -> bool:
-    """Return whether another pass of the rules cannot change *keywords*.
+    """Return whether applying the rules again would certainly not change *keywords*.
 
-    This is certain if *keywords* has only words and numbers in lower case, and none of them is in
+    This is certain if *keywords* contains only words and numbers in lower case, and none of
     *removable_words*.
     """
     words = keywords.split(" ")
@@ -250,7 +254,7 @@ def _is_final(keywords: str, removable_words: Set[str]) -> bool:
 
 
 def _is_latin(text: str) -> bool:
-    """Return whether *text* is mostly in Latin script or has no letters, so word lists apply."""
+    """Return whether the word lists apply to *text*: its script is Latin, or it has no letters."""
     return dominant_script(text) in ("latin", "")
 
 

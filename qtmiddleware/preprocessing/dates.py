@@ -1,7 +1,7 @@
-"""Find the dates and versions in a question, and whether the question asks for the newest.
+"""Find the dates and versions in a question, and whether it asks for the newest document.
 
-The date words are under ``dates`` in the word lists. Relative words ("last year") are understood
-only if today's date is known. This module does not change the question.
+The date words are under ``dates`` in the word lists. Relative dates ("last year") are understood
+only if today's date is known.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Today = Callable[[], "date | None"]
 """A function that returns today's date, or ``None`` if the date is unknown."""
 
 MOST_TOKENS: Final = 400
-"""The maximum number of words that are read, from the start of a question."""
+"""Only this number of words is read from the start of a question."""
 MOST_YEARS: Final = 5
-"""The maximum number of years of a range that become keywords. The latest years are used."""
+"""The maximum number of years in a date range that become keywords: the latest years."""
 _FARTHEST: Final = 500
 """The maximum distance of a relative date from today, in days, weeks, months, quarters or years."""
 _MOST_BETWEEN: Final = 3
-"""The maximum number of words between a comparison and its date: 2 in "since the year 2020"."""
+"""The maximum number of words between a comparison and its date, as in "since the year 2020"."""
 _BEHIND_DENIAL: Final = 2
-"""The number of words after a negation that count as denied."""
+"""The number of words after a negation that the negation applies to."""
 
 _compile_pattern: Final = cache(re.compile)
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
@@ -46,18 +46,18 @@ _DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 
 
 def _match_whole(pattern: str, text: str) -> re.Match[str] | None:
-    """Match *pattern* with all of *text*; return ``None`` if it does not match.
+    """Match *pattern* with all of *text*, and return the match or ``None``.
 
-    A *text* of letters only never matches: each pattern of this module needs a digit. Most
-    questions have only words, so this check saves compiling the patterns.
+    A *text* of letters never matches, because all patterns of this module need a digit. This check
+    is quick, and for most questions no pattern is compiled.
     """
     return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
 
 
 def _match_start(pattern: str, text: str) -> re.Match[str] | None:
-    """Match *pattern* at the start of *text*; return ``None`` if it does not match.
+    """Match *pattern* at the start of *text*, and return the match or ``None``.
 
-    As in `_match_whole`, a *text* of letters only never matches.
+    As in `_match_whole`, a *text* of letters never matches.
     """
     return None if text.isalpha() else _compile_pattern(pattern).match(text)
 
@@ -69,7 +69,7 @@ class Period(NamedTuple):
         first: The first day, ``None`` if the range has no beginning.
         last: The last day, ``None`` if the range has no end.
         is_relative: Whether the days depend on today's date.
-        words: The words that a passage may use for a relative period, such as the year.
+        words: The words for a relative period in passages: ``("2024",)`` for "last year" in 2025.
     """
 
     first: date | None
@@ -89,8 +89,7 @@ class Period(NamedTuple):
 class VersionRange(NamedTuple):
     """A range of versions.
 
-    For a single version, *low* and *high* are equal. The range 4.2 also contains the more exact
-    versions, such as 4.2.1.
+    For a single version, *low* and *high* are equal. The range 4.2 also contains 4.2.1.
 
     Attributes:
         low: The lowest version, ``None`` if the range has no lower limit.
@@ -110,7 +109,7 @@ class VersionRange(NamedTuple):
         return self._meets_low(version) and self._meets_high(version)
 
     def _meets_low(self, version: Version) -> bool:
-        """Return whether *version* is within the lower limit of the range."""
+        """Return whether *version* is high enough for the range."""
         low = self.low
         if low is None:
             return True
@@ -118,7 +117,7 @@ class VersionRange(NamedTuple):
         return self.takes_low if is_part else version > low
 
     def _meets_high(self, version: Version) -> bool:
-        """Return whether *version* is within the upper limit of the range."""
+        """Return whether *version* is low enough for the range."""
         high = self.high
         if high is None:
             return True
@@ -144,7 +143,7 @@ class Times:
         needs_today: Whether a word of the question depends on today's date.
         tokens: The folded words of the question. A code or a number is one token.
         relative_tokens: The tokens of relative periods, such as "last" and "year".
-        denied: The two tokens after each negation: "in" and "germany" for "not in Germany".
+        denied: The two tokens after each negation: "in" and "germany" in "not in Germany".
     """
 
     periods: list[Period] = field(default_factory=list)
@@ -157,12 +156,12 @@ class Times:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that passages may use for the relative periods, without duplicates."""
+        """The words for the relative periods in passages, such as years, without duplicates."""
         return tuple(dict.fromkeys(word for period in self.periods for word in period.words))
 
 
 _Phrases = Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]
-"""Phrases by their first word, the longest first. A phrase is its words and its meaning."""
+"""Phrases as (words, meaning), by their first word. Longer phrases come first."""
 
 
 class _DateWords(NamedTuple):
@@ -170,18 +169,19 @@ class _DateWords(NamedTuple):
 
     Attributes:
         units: Maps a word to its unit: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
-        steps: Maps a word to its direction: -1 for "last", 0 for "this", 1 for "next".
+        steps: Maps a word to its distance from today in units: -1 for "last", 0 for "this", 1 for
+            "next".
         numbers: Maps a number word to its number.
         months: Maps the name of a month to its number, from 1 to 12.
         month_names: The usual name of each month, from January to December.
-        days: Phrases such as "yesterday", with their distance from today in days.
-        comparisons: Phrases that mean ``since``, ``before``, ``after`` or ``until``.
-        ago: Phrases that mean "ago". They follow a number and a unit (``ago``) or precede them
-            (``before_ago``).
+        days: Phrases such as "yesterday". The meaning is the distance from today in days.
+        comparisons: Phrases with the meaning ``since``, ``before``, ``after`` or ``until``.
+        ago: Phrases such as "ago". The meaning is ``ago`` if a number and a unit precede the
+            phrase, ``before_ago`` if they follow it.
         newest: Phrases that ask for the newest document or version.
         within: Words that may precede a month, such as "in".
         between: Words that may be between a comparison and its date, such as "the" and "year".
-        starts: The first words of all date expressions, except numbers in digits.
+        starts: All words that a date expression can begin with.
     """
 
     units: Mapping[str, str]
@@ -211,8 +211,8 @@ def read_times(text: str, language: str, today: Today) -> Times:
 
     Args:
         text: The question.
-        language: The language code of *text*. English is used for an unknown code.
-        today: Returns today's date. It is called only if a word depends on today's date.
+        language: The language code of *text*. Unknown codes mean English.
+        today: A function that returns today's date. It is called only for a relative date.
     """
     tokens, list_language = split_tokens(text), language if language in LANGUAGES else DEFAULT
     times = _TimeReader(tokens, _load_words(list_language), today).read()
@@ -228,9 +228,9 @@ def read_times(text: str, language: str, today: Today) -> Times:
 
 
 def read_version(text: str) -> Version | None:
-    """Return the numbers of a version: ``(4, 2)`` for ``4.2``, ``v4.2`` or ``4.2-rc1``.
+    """Return the numbers of the version *text*, ``None`` if *text* is not a version.
 
-    Return ``None`` if *text* is not a version.
+    The numbers of ``4.2``, ``v4.2`` and ``4.2-rc1`` are ``(4, 2)``.
     """
     match = _match_start(_VERSION, text.strip().lower())
     if match is None or (
@@ -241,9 +241,9 @@ def read_version(text: str) -> Version | None:
 
 
 def read_period(text: str) -> Period | None:
-    """Return the days of a date, month, quarter or year in a numeric format.
+    """Return the period of the date, month, quarter or year *text*, ``None`` for other texts.
 
-    Examples are 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 and 2024. Return ``None`` for other texts.
+    *text* must be in a numeric format: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 or 2024.
     """
     text = text.strip().lower()
     if (match := _match_start(_ISO, text)) and (
@@ -269,9 +269,9 @@ def _write_version(version: Version | None) -> str:
 
 
 def _build_period(year: int, month: int, day: int | None) -> Period | None:
-    """Return the period of one day, or of the whole month if *day* is ``None``.
+    """Return the period of a day, or of the whole month if *day* is ``None``.
 
-    Return ``None`` if the date does not exist.
+    The result is ``None`` if the date does not exist.
     """
     try:
         if day is not None:
@@ -287,14 +287,14 @@ def _span_years(first_year: int, last_year: int) -> Period:
 
 
 def _span_months(year: int, month: int, count: int) -> Period:
-    """Return the period of *count* months that begins with *month* of *year*."""
+    """Return the period of *count* months from *month* on. It must end in the same *year*."""
     last = month + count - 1
     return Period(date(year, month, 1), date(year, last, monthrange(year, last)[1]))
 
 
 @cache
 def _load_words(language: str) -> _DateWords:
-    """Return the date words of *language*. The result is cached."""
+    """Return the date words of *language*."""
     data: Mapping[str, Any] = load(language).dates
     steps = {
         word: step
@@ -338,20 +338,17 @@ def _load_words(language: str) -> _DateWords:
 
 
 def _read_folded_words(data: Mapping[str, Any], name: str) -> list[str]:
-    """Return the list of words at the key *name* of *data*, folded; empty if there is no key."""
+    """Return the words under the key *name* of *data*, folded. Empty if *data* has no such key."""
     return _fold_all(data.get(name, ()))
 
 
 def _fold_all(words: Sequence[str]) -> list[str]:
-    """Return all *words*, folded."""
+    """Return all *words* in lower case and without accents."""
     return list(map(fold_accents, words))
 
 
 def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
-    """Index pairs of a phrase and its meaning by the first word of the phrase.
-
-    Phrases with the same first word are sorted, the longest first.
-    """
+    """Group (phrase, meaning) pairs by the first word of the phrase, longer phrases first."""
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for phrase, meaning in phrases:
         words = tuple(split_tokens(phrase))
@@ -365,7 +362,7 @@ def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
 class _TimeReader:
     """Finds the dates and versions in the tokens of one question, from left to right.
 
-    No token is used twice: the tokens of a date are not read as a version.
+    A token belongs to at most one date or version.
     """
 
     def __init__(self, tokens: Sequence[str], words: _DateWords, today: Today) -> None:
@@ -374,7 +371,7 @@ class _TimeReader:
         self._today: date | None = None
 
     def read(self) -> Times:
-        """Return the dates and versions in the question."""
+        """Read all tokens, and return the dates and versions in the question."""
         position, starts = 0, self._words.starts
         while position < len(self._tokens):
             token = self._tokens[position]
@@ -388,8 +385,8 @@ class _TimeReader:
         """Find the longest of *phrases* that begins at *position*.
 
         Returns:
-            The number of its tokens, 0 if no phrase begins there.
-            The meaning of the phrase, ``""`` if no phrase begins there.
+            The number of tokens of the phrase, 0 if there is no phrase.
+            The meaning of the phrase, ``""`` if there is no phrase.
         """
         for words, meaning in (
             phrases.get(self._tokens[position], ()) if position < len(self._tokens) else ()
@@ -399,15 +396,20 @@ class _TimeReader:
         return 0, ""
 
     def _read_newest(self, position: int) -> int:
-        """Read a phrase that asks for the newest; return how many tokens it has, 0 if none."""
+        """Record whether a phrase at *position* asks for the newest document or version.
+
+        Returns:
+            The number of tokens of the phrase, 0 if there is no such phrase.
+        """
         size, _ = self._match_phrase(self._words.newest, position)
         self._times.newest = self._times.newest or bool(size)
         return size
 
     def _read_with_comparison(self, position: int) -> int:
-        """Record a period or version at *position*, after an optional comparison such as "since".
+        """Record the period or version at *position*, with an optional comparison such as "since".
 
-        Return how many tokens were read, 0 if there is no period or version.
+        Returns:
+            The number of tokens that were read, 0 if there is no period or version.
         """
         size, comparison = self._match_phrase(self._words.comparisons, position)
         if size:
@@ -425,10 +427,14 @@ class _TimeReader:
         return self._read_period_or_version(position, "")
 
     def _read_period_or_version(self, position: int, comparison: str) -> int:
-        """Record the period or version at *position*, changed by the *comparison* before it.
+        """Record the period or version at *position*, limited by the *comparison* before it.
 
-        Return how many tokens were read, 0 if there is no period or version. Without a
-        comparison, *comparison* is ``""``.
+        Args:
+            position: The index of the first token.
+            comparison: ``since``, ``before``, ``after``, ``until``, or ``""`` for no comparison.
+
+        Returns:
+            The number of tokens that were read, 0 if there is no period or version.
         """
         if position >= len(self._tokens):
             return 0
@@ -458,9 +464,9 @@ class _TimeReader:
         return 1
 
     def _apply_comparison(self, period: Period, comparison: str) -> Period:
-        """Return *period* changed by *comparison*: "since 2020" begins in 2020 and has no end.
+        """Apply *comparison* to *period*: "since 2020" begins in 2020 and has no end.
 
-        Return *period* unchanged if *comparison* is ``""``.
+        If *comparison* is ``""``, *period* is returned unchanged.
         """
         first, last = period.first, period.last
         if not comparison or first is None or last is None:
@@ -486,8 +492,8 @@ class _TimeReader:
         """Read the period that begins at *position*.
 
         Returns:
-            The period; ``None`` if there is no period, or if its days are unknown.
-            The number of tokens; 0 only if there is no period.
+            The period, ``None`` if there is none or its days are unknown.
+            The number of tokens of the period, 0 if there is none.
         """
         token = self._tokens[position]
         named, size = self._read_month_or_quarter(position, is_compared=is_compared)
@@ -505,14 +511,14 @@ class _TimeReader:
     def _read_month_or_quarter(
         self, position: int, *, is_compared: bool
     ) -> tuple[Period | None, int]:
-        """Read the day, month or quarter at *position*: "March 2024", "Q1 2024" or "in May".
+        """Read the day, month or quarter at *position*, as in "March 2024", "Q1 2024" or "in May".
 
         A month without a year must follow a comparison or a word such as "in" or "last". It means
         the latest such month up to today.
 
         Returns:
-            The period; ``None`` if there is no period, or if its days are unknown.
-            The number of tokens; 0 only if there is no period.
+            The period, ``None`` if there is none or its days are unknown.
+            The number of tokens of the period, 0 if there is none.
         """
         tokens, words = self._tokens, self._words
         following = tokens[position + 1] if position + 1 < len(tokens) else ""
@@ -570,8 +576,9 @@ class _TimeReader:
     def _read_ago(self, position: int) -> tuple[Period | None, int] | None:
         """Read a period such as "three years ago", "vor drei Jahren" or "il y a trois ans".
 
-        Return the period and its number of tokens, or ``None`` if there is no such phrase. The
-        period is ``None`` if its days are unknown.
+        Returns:
+            (period, number of tokens), or ``None`` if there is no such phrase. The period is
+            ``None`` if its days are unknown.
         """
         size, meaning = self._match_phrase(self._words.ago, position)
         start = position + size if meaning == "before_ago" else position
@@ -592,10 +599,11 @@ class _TimeReader:
     def _read_last_or_next(self, position: int) -> tuple[Period | None, int] | None:
         """Read a period such as "last year", "this quarter" or "the last three months".
 
-        In some languages the unit comes first: l'année dernière.
+        In some languages, the unit comes first: "l'année dernière".
 
-        Return the period and its number of tokens, or ``None`` if there is no such phrase. The
-        period is ``None`` if its days are unknown.
+        Returns:
+            (period, number of tokens), or ``None`` if there is no such phrase. The period is
+            ``None`` if its days are unknown.
         """
         tokens, words = self._tokens, self._words
         if position + 1 >= len(tokens):
@@ -617,24 +625,24 @@ class _TimeReader:
         )
 
     def _read_number(self, position: int) -> int | None:
-        """Return the number at *position*, in digits or as a word; ``None`` for other tokens."""
+        """Return the number at *position*, in digits or as a word. ``None`` if it is no number."""
         token = self._tokens[position]
         if token.isascii() and token.isdigit() and len(token) <= 3:
             return int(token)
         return self._words.numbers.get(token)
 
     def _find_today(self) -> date | None:
-        """Return today's date, ``None`` if it is unknown. The clock is read only once."""
+        """Return today's date, ``None`` if it is unknown. Later calls return the same date."""
         if not self._times.needs_today:
             self._times.needs_today = True
             self._today = self._ask_today()
         return self._today
 
     def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
-        """Return the period from *first_step* to *last_step* units away from today.
+        """Return the period from *first_step* to *last_step*, counted in units from today.
 
-        The last three months are the steps -3 to 0 with the unit ``month``. Return ``None`` if
-        today's date is unknown or the days are beyond the calendar.
+        For "the last three months", the unit is ``month`` and the steps are -3 and 0. The result is
+        ``None`` if today's date is unknown or the period is too far away.
         """
         today = self._find_today()
         if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
@@ -647,10 +655,7 @@ class _TimeReader:
         return Period(begin, end, is_relative=True, words=self._name_period(unit, begin, end))
 
     def _name_period(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
-        """Return the words that a passage may use for the days from *begin* to *end*.
-
-        Examples are the year, "Q1" or the name of the month.
-        """
+        """Return the words that passages use for the days from *begin* to *end*: a year or "Q1"."""
         if unit == "year":
             return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))
         if unit == "quarter":
@@ -665,12 +670,12 @@ class _TimeReader:
 
 
 def find_unit_days(today: date, unit: str, step: int) -> tuple[date, date]:
-    """Return the first and last day of a day, week, month, quarter or year near *today*.
+    """Return the first and last day of the period that is *step* units away from *today*.
 
     Args:
         today: Today's date.
         unit: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
-        step: The distance in units: -1 for the last one, 0 for the current one, 1 for the next.
+        step: The distance in units: -1 for the last, 0 for the current, 1 for the next period.
 
     Raises:
         ValueError: The days are beyond the calendar.

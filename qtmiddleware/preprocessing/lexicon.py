@@ -17,18 +17,18 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold
 
 Phrase = tuple[tuple[frozenset[str], bool], ...]
-"""The places of a phrase: for each place, the allowed words and whether the place is optional."""
+"""The elements of a phrase pattern, each as (allowed words, is optional)."""
 
 Phrases = Mapping[str, tuple[Phrase, ...]]
-"""Phrases by every word that they may begin with."""
+"""Phrase patterns, by each word that they can begin with."""
 
 STRONG, WEAK = 2, 1
-"""The weights of a strong word and a weak word in the detection of a language."""
+"""The scores that a strong word and a weak word add to their language in language detection."""
 
 DEFAULT = "en"
-"""The default language: a single weak word is enough to detect it.
+"""The default language. A single weak word is enough to detect it in an ASCII query.
 
-This applies to ASCII queries without a word that belongs only to another language.
+Words that belong only to another language rule it out.
 """
 
 
@@ -36,16 +36,16 @@ This applies to ASCII queries without a word that belongs only to another langua
 class Lexicon:
     """The word list of one language. All words are folded.
 
-    README.md in `lexicons` describes the attributes that are named like the keys of a file. The
-    other attributes are:
+    Attributes with the name of a key in the JSON files are described in README.md in `lexicons`.
+    The other attributes are:
 
     Attributes:
         language: The language code, ``""`` for an empty list.
         stop: The stop words of all classes.
         verbs: The stop words that are auxiliary or modal verbs.
-        kept: The phrases that are not changed.
-        removed: The phrases that are removed, because they only ask.
-        extra: The words that the user wants to remove, with or without capitals.
+        kept: The phrases that the rules never change.
+        removed: The phrases that are removed because they only ask, such as "how much".
+        extra: The words that the user wants to remove, even if they are capitalised.
         removable: The stop words, except negations.
     """
 
@@ -92,18 +92,18 @@ class Lexicon:
         object.__setattr__(self, "removable", self.stop - self.negations - {""})
 
     def collect_removable_words(self) -> frozenset[str]:
-        """Return all words that a rule may remove, alone or as the first word of a phrase."""
+        """Return all words that the rules may remove, alone or as the start of a phrase."""
         return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Markers:
-    """The words from which the language of a question is detected.
+    """The words that tell the languages of questions apart.
 
     Attributes:
-        weights: For each word, its languages and the weight of the word for each of them.
-        starters: Words that decide the language if a question begins with them, with the language.
-        openers: Words that get more weight if a question begins with them, with the language.
+        weights: Maps a word to pairs of a language and the word's weight for this language.
+        starters: Maps a word to its language. A question that begins with it has this language.
+        openers: Maps a word to its language. At the start of a question, it has more weight.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
@@ -115,7 +115,7 @@ _WORD_KEYS = (
     "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings",
     "titles", "talk", "shared_talk", "denials", "exclusions", "conjunctions", "function_words",
 )  # fmt: skip
-"""The keys of a file that hold words, which are folded."""
+"""The keys of a JSON file whose values are words. The words are folded."""
 _PATTERN_KEYS = (
     "chatter",
     "fillers",
@@ -125,7 +125,7 @@ _PATTERN_KEYS = (
     "abbreviations",
     "endings",
 )
-"""The keys of a file that hold patterns and other texts, which are not folded."""
+"""The keys of a JSON file whose values are patterns or other texts. They are not folded."""
 
 
 @cache
@@ -136,9 +136,9 @@ def load(language: str) -> Lexicon:
 
 @cache
 def load_all() -> tuple[Lexicon, ...]:
-    """Return all word lists, including the short lists of languages that are not detected.
+    """Return all word lists, including the short lists of languages that cannot be detected.
 
-    A short list has only negations, refusals and the preambles of replies.
+    A short list only has negations, refusals and the preambles of replies.
     """
     others = (_read_lexicon(code, data) for code, data in _read_file("others").items())
     return (*map(load, LANGUAGES), *others)
@@ -184,7 +184,7 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
 def adjust_lexicon(
     lexicon: Lexicon, keep_words: frozenset[str], extra_words: frozenset[str]
 ) -> Lexicon:
-    """Return a copy of *lexicon* that never removes *keep_words* and also removes *extra_words*.
+    """Return a copy of *lexicon* that keeps *keep_words* and removes *extra_words*.
 
     A word in both sets is kept.
 
@@ -221,19 +221,15 @@ def adjust_lexicon(
 
 
 def _fold_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the set of *words*, folded.
-
-    Thousands of words are folded, so all are folded in a single call.
-    """
+    """Return the set of *words*, folded. All words are folded in one call, which is faster."""
     return frozenset(filter(None, fold("\n".join(words)).split("\n")))
 
 
 def check_words(words: Collection[str], key: str) -> frozenset[str]:
-    """Return a user's *words*, folded and with single spaces.
+    """Return the *words* from the user's setting *key*, folded and with single spaces.
 
     Raises:
-        ConfigError: *words* is a single string, or an entry is not a string. The message names
-            the setting *key*.
+        ConfigError: *words* is a single string, or contains something else than strings.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(
@@ -243,10 +239,10 @@ def check_words(words: Collection[str], key: str) -> frozenset[str]:
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
-    """Compile *patterns*, and return the phrases by every word that they may begin with.
+    """Compile phrase *patterns*, and return them by each word that they can begin with.
 
-    A pattern is a text such as ``can|could you [please] tell me``. The alternatives ``a|b`` match
-    one of these words. The optional alternatives ``[a|b]`` match one word or none.
+    A pattern is a text such as ``can|could you [please] tell me``. ``a|b`` matches one of the
+    words. ``[a|b]`` matches one of the words or nothing.
     """
     table: dict[str, tuple[Phrase, ...]] = {}
     for phrase in map(_compile_phrase, patterns):
@@ -259,7 +255,7 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
 
 
 def _compile_phrase(pattern: str) -> Phrase:
-    """Compile one pattern; `compile_phrases` describes patterns."""
+    """Compile one phrase pattern. `compile_phrases` describes the syntax."""
     places = []
     for place in fold(pattern).split():
         optional = place.startswith("[") and place.endswith("]")
@@ -270,7 +266,7 @@ def _compile_phrase(pattern: str) -> Phrase:
 
 
 def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
-    """Return *phrases* without *words*, so that no phrase removes any of *words* from a text."""
+    """Return *phrases* without *words*, so that phrases no longer match these words."""
     return {
         first_word: tuple(
             tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in group
@@ -282,7 +278,7 @@ def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
 def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int:
     """Return the length, in words, of the longest of *phrases* that begins at ``keys[start]``.
 
-    Return 0 if no phrase begins there.
+    The length is 0 if no phrase begins there.
     """
     longest, size = 0, len(keys)
     for phrase in phrases.get(keys[start], ()):
@@ -299,7 +295,7 @@ def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int
 
 
 def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
-    """Return the words of *lexicons* from which a language is detected."""
+    """Collect the words of *lexicons* that tell their languages apart."""
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
@@ -322,7 +318,7 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
 
     Args:
         keys: The folded words of the text.
-        markers: The words from which a language is detected.
+        markers: The words that tell the languages apart.
         text: The text.
     """
     if keys and (language := markers.starters.get(keys[0])) is not None:
@@ -362,10 +358,9 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
 
 
 def _begins_with_german_verb(words: Sequence[str]) -> bool:
-    """Return whether the first of *words* looks like a German verb; ``False`` without words.
+    """Return whether the first of *words* looks like a German verb. ``False`` without words.
 
-    This separates the German "was" from the English "was", the only opener that is also a word of
-    the default language.
+    A German verb after "was" shows that the "was" is German: "Was macht Amy?", but "Was Amy here?".
     """
     return any(
         word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
@@ -374,21 +369,23 @@ def _begins_with_german_verb(words: Sequence[str]) -> bool:
 
 
 def _excludes_default(weights: Sequence[tuple[str, int]], language: str) -> bool:
-    """Return whether a word is a word of *language*, but not of the default language.
+    """Return whether a word belongs to *language* and not to the default language.
 
-    *weights* are pairs: a language that has the word, and the word's weight in this language.
+    *weights* has a pair for each language of the word: the language, and the word's weight.
     """
     languages = {name for name, _ in weights}
     return language in languages and DEFAULT not in languages
 
 
 def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
-    """Return the language with the highest score, ``""`` if the score is too low or a tie.
+    """Return the language with the highest score, ``""`` for a score that is too low or tied.
+
+    If the default language ties with languages that include *opener*, the default language wins.
 
     Args:
-        scores: The score of each language; at least one.
+        scores: The score of each language. Must not be empty.
         keys: The folded words of the text.
-        opener: The language whose opener is the first word of the text, ``None`` if there is none.
+        opener: The language of the text's first word if this word is an opener, else ``None``.
     """
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]

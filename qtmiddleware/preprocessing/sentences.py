@@ -1,4 +1,4 @@
-"""Find the ends of sentences in any script, to cut chunks and the texts that agents read."""
+"""Find the ends of sentences in any script, to cut texts between sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SENTENCE: Final = r"""
     CLOSERS*+
 """
 CLOSERS: Final = r"""[\p{Pe}\p{Pf}\p{Pi}"'*_]"""
-"""Brackets and quotation marks that may follow the punctuation at the end of a sentence."""
+"""Matches a bracket, quotation mark or emphasis mark after the punctuation of a sentence."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Find the parts of a query that a rewrite must keep."""
+"""Find the protected spans of a query, such as names and numbers, which a rewrite must keep."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from qtmiddleware.preprocessing.tokeniser import Token
 SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
 """The kinds of protected spans."""
 MOST_NAME_WORDS = 4
-"""The maximum number of words of a text that counts as one name if all words are capitalised."""
+"""A text of up to this many words counts as a single name if all words are capitalised."""
 
 _UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a query that a rewrite must keep.
+    """A stretch of a query that a rewrite must keep, such as a name or a number.
 
     Attributes:
-        kind: The kind of span.
+        kind: One of the `SpanKind` words.
         text: The text of the span, ``query[start:end]``.
         start: The position of the first character in the query.
         end: The position after the last character.
@@ -41,7 +41,12 @@ def find_spans(
 ) -> tuple[Span, ...]:
     """Return the protected spans of *text*, from left to right.
 
-    No names are found if *text* is in capitals (*all_caps*) or capitalised like a title.
+    Args:
+        text: The query.
+        tokens: The tokens of the query.
+        lexicon: The word list of the query's language.
+        all_caps: Whether the query is typed in capitals. No names are found in such a query, or in
+            a query that is capitalised like a title.
     """
     spans = [span for token in tokens if (span := _find_span(text, token, lexicon))]
     words = [(token.text, token.key) for token in tokens if token.kind == "word"]
@@ -51,9 +56,9 @@ def find_spans(
 
 
 def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
-    """Return the span for a single *token*, ``None`` if the token is not protected.
+    """Return the protected span of a single *token*, ``None`` if the token is not protected.
 
-    Names are not found here: they may have several tokens.
+    `_find_names` finds the names, because they may have several tokens.
     """
     if token.kind == "quote":
         inner = token.text[1:-1]
@@ -74,7 +79,8 @@ def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
 def is_negation(key: str, lexicon: Lexicon) -> bool:
     """Return whether the folded word *key* is a negation.
 
-    It is a negation of the word list, ends in "n't", or begins with an elided "ne" (n'est).
+    Negations are those in *lexicon*, words that end in "n't", and French words with an elided "ne"
+    (n'est).
     """
     if key in lexicon.negations or key.endswith("n't"):
         return True
@@ -93,10 +99,10 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
 def _group_capitalised(
     text: str, tokens: Sequence[Token], lexicon: Lexicon, is_one_name: bool
 ) -> list[list[Token]]:
-    """Return the runs of neighbouring capitalised words among *tokens*.
+    """Return the runs of neighbouring *tokens* that may be names.
 
-    Punctuation ends a run, except the full stop of a title or an initial. *is_one_name* says
-    whether the whole text may be one name.
+    Punctuation ends a run, except the full stop after a title ("Dr.") or an initial.
+    *is_one_name* says whether the whole text may be a single name.
     """
     runs: list[list[Token]] = []
     is_inside = is_leading = False
@@ -118,7 +124,8 @@ def _group_capitalised(
 def _may_be_name(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
     """Return whether the capitalised *token* may be part of a name.
 
-    The first word of a sentence is not part of a name, unless the whole text *is_one_name*.
+    The result is ``False`` for the first word of a sentence, unless *is_one_name* is true: the
+    whole text may be a single name.
     """
     key = token.key
     if is_negation(key, lexicon):
@@ -130,10 +137,10 @@ def _may_be_name(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
 
 
 def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
-    """Yield the name in *run*, a group of capitalised words, without an article and a final 's.
+    """Yield the name in *run*, without articles at the start and without a final 's.
 
-    Yield nothing if *run* is only an article, or is a single capitalised word in a language that
-    capitalises all nouns.
+    Nothing is yielded if *run* is only an article, or a single noun in a language that capitalises
+    all nouns. *run* is a group of capitalised words.
     """
     while len(run) > 1 and run[0].key in lexicon.articles and not _are_stop_words(run, lexicon):
         run = run[1:]
@@ -149,5 +156,5 @@ def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
 
 
 def _are_stop_words(run: Sequence[Token], lexicon: Lexicon) -> bool:
-    """Return whether all words of *run* are stop words, as in the name "The Who"."""
+    """Return whether all tokens of *run* are stop words, as in the name "The Who"."""
     return all(token.key in lexicon.stop for token in run)

@@ -14,9 +14,10 @@ LONGEST_ACRONYM = 5
 
 
 def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
-    """Return the folded text of each word among *tokens*, and ``""`` for each other token.
+    """Return the folded text of each token that is a word, and ``""`` for each other token.
 
-    If the query is typed in capitals (*all_caps*), acronyms count as words.
+    Folded words are spelled as in the word lists. If *all_caps* is true, the query is typed in
+    capitals, and acronyms count as words.
     """
     other = "acronym" if all_caps else "word"
     return [token.key if token.kind == "word" or token.kind == other else "" for token in tokens]
@@ -25,7 +26,8 @@ def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
 def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
     """Return whether a query is typed in capitals.
 
-    If all words are short, they count as acronyms, unless one of them is a stop word.
+    A query of a few short words such as "NASA ESA" has acronyms instead, unless one of the words is
+    a stop word.
 
     Args:
         tokens: The tokens of the query.
@@ -43,12 +45,12 @@ def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
 
 
 class StripResult(NamedTuple):
-    """The result of stripping a text.
+    """The keywords of a text.
 
     Attributes:
         keywords: The keywords, ``""`` if all words were removed.
-        opens_with_name: Whether the first keyword is a name that a second pass would remove as a
-            question word (Can Yaman).
+        opens_with_name: Whether the first keyword is a name that looks like a question word (Can
+            Yaman). Stripping the keywords again would remove it.
     """
 
     keywords: str
@@ -58,7 +60,7 @@ class StripResult(NamedTuple):
 def strip_question(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
 ) -> StripResult:
-    """Return the keywords of *text*.
+    """Remove question words and other stop words from *text*, and return the keywords.
 
     Args:
         text: The query.
@@ -106,11 +108,11 @@ def strip_question(
 def _find_topic_verbs(
     tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
 ) -> set[int]:
-    """Return the positions of the verbs in capitals that a question is about.
+    """Return the indices of the verbs in capitals that a question is about.
 
     Examples are "what does DOES stand for" and "what do MUST, SHOULD and MAY mean". A verb in
-    capitals is a topic if it directly follows another verb or another topic, or a topic and a
-    conjunction. *acronyms* are the positions of all words in capitals.
+    capitals is such a topic if it follows another verb or topic, or a topic and a conjunction.
+    *acronyms* are the indices of all words in capitals.
     """
     topics: set[int] = set()
     for index in acronyms:
@@ -125,10 +127,10 @@ def _find_topic_verbs(
 
 
 def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
-    """Return the folded text of *token* if the rules should treat it like a word in lower case.
+    """Return the folded text of *token* if the rules may remove it despite its capitals.
 
-    This applies to a stop word in capitals that is not an acronym ("what IS the ..."), and to any
-    word that the user wants to remove. Return ``""`` for other tokens.
+    This applies to emphasised stop words ("what IS the ...") that are not acronyms, and to words
+    that the user wants to remove. For other tokens, the result is ``""``.
     """
     key = token.key
     if key in lexicon.extra:
@@ -141,10 +143,10 @@ def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
 def _find_removed_phrases(
     tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept_positions: Container[int]
 ) -> set[int]:
-    """Return the positions of the tokens that are removed as parts of phrases.
+    """Return the indices of the tokens to remove because they belong to a phrase.
 
-    Polite openings and greetings are removed at the start of a sentence. Phrases that only ask are
-    removed anywhere, unless they begin at one of *kept_positions*.
+    Polite openings and greetings are removed at the start of a sentence. Phrases that only ask,
+    such as "how much", are removed anywhere, unless they begin at one of *kept_positions*.
     """
     removed: set[int] = set()
     index, is_opening = 0, True
@@ -175,7 +177,7 @@ def _count_greeting(
 ) -> int:
     """Return the number of tokens of the greeting at *index*, 0 if there is no greeting.
 
-    A greeting must be followed by punctuation or a question. "Hello Kitty" is not a greeting.
+    Punctuation or a question must follow a greeting, so "Hello Kitty" is not a greeting.
     """
     length = count_phrase_words(lexicon.greetings, keys, index)
     next_index = index + length
@@ -190,8 +192,8 @@ def _count_greeting(
 def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str:
     """Return *word* in lower case and without an elided article: "homme" for "L'homme".
 
-    A word in capitals after an elided article keeps its capitals. Return ``""`` if the rest of the
-    word is a stop word.
+    An acronym after the article keeps its capitals. If a stop word follows the article, the result
+    is ``""``.
     """
     if word.isascii() and "'" not in key:
         # The key of a word without accents is the word in lower case.
@@ -213,10 +215,10 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
 def _find_kept_tokens(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool
 ) -> set[int]:
-    """Return the positions of tokens that are kept unchanged although they are stop words.
+    """Return the indices of the tokens to keep unchanged even if they are stop words.
 
-    These tokens are parts of kept phrases, articles used as letters ("plan a"), the month May and
-    names.
+    They are the words of kept phrases, articles that are used as letters ("plan a"), the month May,
+    and names.
     """
     kept: set[int] = set()
     for index, key in enumerate(keys):
@@ -244,7 +246,7 @@ def _find_neighbours(tokens: Sequence[Token], index: int) -> Sequence[Token]:
 
 
 def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether an operator is directly before or after the token at *index*: a != b."""
+    """Return whether an operator is directly before or after the token at *index*, as in a != b."""
     neighbours = _find_neighbours(tokens, index)
     return any(
         token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in neighbours
@@ -252,14 +254,14 @@ def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _has_number_beside(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether a number is directly before or after the token at *index*: May 2024."""
+    """Return whether a number is directly before or after the token at *index*, as in May 2024."""
     return any(token.kind == "number" for token in _find_neighbours(tokens, index))
 
 
 def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     """Return whether a text is capitalised like a title: The Words Are Capitalised Like This.
 
-    *words* are pairs: a word of the text and its folded form.
+    *words* are the words of the text, each as (word, folded word).
     """
     verbs = lexicon.verbs
     for word, key in words:
@@ -276,18 +278,19 @@ def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
 
 
 def _is_small_word(key: str, lexicon: Lexicon) -> bool:
-    """Return whether the folded word *key* is a stop word or marks the language of *lexicon*."""
+    """Return whether the folded word *key* is a stop word, or a word that detects the language."""
     return key in lexicon.stop or key in lexicon.strong or key in lexicon.weak
 
 
 def leads_to_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexicon) -> bool:
     """Return whether the token at *index* is a title or an initial before a name.
 
-    Examples are "Dr." in "Dr. May Wong" and "J." in "J. Smith". The token must have a full stop.
-    A stop word after it may also begin a new sentence. The stop word counts as a name in two cases:
+    Examples are "Dr." in "Dr. May Wong" and "J." in "J. Smith". The token must have a full stop,
+    and a capitalised word must follow. If this word is a stop word, which may begin a new sentence,
+    one of these must also be true:
 
-    - It is also a name (May) and follows a title.
-    - A capitalised word that is not a stop word follows it.
+    - The token is a title, and the stop word is also a name (May).
+    - Another capitalised word follows, which is not a stop word.
     """
     token = tokens[index]
     if not text.startswith(".", token.end):
@@ -319,10 +322,10 @@ def is_capitalised(token: Token) -> bool:
 def _find_names(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
 ) -> set[int]:
-    """Return the positions of the stop words that are names.
+    """Return the indices of the stop words that are names or parts of names.
 
-    A stop word is a name if it has a capital inside a sentence or after a title. A capitalised
-    article before the stop word belongs to the name.
+    A stop word is a name if it is capitalised inside a sentence or after a title ("Dr. Will"). A
+    capitalised article before it belongs to the name ("The Who").
     """
     names: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
@@ -350,11 +353,10 @@ def _find_first_name(
     lexicon: Lexicon,
     kept_positions: set[int],
 ) -> tuple[int, ...]:
-    """Return ``(0,)`` if the first token is a name (Will said ...), else ``()``.
+    """Return the index of the first token, ``(0,)``, if it is a name ("Will said"), else ``()``.
 
-    A word such as "Will" may also be a modal verb (Will it rain?). The word is a name if the text
-    has no question mark, the next word is not a pronoun, and no other word would be removed. This
-    also protects the names in the keywords of an earlier pass.
+    A word such as "Will" may also be a verb ("Will it rain?"). It is a name if the text has no
+    question mark, no pronoun follows, and no other word would be removed.
     """
     if "?" in text or len(keys) < 2 or not tokens[0].text[0].isupper():
         return ()

@@ -1,4 +1,4 @@
-"""Normalise a text, and split it into words. Also find the script of a text."""
+"""Normalise texts, split them into words, and find their scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
-"""Maps every kind of apostrophe to the straight apostrophe."""
+"""Maps all apostrophes to the straight apostrophe."""
 
 # These three are compiled when they are first used: most processes never meet such a character. The
 # first matches control, zero-width, bidi, soft-hyphen, tag and surrogate characters. A reader does
@@ -34,21 +34,18 @@ SCRIPTS = (
 """The scripts that `dominant_script` recognises, by their Unicode names."""
 
 KANA = frozenset({"hiragana", "katakana"})
-"""The scripts of kana. A text with kana and Han characters is Japanese."""
+"""The two kana scripts. Only Japanese mixes kana with Han characters."""
 
 
 def compose(word: str) -> str:
-    """Return *word* in Unicode's composed form (NFC) with straight apostrophes.
-
-    The case does not change.
-    """
+    """Return *word* in Unicode's composed form (NFC), with straight apostrophes."""
     if word.isascii():
         return word
     return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
 
 
 def fold(word: str) -> str:
-    """Return *word* in the form of the word lists: like `compose`, but without case."""
+    """Return *word* as in the word lists: in lower case, composed, with straight apostrophes."""
     return compose(word).casefold()
 
 
@@ -74,10 +71,7 @@ def clean(text: str) -> str:
 
 
 def shorten(text: str, length: int = 240) -> str:
-    """Return *text* on one line, cut to at most *length* characters.
-
-    If the text is cut, the result ends in "…".
-    """
+    """Return *text* on one line, in at most *length* characters. A cut text ends in "…"."""
     line = clean(text)
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
@@ -85,7 +79,7 @@ def shorten(text: str, length: int = 240) -> str:
 def normalise(text: str) -> str:
     """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
 
-    Different spellings of a question have the same result.
+    Texts that differ only in these have equal results, so the result can be used as a key.
     """
     line = clean(text)
     folded = (
@@ -97,9 +91,9 @@ def normalise(text: str) -> str:
 
 
 def cut_at_word(text: str, limit: int) -> str:
-    """Return *text*, cut after a whole word if it has more than *limit* characters.
+    """Cut *text* to at most *limit* characters, if possible after a whole word.
 
-    If the whole words would fill less than half of *limit*, the text is cut inside a word.
+    If that would leave less than half of *limit*, the text is cut inside a word.
     """
     if len(text) <= limit:
         return text
@@ -125,9 +119,9 @@ def fold_words(text: str) -> list[str]:
 
 
 def split_tokens(text: str) -> list[str]:
-    """Return the folded words of *text*, without a final 's.
+    """Return the words of *text* without case, accents and a final 's.
 
-    A word in Chinese or Japanese characters is replaced by all pairs of neighbouring characters.
+    A word in Chinese or Japanese characters is replaced by its pairs of neighbouring characters.
     """
     folded = fold_accents(text)
     words = split_words(folded)
@@ -145,17 +139,16 @@ def split_tokens(text: str) -> list[str]:
 
 
 def is_blank(text: str) -> bool:
-    """Return whether *text* has no letter and no digit."""
+    """Return whether *text* contains neither letters nor digits."""
     return not any(map(str.isalnum, text))
 
 
 def dominant_script(text: str) -> str:
     """Return the script of most letters of *text*, such as ``latin``, ``han`` or ``arabic``.
 
-    - If *text* has kana, kana and Han characters count together as ``japanese``.
-    - A script that is not in `SCRIPTS` is ``other``.
-    - For a text without letters, the result is ``""``.
-    - If two scripts have the same number of letters, the script that occurs first is returned.
+    - The result is ``other`` for a script that is not in `SCRIPTS`, and ``""`` without letters.
+    - If *text* contains kana, its kana and Han characters count together as ``japanese``.
+    - If two scripts have the same number of letters, the first in *text* usually wins.
     """
     if text.isascii():
         return "latin" if any(map(str.isalpha, text)) else ""
@@ -171,7 +164,7 @@ def dominant_script(text: str) -> str:
 
 @cache
 def _compile_script_pattern() -> Any:
-    """Return a pattern that matches a run of letters of one script, in a group named like it."""
+    """Return a pattern for a run of letters in one script. The matching group names the script."""
     import regex
 
     named = "|".join(

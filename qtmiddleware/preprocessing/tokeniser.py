@@ -19,10 +19,10 @@ CLOSERS = {
     '"': '"”', "“": "”\"“", "„": "“”\"", "”": "”", "«": "»", "»": "«", "‹": "›",
     "'": "'’", "‘": "’'", "‚": "‘’", "`": "`", "「": "」", "『": "』", "《": "》",
 }  # fmt: skip
-"""The marks that may close a quote, by the mark that opens it."""
+"""The quotation marks that can close a quote, by the opening mark."""
 
 SINGLE_MARKS = "'’‘"
-"""The quotation marks that may also be apostrophes."""
+"""Quotation marks that can also be apostrophes."""
 
 BLANKS = re.compile(r"\S+")
 
@@ -43,9 +43,9 @@ OPERATORS = frozenset(
     ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++",
      "?.", "|>", ":=", "+=", "&"]
 )  # fmt: skip
-"""Operators, which are tokens although they consist of punctuation."""
+"""Operators. They are tokens, unlike other punctuation."""
 SUMS = frozenset("-+*/^=<>≤≥≠×÷±−")
-"""Signs between spaces that are operators if a number is beside them: 5 + 3, x > 5."""
+"""Signs between spaces that are operators if they are next to a number: 5 + 3, x > 5."""
 AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
@@ -53,7 +53,7 @@ EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
 WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
 CURRENCIES = "$€£¥₹₩₽¢"
 NUMBER_SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
-"""A sign after a number and a space: 100 €, 5 %."""
+"""Matches the sign after a number and a space: 100 €, 5 %."""
 CODE = re.compile(
     r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
 )
@@ -65,7 +65,7 @@ PATH = re.compile(
 TAG = re.compile(r"</?[A-Za-z][\w-]*+/?>")
 DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}+")
 STARRED = re.compile(r"[A-Z]\*")
-"""A letter with a star: A* is an algorithm."""
+"""Matches a letter with a star, such as the algorithm A*."""
 PLURAL = re.compile(r"[A-Z]{2,}+(?:'?s|')?+")
 
 SHORTEST_MIXED_CODE = 6
@@ -79,15 +79,12 @@ SLASHED_WORDS = frozenset(["w/o", "w/out"])
 
 MOST_PIECE_CHARS = 24
 MOST_TEXT_CHARS = 300
-"""The maximum number of characters of a text whose tokens are cached.
-
-For a single piece, the maximum is `MOST_PIECE_CHARS`.
-"""
+"""`tokenise` caches the tokens of texts with at most this number of characters."""
 
 CODE_SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
-"""The characters that turn letters into an identifier.
+"""A word with one of these characters is an identifier.
 
-A hyphen, a slash or an ampersand is not enough.
+Hyphens, slashes and ampersands also join ordinary words, so they are not included.
 """
 
 
@@ -95,9 +92,9 @@ class Token(NamedTuple):
     """One token of a query: a word, a code, a number, an address or a quoted phrase.
 
     Attributes:
-        kind: The kind of token.
+        kind: One of the `TokenKind` words.
         text: The text of the token, ``query[start:end]``.
-        key: The folded text, as in the word lists.
+        key: The folded text, for look-ups in the word lists.
         start: The position of the first character in the query.
         end: The position after the last character.
         opens: Whether the token is the first of a sentence.
@@ -119,7 +116,7 @@ def tokenise(text: str) -> Sequence[Token]:
 
 
 def _tokenise(text: str) -> Sequence[Token]:
-    """Return the tokens of *text* without using the cache of `tokenise`."""
+    """Return the tokens of *text* from left to right. Unlike `tokenise`, use no cache."""
     tokens: list[Token] = []
     start, opens = 0, True
     for left, right in find_quotes(text):
@@ -137,7 +134,7 @@ _tokenise_cached = lru_cache(64)(_tokenise)
 
 
 def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
-    """Append the tokens of ``text[start:end]``, which has no quoted phrase, to *tokens*.
+    """Append the tokens of ``text[start:end]`` to *tokens*. Quoted phrases are not recognised.
 
     Args:
         text: The query.
@@ -190,15 +187,15 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
 
 
 def _is_amount(token: Token, offset: int) -> bool:
-    """Return whether the number *token* ends in a digit, exactly one space before *offset*."""
+    """Return whether the number *token* ends in a digit and one character before *offset*."""
     return token.end + 1 == offset and token.text[-1].isdigit()
 
 
 def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool:
-    """Return whether the sign ``text[start:end]`` is an operator beside a number: 5 + 3, x > 5.
+    """Return whether the sign ``text[start:end]`` is an operator: 5 + 3, x > 5.
 
-    The token *previous* must be one space before the sign, and a number must be on one side. A
-    minus sign needs a number on both sides.
+    There must be one space between the sign and *previous*, the token before it. On one side of
+    the sign must be a number; for a minus sign, on both sides.
     """
     if previous.end + 1 != start or not text[end:].strip():
         return False
@@ -207,10 +204,10 @@ def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool
 
 
 def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
-    """Return the number *token*, extended by a currency sign before it: "€ 100" instead of "100".
+    """Return the number *token* with the currency sign before it: "€ 100" instead of "100".
 
-    Without a currency sign and a space before the number, *token* is returned unchanged.
-    *previous* is the token before *token*, ``None`` if there is none.
+    If there is no currency sign and space before the number, *token* is returned unchanged.
+    *previous* is the token before the number, ``None`` if there is none.
     """
     start = token.start - 2
     is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
@@ -225,9 +222,9 @@ def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
 
 
 class _Piece(NamedTuple):
-    """One piece of a chunk. A chunk is a part of a query between two spaces.
+    """A token within a chunk, that is, a stretch of a query without spaces.
 
-    A piece has the attributes of a `Token`, but *start* and *end* are positions in the chunk.
+    The attributes are those of a `Token`, but *start* and *end* are positions in the chunk.
     """
 
     kind: TokenKind
@@ -239,7 +236,12 @@ class _Piece(NamedTuple):
 
 
 def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
-    """Return the pieces of *chunk*, and whether a sentence ends after the last piece."""
+    """Split *chunk*, a stretch of a query without spaces, into tokens.
+
+    Returns:
+        The tokens.
+        Whether a sentence ends after the last token.
+    """
     pieces = [
         _Piece(kind, chunk[left:right], fold(chunk[left:right]), left, right, closed)
         for kind, left, right, closed in _find_pieces(chunk)
@@ -250,9 +252,9 @@ def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
 
 
 def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
-    """Find the pieces of *chunk*.
+    """Return the tokens in *chunk*, a stretch of a query without spaces.
 
-    Return the kind, the start and the end of each piece, and whether punctuation follows the piece.
+    Each token is a tuple: kind, start, end, and whether punctuation follows.
     """
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
@@ -272,7 +274,7 @@ _split_chunk_cached = lru_cache(4_096)(_split_chunk)
 
 
 def _trim_punctuation(chunk: str) -> tuple[int, int]:
-    """Return the start and end of *chunk* without the punctuation around it."""
+    """Return the start and end of the text in *chunk* that remains without outer punctuation."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
     # The first mark belongs to a path: /etc, ~/notes, *.py.
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
@@ -292,9 +294,9 @@ def _trim_punctuation(chunk: str) -> tuple[int, int]:
 
 
 def _count_closing_marks(chunk: str, left: int, right: int) -> int:
-    """Return how many punctuation marks after ``chunk[left:right]`` belong to it.
+    """Return how many punctuation marks after ``chunk[left:right]`` belong to the token.
 
-    Examples are the last marks of f(), f(x), U.S. and /etc/.
+    Examples are the last marks of ``f()``, ``f(x)``, ``U.S.`` and ``/etc/``.
     """
     tail = chunk[right : right + 2]
     if tail == "()":
@@ -313,9 +315,9 @@ def _count_closing_marks(chunk: str, left: int, right: int) -> int:
 
 
 def find_kind(core: str) -> TokenKind | None:
-    """Return the kind of *core*, a piece of a query without the punctuation around the piece.
+    """Return the kind of token that *core* is, ``None`` if *core* is empty or several tokens.
 
-    Return ``None`` if *core* is empty or must be split into several tokens.
+    *core* has no spaces, and no punctuation around it.
     """
     if core.isalpha():
         return _find_kind_of_letters(core)
@@ -341,10 +343,10 @@ def find_kind(core: str) -> TokenKind | None:
 
 
 def _is_code(core: str) -> bool:
-    """Return whether *core*, which matches `CODE`, is a code and not words joined by a slash.
+    """Return whether *core* is a code such as ``a.b`` or ``I/O``, and not words such as "and/or".
 
-    A code has a digit or a sign of `CODE_SIGNS`, several slashes, or only capitals around a slash
-    or ampersand.
+    A code has a character of `CODE_SIGNS`, several slashes, or only capitals around a slash or an
+    ampersand. *core* must match `CODE`.
     """
     if not CODE_SIGNS.isdisjoint(core) or core.count("/") > 1:
         return True
@@ -353,9 +355,9 @@ def _is_code(core: str) -> bool:
 
 
 def _find_kind_of_letters(core: str) -> TokenKind:
-    """Return the kind of *core*, which has only letters: a word, an acronym or an identifier.
+    """Return whether *core*, a run of letters, is a word, an acronym or an identifier.
 
-    The kind depends on the capitals.
+    The capitals decide: "Word", "NASA", "camelCase".
     """
     rest = core[1:]
     if rest == rest.lower():
@@ -372,11 +374,11 @@ def _find_kind_of_letters(core: str) -> TokenKind:
 
 
 def _find_kind_of_compound(core: str) -> TokenKind:
-    """Return the kind of *core*, which has words joined by hyphens or apostrophes.
+    """Return the kind of token of *core*, words that hyphens or apostrophes join.
 
-    - A word, if no part has capitals after its first letter.
-    - An acronym, if all letters are capitals.
-    - In all other cases, an identifier if *core* has a hyphen, else a word.
+    - ``word`` if only first letters are capitals.
+    - ``acronym`` if all letters are capitals.
+    - Otherwise, ``identifier`` if *core* has a hyphen, else ``word``.
     """
     if not any(map(_has_inner_capitals, re.split("['-]", core))):
         return "word"
@@ -388,17 +390,17 @@ def _find_kind_of_compound(core: str) -> TokenKind:
 def _has_inner_capitals(part: str) -> bool:
     """Return whether *part* has capitals after its first letter, as in an acronym or a code.
 
-    A short word whose only other capital is the second letter (HOw) does not count.
+    The result is ``False`` for a typing error such as "HOw".
     """
     return _find_kind_of_letters(part) != "word"
 
 
 @cache
 def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return two patterns: a number with signs and units, and a rate such as €100/month.
+    """Return two patterns: for numbers with signs and units, and for rates such as €100/month.
 
-    The patterns are compiled at the first use: this takes longer than for all other patterns of
-    this module, and most questions have no number.
+    They are compiled at the first use, because compiling them is slow and most questions have no
+    number.
     """
     number = re.compile(
         r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
@@ -410,9 +412,9 @@ def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @cache
 def _compile_piece_pattern(ascii_only: bool) -> Any:
-    """Return a pattern that matches each word or symbol in a text without spaces.
+    """Return a pattern for the words and symbols in a text without spaces.
 
-    The pattern for *ascii_only* texts needs no Unicode tables.
+    If *ascii_only* is true, the pattern is simpler and works only for ASCII texts.
     """
     if ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
@@ -427,11 +429,10 @@ def _compile_piece_pattern(ascii_only: bool) -> Any:
 
 
 def find_quotes(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of every quoted phrase of *text*, including the quotation marks.
+    """Return the (start, end) of every quoted phrase in *text*, including the quotation marks.
 
-    Phrases inside a quoted phrase are not returned. A mark without a partner is ignored, and so is
-    an apostrophe: a single mark opens a phrase only before a word, and closes a phrase only after
-    a word.
+    Quotes inside a quoted phrase, marks without a partner and apostrophes are ignored. A single
+    mark opens a quote only before a word, and closes a quote only after a word.
     """
     spans: list[tuple[int, int]] = []
     unclosed_marks: set[str] = set()
@@ -453,10 +454,13 @@ def find_quotes(text: str) -> list[tuple[int, int]]:
 
 
 def _find_partner(text: str, positions: list[int], index: int) -> int | None:
-    """Return the index in *positions* of the mark that closes the quote at ``positions[index]``.
+    """Find the mark that closes the quote at ``positions[index]``.
 
-    *positions* are the positions of all quotation marks in *text*. Return ``None`` if the quote is
-    not closed, and *index* if the quote is empty.
+    *positions* are the positions of all quotation marks in *text*.
+
+    Returns:
+        The index of the closing mark in *positions*, ``None`` if no mark closes the quote, or
+        *index* if the quote is empty.
     """
     start = positions[index]
     closers = CLOSERS[text[start]]
@@ -468,7 +472,7 @@ def _find_partner(text: str, positions: list[int], index: int) -> int | None:
 
 
 def _can_open(text: str, position: int) -> bool:
-    """Return whether the mark at *position* can open a quote."""
+    """Return whether the quotation mark at *position* in *text* can open a quote."""
     mark, after = text[position], text[position + 1 : position + 2]
     if mark not in CLOSERS or (position and text[position - 1].isalnum()):
         return False
@@ -477,7 +481,7 @@ def _can_open(text: str, position: int) -> bool:
 
 
 def _can_close(text: str, position: int) -> bool:
-    """Return whether the mark at *position* can close a quote."""
+    """Return whether the quotation mark at *position* in *text* can close a quote."""
     if text[position + 1 : position + 2].isalnum():
         return False
     return text[position] not in SINGLE_MARKS or not text[position - 1].isspace()
@@ -485,6 +489,6 @@ def _can_close(text: str, position: int) -> bool:
 
 @cache
 def _compile_mark_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches any single quotation mark."""
+    """Return a pattern that matches any one quotation mark, opening or closing."""
     marks = set("".join(CLOSERS.values())) | set(CLOSERS)
     return re.compile("[" + re.escape("".join(sorted(marks))) + "]")

@@ -44,7 +44,7 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
         for name in prompt_names()
     }
 )
-"""The definition of each built-in prompt, by its name in the catalogue."""
+"""The built-in transforms, by their names in the catalogue."""
 
 
 def build_prompts(
@@ -77,10 +77,10 @@ def build_standalone_prompt(
 
 
 def merge(transformations: Iterable[Transformation]) -> Transformation:
-    """Return one transformation with the texts of all *transformations*, without duplicates.
+    """Combine *transformations* into one transformation, without duplicate texts.
 
-    - A field for a single text gets the text of the first transformation that has the field.
-    - A list field gets the texts of all transformations.
+    - For a field with a single text, the first transformation that has a text wins.
+    - For a list field, the lists of all transformations are joined.
     """
     transformations = [
         transformation for transformation in transformations if transformation is not NOTHING
@@ -102,10 +102,7 @@ def merge(transformations: Iterable[Transformation]) -> Transformation:
 
 
 def _drop_repeats(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the texts of several replies for one field, without duplicates.
-
-    The texts of a single reply have no duplicates.
-    """
+    """Join the texts that several replies give for one field, and drop duplicates."""
     if len(texts_by_reply) < 2:
         return texts_by_reply[0] if texts_by_reply else ()
     distinct: dict[str, str] = {}

@@ -22,10 +22,10 @@ _RULE: Final = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Anchors:
-    """The dates for the relative words of one question, such as "last year".
+    """The dates that the model needs to understand phrases such as "last year" in a question.
 
     Attributes:
-        today: Today's date, to which the words are relative.
+        today: Today's date.
         times: The dates and versions that the question names.
     """
 
@@ -33,17 +33,17 @@ class Anchors:
     times: Times
 
     def add_to(self, prompt: Prompt) -> Prompt:
-        """Return *prompt* with the dates in its user message and a rule on how to use the dates.
+        """Return *prompt* with these dates and a rule on how to use them.
 
-        The version of the prompt gets today's date, and the cache key contains the version.
-        Therefore, the cache does not return replies from yesterday.
+        Today's date also becomes part of the prompt's version and so of the cache key. Otherwise,
+        the cache might return a reply from yesterday.
         """
         user = write_json_message({"dates": self._write_dates(), **json.loads(prompt.user)})
         version = f"{prompt.version}@{self.today}"
         return replace(prompt, version=version, system=f"{prompt.system}\n\n{_RULE}", user=user)
 
     def _write_dates(self) -> dict[str, str]:
-        """Return the dates of "today", "last week", "last month" and "last year" as texts."""
+        """Return the meaning of "today", "last week", "last month" and "last year" as text."""
         today = self.today
         dates = {"today": f"{today:%A}, {today}"}
         for unit in ("week", "month", "year"):
@@ -61,10 +61,10 @@ class Anchors:
         return dates
 
     def drop_relative_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Return *spans* without the parts of relative dates, which the model may replace.
+        """Return *spans* without those in relative dates, because the model may rewrite these.
 
-        A span is removed if each of its words occurs only in relative dates: the 3 in "3 years ago"
-        may become another number.
+        For example, the 3 in "3 years ago" is removed. A span stays if one of its words also occurs
+        outside relative dates.
         """
         relative_counts, token_counts = (
             Counter(self.times.relative_tokens),

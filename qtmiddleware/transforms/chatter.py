@@ -1,7 +1,7 @@
 """Recognise texts that do not answer: preambles, remarks, error messages, unfilled placeholders.
 
-The word lists of the languages hold openings that nobody would search for. This module adds the
-openings that programs write. Words that are also in the user's question are not noise.
+The word lists contain phrases that begin such texts in several languages. This module adds the
+texts of programs. Words that are also in the user's question do not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EMPTY_FORMS: Final = (
         r"rate limit exceeded)[.!]?$"
     ),
 )
-"""Patterns for the start of a folded text that is a placeholder or an error message."""
+"""Patterns for the start of a placeholder or an error message, in lower case without accents."""
 _POLITE: Final = (
     r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
 )
@@ -60,7 +60,7 @@ _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""The maximum number of words of a text that `is_off_topic_talk` checks, by shape of the field.
+"""`is_off_topic_talk` skips texts with more words than this, by the shape of the field.
 
 The limit for passages is low, because a good passage may share no word with the question.
 """
@@ -70,18 +70,18 @@ _QUOTES: Final = "\"'”»* "
 _OPENING_CHARS: Final = 300
 
 _Pattern = tuple[tuple[frozenset[str], bool, int], ...]
-"""The places of a phrase: the allowed words, whether the place is optional, and the gap.
+"""The elements of a phrase pattern, each as (allowed words, is optional, wildcard size).
 
-The gap is the maximum number of words of any kind at this place, 0 for a place with allowed words.
+A wildcard matches any words, up to its size. For other elements, the size is 0.
 """
 _Patterns = Mapping[str, tuple[_Pattern, ...]]
-"""Phrases by every word that they may begin with."""
+"""Phrase patterns, by each word that they can begin with."""
 
 
 def is_noise(text: str, query: str) -> bool:
     """Return whether *text* is blank, a placeholder, or begins with talk about the task.
 
-    A beginning whose words are all in *query* is not noise.
+    If *query* contains all words of the placeholder or talk, *text* is not noise.
     """
     return (
         is_blank(text)
@@ -93,12 +93,12 @@ def is_noise(text: str, query: str) -> bool:
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
     """Return *text* without a preamble such as "Sure! Here is the rewritten query:".
 
-    An English preamble is removed, unless it begins with the first two words of *query*. Sentences
-    of chatter, in any language that has a word list, are removed in three cases:
+    An English preamble stays if it begins with the first two words of *query*. Other chatter at the
+    start, in any supported language, is removed if one of these is true:
 
     - The chatter ends in a colon.
-    - The text after the chatter is a question that shares a topic with *query*.
-    - *is_passage* is true, and the text after the chatter has at least 20 words.
+    - A question about the topic of *query* follows.
+    - *is_passage* is true, and at least 20 words follow.
 
     Args:
         text: The model's text.
@@ -124,12 +124,14 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
 
 
 def is_off_topic_talk(text: str, shape: str, query: str, context: str) -> bool:
-    """Return whether *text* is a statement about the model or its task, and not about *context*.
+    """Return whether *text* is about the model or its task, and not about *context*.
 
-    Such a statement has a word of talk ("I", "help"), and shares no topic word with *context*. The
-    result is ``False`` if *query* is a statement too, or if *text* has fewer than four words or
-    more words than `STATEMENT_WORDS` allows for *shape*. In a passage, words that companies say to
-    their customers ("we", "you") are not words of talk.
+    Such a text contains a word that models use for themselves ("I", "help"), and has no topic word
+    in common with *context*. In a passage, the words "we" and "you" do not count, because companies
+    write them to customers. These texts are not checked, and the result is ``False``:
+
+    - Texts that are not statements, and texts for a *query* that is a statement.
+    - Texts with fewer than four words, or more than `STATEMENT_WORDS` allows for *shape*.
 
     Args:
         text: The model's text for one field.
@@ -150,11 +152,12 @@ def is_off_topic_talk(text: str, shape: str, query: str, context: str) -> bool:
 
 
 def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
-    """Return the codes of the languages whose words of talk count in *text*.
+    """Return the codes of the languages in which *text* may talk about the model or its task.
 
-    - For a passage: the language of *query*, and English if *text* is English. A model that refuses
-      to write a passage may answer in English.
-    - For any other shape: the languages of *query* and *text*; all languages if both are unknown.
+    - For a passage: the language of *query*, and English if *text* is English, because models often
+      refuse in English. If the language of *query* is unknown: the language of *text*.
+    - For any other shape: the languages of *query* and *text*, or all languages if both are
+      unknown.
     """
     query_language, text_language = detect_language(query), detect_language(text)
     if shape == "passage":
@@ -167,9 +170,10 @@ def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
 # The same text is often checked twice: for its preamble, then for whether the rest is talk.
 @lru_cache(4)
 def find_chatter_end(text: str, query: str) -> int:
-    """Return the number of characters of chatter at the start of *text*, 0 without chatter.
+    """Return the length, in characters, of the chatter at the start of *text*.
 
-    If *query* begins with chatter too, the result is 0. At most five sentences are read.
+    The length is 0 if there is no chatter, or if *query* begins with chatter too. Only the first
+    five sentences are checked.
     """
     end = place = 0
     # Most texts open with no such word, which is cheap to see in ASCII, where no accents need
@@ -192,15 +196,15 @@ def find_chatter_end(text: str, query: str) -> int:
 
 
 def _opens_like_chatter(text: str) -> bool:
-    """Return whether chatter or a filler may begin with the first word of *text*.
+    """Return whether the first word of *text* can begin chatter or a filler.
 
-    *text* must be ASCII. This quick check is negative for most texts.
+    This quick check rules out most texts. *text* must be ASCII.
     """
     return find_first_word(text) in _collect_opening_words()
 
 
 def _is_chatter(words: Sequence[str], query: str) -> bool:
-    """Return whether *words*, which are folded, begin with chatter.
+    """Return whether *words*, in lower case without accents, begin with chatter.
 
     The result is ``False`` if *query* begins with chatter too, or contains all words of the
     chatter.
@@ -215,7 +219,7 @@ def _is_chatter(words: Sequence[str], query: str) -> bool:
 def _count_chatter_words(words: Sequence[str]) -> int:
     """Return the length, in words, of the shortest chatter phrase at the start of *words*.
 
-    Return 0 if *words* do not begin with chatter.
+    The length is 0 if *words* do not begin with chatter.
     """
     chatter, _ = _load_chatter_phrases()
     phrases = chatter.get(words[0]) if words else None
@@ -230,7 +234,7 @@ def _count_chatter_words(words: Sequence[str]) -> int:
 
 
 def _count_filler_words(words: Sequence[str]) -> int:
-    """Return how many words at the start of *words* are fillers."""
+    """Return the number of filler words, such as "well", at the start of *words*."""
     _, fillers = _load_chatter_phrases()
     start = 0
     while start < len(words) and (phrases := fillers.get(words[start])):
@@ -244,7 +248,7 @@ def _count_filler_words(words: Sequence[str]) -> int:
 def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
     """Return the length, in words, of the shortest match of *phrase* at the start of *words*.
 
-    Return 0 if *phrase* does not match.
+    The length is 0 if *phrase* does not match.
     """
     size = len(words)
     for start, (allowed, optional, gap) in enumerate(phrase):
@@ -270,7 +274,7 @@ def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
 
 @cache
 def _compile_noise_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches the start of a placeholder, error message or preamble."""
+    """Return a pattern for texts that begin with a placeholder, error message or preamble."""
     return _compile_openings(
         [*_EMPTY_FORMS, *(pattern for lexicon in load_all() for pattern in lexicon.preambles)]
     )
@@ -278,9 +282,13 @@ def _compile_noise_pattern() -> re.Pattern[str]:
 
 @cache
 def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
-    """Return the first phrases of chatter, and the filler words that may precede chatter.
+    """Load the phrases that begin chatter, and the fillers that may precede chatter.
 
-    The phrases of all languages are returned, because a model may reply in any language.
+    The phrases of all languages are loaded, because a model may reply in any language.
+
+    Returns:
+        The phrases, by first word.
+        The fillers, by first word.
     """
     lexicons = [load(code) for code in LANGUAGES]
     chatter = _compile_patterns(pattern for lexicon in lexicons for pattern in lexicon.chatter)
@@ -291,13 +299,13 @@ def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
 
 @cache
 def _collect_opening_words() -> frozenset[str]:
-    """Return all words that chatter or a filler may begin with."""
+    """Return all words that can begin chatter ("i", "let") or a filler ("sure")."""
     chatter, fillers = _load_chatter_phrases()
     return frozenset((*chatter, *fillers))
 
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
-    """Compile *patterns* of a word list, and return the phrases by each possible first word."""
+    """Compile *patterns* from a word list, and return them by each possible first word."""
     return {
         word: tuple(
             tuple((words, optional, _read_gap(words)) for words, optional in phrase)
@@ -308,9 +316,9 @@ def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
 
 
 def _read_gap(allowed: frozenset[str]) -> int:
-    """Return the number in a gap such as ``*3``, which matches up to three words of any kind.
+    """Return the size of the wildcard in *allowed*: 3 for ``*3``, 0 if there is no wildcard.
 
-    Return 0 if *allowed* is not a gap.
+    The wildcard ``*3`` matches up to three arbitrary words.
     """
     return next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
 
@@ -319,8 +327,7 @@ def _read_gap(allowed: frozenset[str]) -> int:
 def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str]:
     """Return the words in *languages* that models use for themselves or their task.
 
-    For a passage, words that companies say to their customers are left out. The words depend on
-    the language: "i" is a pronoun in English and an article in Italian.
+    For a passage, words such as "we" are left out, because companies write them to customers.
     """
     lexicons = [load(code) for code in languages]
     words = [
@@ -330,9 +337,10 @@ def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> froze
 
 
 def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
-    """Return the stop words of *text* that are capitalised inside a sentence, folded.
+    """Return the small words of *text* that belong to a title, such as "My" in "open My Account".
 
-    Such a word is part of a title: "my" in "open My Account".
+    They are stop words or weak words that are capitalised inside a sentence. The result is in lower
+    case, without accents.
     """
     capitals = {
         fold_accents(word)
@@ -345,7 +353,10 @@ def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
 
 @cache
 def _collect_common_stems() -> frozenset[str]:
-    """Return the first five letters of each stop word and each word of talk."""
+    """Return the first five letters of the words that are never topic words, in all languages.
+
+    They are the stop words and the words that models use for themselves.
+    """
     return frozenset(
         fold_accents(word)[:5]
         for code in LANGUAGES
@@ -354,15 +365,15 @@ def _collect_common_stems() -> frozenset[str]:
 
 
 def _find_topic_stems(text: str) -> set[str]:
-    """Return the first five letters of each word of *text* that may be a topic word.
+    """Return the first five letters of each possible topic word of *text*.
 
-    Stop words, words of talk and words of one or two letters are not topic words.
+    Stop words, words that models use for themselves, and words of one or two letters are left out.
     """
     return {word[:5] for word in fold_words(text) if len(word) > 2} - _collect_common_stems()
 
 
 def is_error_page(text: str) -> bool:
-    """Return whether *text* is an error page of a gateway or client, and not a model's reply."""
+    """Return whether *text* is an error page of a gateway or client instead of a model's reply."""
     opening = text.lstrip()[:200].lower()
     return (
         opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::"))
@@ -380,17 +391,17 @@ def is_refusal(text: str, query: str) -> bool:
 
 @cache
 def _compile_refusal_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches the start of a refusal in any language."""
+    """Return a pattern for texts that begin with a refusal, in any supported language."""
     return _compile_openings(pattern for lexicon in load_all() for pattern in lexicon.refusals)
 
 
 def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Combine *patterns* into one pattern that matches if any of *patterns* matches."""
+    """Join regular expressions into one pattern, as alternatives."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
-    """Return whether *pattern* matches the start of *text*, folded.
+    """Return whether *pattern* matches the start of *text*, ignoring case and accents.
 
     The result is ``False`` if all matched words are in *query*.
     """

@@ -1,4 +1,4 @@
-"""Find texts that repeat an earlier text, because a second search would add nothing."""
+"""Find texts that repeat an earlier text. Searching for them again would add nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qtmiddleware.preprocessing.text import fold_accents, normalise, split_token
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
-"""The minimum overlap (Jaccard) of the tokens of two texts that count as repeats."""
+"""Two texts are repeats if the Jaccard similarity of their tokens is at least this."""
 
 # These words hardly change an embedding. Question words are not among them: "who" and "when" ask
 # for different things.
@@ -29,13 +29,13 @@ _MARKED_TERM: Final = re.compile(
 
 
 class _ComparedText(NamedTuple):
-    """A text, prepared for the comparison with other texts.
+    """A text, prepared for comparison with other texts.
 
     Attributes:
         text: The unchanged text.
         normal: The normal form of the text, from `normalise`.
-        tokens: The tokens of the text without light words. If there are only light words, all
-            tokens.
+        tokens: The tokens without light words such as "the". All tokens if there are only light
+            words.
     """
 
     text: str
@@ -44,31 +44,31 @@ class _ComparedText(NamedTuple):
 
     @property
     def exact_terms(self) -> frozenset[str]:
-        """The numbers, identifiers and acronyms of the text, folded."""
+        """The numbers, identifiers and acronyms of the text, in lower case without accents."""
         return frozenset(
             fold_accents(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
         )
 
     @property
     def names(self) -> frozenset[str]:
-        """The capitalised words of the text after the first word, folded."""
+        """The capitalised words after the first word, in lower case without accents."""
         return frozenset(
             fold_accents(word) for word in split_words(self.text)[1:] if word[0].isupper()
         )
 
 
 ORIGINAL: Final = -1
-"""The index of the original in the result of `find_repeats`."""
+"""`find_repeats` returns this index for a text that repeats the original text."""
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
     """Return, for each of *texts*, the index of the earlier text that it repeats.
 
-    The result has `ORIGINAL` for a text that repeats *original*, and ``None`` for a new text.
+    The index is ``None`` for a new text, and `ORIGINAL` for a text that repeats *original*.
 
-    Two texts are repeats if they differ only in case, punctuation, light words or word order, or
-    if their tokens overlap by `NEAR` or more. They are not repeats if they differ in a number, an
-    identifier, a name or a negation.
+    Two texts are repeats if they differ only in case, punctuation, light words such as "the", or
+    word order, or if the Jaccard similarity of their tokens is at least `NEAR`. Texts that differ
+    in a number, an identifier, a name or a negation are not repeats.
     """
     kept = [(ORIGINAL, _prepare_comparison(original))]
     repeats: list[int | None] = []
@@ -84,13 +84,13 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
 
 
 def _prepare_comparison(text: str) -> _ComparedText:
-    """Return *text*, prepared for the comparison with other texts."""
+    """Return *text* with its normal form and its tokens, for comparison with other texts."""
     tokens = frozenset(split_tokens(text))
     return _ComparedText(text, normalise(text), tokens - _LIGHT_WORDS or tokens)
 
 
 def _are_repeats(left: _ComparedText, right: _ComparedText) -> bool:
-    """Return whether two texts are repeats of each other, as `find_repeats` defines repeats."""
+    """Return whether two texts repeat each other, as defined in `find_repeats`."""
     if left.normal == right.normal:
         return True
     fewer, more = sorted((len(left.tokens), len(right.tokens)))

@@ -1,4 +1,4 @@
-"""Check that a model's texts keep the important parts of the query; repair or drop bad texts."""
+"""Check that a model's texts keep the important parts of the query. Repair or drop other texts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Spans = Sequence[tuple[str, str]]
 """Spans of a query, each as (kind, text)."""
 
 MAX_REPAIRS: Final = 5
-"""The maximum number of lost spans to append to a text.
+"""The maximum number of lost spans that are appended to a text.
 
-If a text lost more spans, the text is dropped; a sub-query is kept without repair.
+A text that lost more spans is dropped. A sub-query is kept unchanged instead.
 """
 MAX_CHARS: Final = 1_000
 """The maximum number of characters of a repaired text.
 
-If a text would be longer, the text is dropped; a sub-query is kept without repair.
+A text that would become longer is dropped. A sub-query is kept unchanged instead.
 """
 
 _LANGUAGE_MISMATCH: Final = "language_mismatch"
 # Japanese is written in all of these together, so they count as one script.
 _SCRIPTS_OF_JAPANESE: Final = frozenset(["han", "japanese", "hiragana", "katakana"])
 _LEAST_SHARE_OF_TEXT: Final = 0.2
-"""The text passes if at least this share of its letters is in the query's script."""
+"""A text passes if at least this share of its letters is in the query's main script."""
 _LEAST_SHARE_OF_QUERY: Final = 0.1
-"""The text passes if at least this share of the query's letters is in the text's script."""
+"""A text passes if at least this share of the query's letters is in the text's main script."""
 
 
 def guard(
@@ -45,32 +45,32 @@ def guard(
     may_be_english: bool = True,
     facts: Facts = (),
 ) -> Transformation:
-    """Repair or drop the texts that lost important parts of *query*, and return the result.
+    """Repair or drop texts that lost important parts of *query*, and return the new transformation.
 
-    Each field has its own rule, and every change adds a note:
+    Each change adds a note. The rules depend on the field:
 
-    - A standalone form, rewrite or paraphrase must hold every span of *must_keep*. Lost spans are
-      appended. The text is dropped if it lost a negation, most of the spans or more than
-      `MAX_REPAIRS` spans.
-    - Each span must be in one of the sub-queries. Lost spans are appended to the sub-query that is
-      most similar to *query*.
-    - A step-back or a hypothetical passage may lose any span.
+    - A standalone form, rewrite or paraphrase must contain every span of *must_keep*. Lost spans
+      are appended. A text that lost a negation, most of the spans or more than `MAX_REPAIRS` spans
+      is dropped.
+    - At least one sub-query must contain each span. Lost spans are appended to the sub-query that
+      is most similar to *query*.
+    - A step-back or hypothetical passage may lose any span.
     - A text in another script than *query* is dropped. Key terms are dropped only if all of them
       are in another script.
 
     Args:
         transformation: The texts of the model's reply.
         query: The user's question, or its standalone form.
-        must_keep: The spans of *query* that carry its meaning, as (kind, text). The kinds are
-            ``quote``, ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
+        must_keep: The important spans of *query*, as (kind, text). The kinds are ``quote``,
+            ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
         may_be_english: Whether to keep texts in English. English key terms are always kept.
-        facts: Terms of *query*, each with its other forms. A text may hold any form of a term.
+        facts: Terms of *query*, each with its other forms. A text may use any form of a term.
     """
     return _Guard(query, must_keep, may_be_english, facts).check(transformation)
 
 
 class _Guard:
-    """Checks the texts for one query, and collects a note for each change."""
+    """Checks a model's texts for one query, and collects a note for each change."""
 
     def __init__(self, query: str, must_keep: Spans, may_be_english: bool, facts: Facts) -> None:
         self.query = query
@@ -80,7 +80,7 @@ class _Guard:
         self.notes: dict[tuple[str, str], None] = {}
 
     def check(self, transformation: Transformation) -> Transformation:
-        """Return *transformation* with bad texts repaired or dropped, and with the notes."""
+        """Return *transformation* with bad texts repaired or dropped, and a note per change."""
         self.notes.update(dict.fromkeys(transformation.notes))
         texts_by_field = {
             name: self._check_field(row, texts)
@@ -90,7 +90,7 @@ class _Guard:
         return build_transformation(texts_by_field, self.notes)
 
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the texts of one field, repaired or dropped by the rule in *row*."""
+        """Apply the rule of the field *row* to *texts*, and return the kept and repaired texts."""
         match row.guard:
             case "each":
                 return tuple(
@@ -106,7 +106,11 @@ class _Guard:
                 return tuple(text for text in texts if self._is_in_query_language(row.name, text))
 
     def _is_in_query_language(self, field: str, text: str) -> bool:
-        """Return whether *text* is in the script and language of the query; if not, add a note."""
+        """Return whether the script and language of *text* are allowed. Add a note if not.
+
+        Another script than the query's is not allowed. English is not allowed if `may_be_english`
+        is false.
+        """
         if is_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
         ):
@@ -136,7 +140,7 @@ class _Guard:
         return repaired
 
     def _holds_span(self, kind: str, span: str, text: str) -> bool:
-        """Return whether *text* holds *span*, or another form of the glossary term in *span*."""
+        """Return whether *text* contains *span*, possibly with a term in another glossary form."""
         if keeps_span(kind, span, text, query=self.query):
             return True
         folded_span = span.casefold()
@@ -147,9 +151,9 @@ class _Guard:
         )
 
     def _repair_sub_queries(self, field: str, texts: list[str]) -> tuple[str, ...]:
-        """Return the sub-queries *texts*, with lost spans appended.
+        """Return the sub-queries *texts*, with lost spans appended to one of them.
 
-        A span is lost if no sub-query holds it. Lost spans are appended to the sub-query that
+        A span is lost if no sub-query contains it. Lost spans are appended to the sub-query that
         shares the most words with the query. Negations are not checked.
         """
         if not texts:
@@ -172,9 +176,9 @@ class _Guard:
         return tuple(texts)
 
     def _check_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
-        """Return all key *terms*, or ``()`` if all are in another script and not in the query.
+        """Return *terms*, or ``()`` if all of them are in another script and not in the query.
 
-        Some terms in another script are common, so single terms are not dropped.
+        Single key terms in another script are common, so they are kept.
         """
         folded_query = self.query.casefold()
         if all(
@@ -186,10 +190,11 @@ class _Guard:
         return terms
 
     def _describe_spans(self, lost: Spans) -> str:
-        """Return the kind and position of each lost span, such as ``number 12:16``, for a note.
+        """Describe each lost span for a note by kind and position, such as ``number 12:16``.
 
-        The text of the span is left out. Positions are offsets in `query`. In a conversation,
-        `query` is the standalone form of the question, except in notes on the standalone form.
+        The note does not contain the span's text. Positions are offsets in `query`, which is the
+        standalone form of a question in a conversation. For notes on the standalone form itself,
+        `query` is the user's question.
         """
         places = [
             (kind, _find_position(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
@@ -200,16 +205,19 @@ class _Guard:
         )
 
     def _is_beyond_repair(self, lost: Spans) -> bool:
-        """Return whether too many spans are *lost*: over `MAX_REPAIRS`, or most of the spans.
+        """Return whether *lost* has more than `MAX_REPAIRS` spans, or most of the query's spans.
 
-        A single lost span is never too many.
+        The result is ``False`` for a single lost span.
         """
         kinds = [kind for kind, _ in self.must_keep if kind != "negation"]
         return len(lost) > MAX_REPAIRS or (len(lost) > 1 and 2 * len(lost) > len(kinds))
 
 
 def _has_other_form(term: str, span: str, forms: Sequence[str], text: str) -> bool:
-    """Return whether *text* holds *span* with *term* replaced by one of its *forms*."""
+    """Return whether *text* contains *span* with *term* replaced by one of its *forms*.
+
+    The words of *span* need not be adjacent in *text*.
+    """
     other_words = span.replace(term.casefold(), " ").split() if term.casefold() in span else []
     return any(
         keeps_span("identifier", form, text, query=form)
@@ -219,31 +227,28 @@ def _has_other_form(term: str, span: str, forms: Sequence[str], text: str) -> bo
 
 
 def _find_position(span: str, query: str) -> int:
-    """Return the position of *span* in *query*, -1 if it is not there.
+    """Return the position of *span* in *query*, -1 if *query* does not contain it.
 
-    If *span* occurs as a whole word and inside a longer word, the whole word counts.
+    A match of whole words is preferred to a match inside a longer word.
     """
     match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", query)
     return match.start() if match else query.find(span)
 
 
 def _append_spans(text: str, lost: Spans) -> str:
-    """Return *text* with the lost spans appended in brackets.
-
-    Brackets keep the grammar of *text* intact.
-    """
+    """Return *text* with the *lost* spans appended in brackets."""
     return f"{text} ({', '.join(dict.fromkeys(write_span(kind, span) for kind, span in lost))})"
 
 
 def is_other_script(text: str, query: str) -> bool:
     """Return whether *text* is in another script than *query*.
 
-    If the main scripts of the two texts differ, the result is still ``False`` in these cases:
+    The result is ``True`` if their main scripts differ, except in these cases:
 
-    - At least a fifth of the letters of *text* are in the main script of *query*.
+    - At least 20 % of the letters of *text* are in the main script of *query*.
     - Each of the two texts also has letters in the main script of the other.
-    - At least a tenth of the letters of *query* are in the main script of *text*. This does not
-      apply if this script is Latin, because Latin letters may be technical terms.
+    - At least 10 % of the letters of *query* are in the main script of *text*, and this script is
+      not Latin. Latin letters may be technical terms.
     """
     if text.isascii() and query.isascii():
         return False
@@ -259,8 +264,8 @@ def is_other_script(text: str, query: str) -> bool:
 def _find_script(text: str) -> str:
     """Return the main script of *text*, ``""`` if *text* has no letters.
 
-    In a text of Latin and other letters, the scripts are compared by words and not by letters,
-    because technical terms in Latin letters are long.
+    If Latin is mixed with other scripts, words are counted instead of letters. Otherwise, a few
+    long technical terms could make Latin the main script.
     """
     main_script = _unify_script(dominant_script(text))
     if main_script != "latin" or text.isascii():
@@ -278,7 +283,7 @@ def _find_script(text: str) -> str:
 
 
 def _unify_script(script: str) -> str:
-    """Return *script*, or ``han`` for any of the scripts of Japanese."""
+    """Return ``han`` for any script of Japanese, and every other *script* unchanged."""
     return "han" if script in _SCRIPTS_OF_JAPANESE else script
 
 

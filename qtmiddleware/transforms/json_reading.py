@@ -1,9 +1,8 @@
 """Read JSON from a reply, even if the JSON is broken, cut off or surrounded by other text.
 
-The reader ends a string at the first quote that is followed by a valid mark, such as a comma or a
-bracket. In well-formed JSON, every unescaped quote ends a string and has such a mark, so the result
-is correct. In broken JSON, this rule finds the quotes inside a string that should have been
-escaped. Reading takes linear time, and nesting is limited.
+A quote ends a string only if a comma, a bracket or another valid character follows. In valid JSON,
+this is true of every unescaped quote. In broken JSON, this rule skips quotes inside a string that
+are not escaped. Reading takes linear time, and nesting is limited.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MAX_DEPTH: Final = 16
 JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
 )
-"""A pattern that matches the start of JSON, even if the JSON is broken."""
+"""Matches the start of JSON, even if the JSON is broken."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")
@@ -56,11 +55,11 @@ _SHORT_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 class Members(list[tuple[str, Any]]):
-    """A JSON object as a list of (key, value) pairs, in their order, including repeated keys."""
+    """A JSON object as a list of (key, value) pairs. Repeated keys are kept."""
 
 
 class Cut(str):
-    """A string whose end is missing."""
+    """A truncated string: the text ended before its closing quote."""
 
     __slots__ = ()
 
@@ -70,7 +69,7 @@ class JsonValue:
     """A JSON object or list that was found in a text.
 
     Attributes:
-        value: The value. Objects are `Members`, and strings whose end is missing are `Cut`.
+        value: The value. Objects are `Members`, and truncated strings are `Cut`.
         start: The position of the first character of the value in the text.
         end: The position after the last character.
         is_cut: Whether the end of the value is missing.
@@ -83,14 +82,11 @@ class JsonValue:
 
 
 class _NotJson(Exception):
-    """The text at the reader's position is not JSON."""
+    """Raised if the text at the reader's position is not JSON."""
 
 
 def find_json(text: str) -> list[JsonValue]:
-    """Return all JSON objects and lists in *text*, in their order.
-
-    Objects and lists inside another object or list are only returned as parts of it.
-    """
+    """Return the outermost JSON objects and lists in *text*, in their order."""
     values = []
     position = 0
     while match := _START.search(text, position):
@@ -118,9 +114,9 @@ class _Reader:
     """Reads one JSON value from a text.
 
     Attributes:
-        text: The text that holds the value.
+        text: The text that contains the value.
         position: The position of the next character to read.
-        is_cut: Whether the end of the value is missing. Final after the value was read.
+        is_cut: Whether the end of the value is missing. Valid after the value was read.
     """
 
     def __init__(self, text: str, position: int) -> None:
@@ -132,8 +128,8 @@ class _Reader:
         """Read the value at the current position, and return it.
 
         Args:
-            place: The place of the value: ``member`` (of an object), ``item`` (of a list) or
-                ``alone``. If the value is a string, *place* decides which text may follow.
+            place: What contains the value: ``member`` for an object, ``item`` for a list,
+                ``alone`` for neither. It decides which characters may follow a string.
             depth: The number of objects and lists around the value.
 
         Raises:
@@ -153,8 +149,10 @@ class _Reader:
     def read_members(self, depth: int) -> Members:
         """Read the object at the current position, and return it.
 
-        In a broken object, the members before the first mistake are returned. Raises `_NotJson` if
-        the first member has a mistake.
+        If the object is broken, the members before the first mistake are returned.
+
+        Raises:
+            _NotJson: The first member has a mistake.
         """
         members = Members()
         self.position += 1
@@ -177,8 +175,10 @@ class _Reader:
     def read_items(self, depth: int) -> list[Any]:
         """Read the list at the current position, and return it.
 
-        In a broken list, the items before the first mistake are returned. Raises `_NotJson` if the
-        first item has a mistake.
+        If the list is broken, the items before the first mistake are returned.
+
+        Raises:
+            _NotJson: The first item has a mistake.
         """
         items: list[Any] = []
         self.position += 1
@@ -192,10 +192,10 @@ class _Reader:
         return items
 
     def reach_end(self, bracket: str) -> bool:
-        """Return whether the object or list ends at the current position; if so, skip *bracket*.
+        """Skip spaces and commas, and return whether the current object or list ends here.
 
-        Spaces and commas before the bracket are skipped too. An object or list also ends at the end
-        of the text, and at the closing bracket of an outer object or list.
+        The end is *bracket*, which is skipped, the bracket that closes an outer object or list, or
+        the end of the text.
         """
         self.skip(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):
@@ -210,7 +210,10 @@ class _Reader:
     def read_key(self) -> str:
         """Read the key at the current position and its colon, and return the key.
 
-        The key may have no quotes. Raises `_NotJson` if there is no key or no colon.
+        The quotes of the key may be missing.
+
+        Raises:
+            _NotJson: There is no key or no colon.
         """
         bare = _BARE_KEY.match(self.text, self.position)
         if bare:
@@ -225,9 +228,12 @@ class _Reader:
         return key
 
     def skip_colon(self) -> None:
-        """Skip the colon after a key, and the spaces around it. Raises `_NotJson` without a colon.
+        """Skip the colon after a key, and the spaces around the colon.
 
-        If the text ends here, the value is cut.
+        If the text ends here, `is_cut` becomes true.
+
+        Raises:
+            _NotJson: There is no colon.
         """
         self.skip(_SPACE)
         if self.text.startswith(":", self.position):
@@ -239,9 +245,10 @@ class _Reader:
             self.is_cut = True
 
     def read_string(self, place: str) -> str:
-        """Read the string at the current position, and return it; a `Cut` if its end is missing.
+        """Read the string at the current position, and return it. A truncated string is a `Cut`.
 
-        *place* (``key``, ``member``, ``item`` or ``alone``) decides which text may follow.
+        *place* (``key``, ``member``, ``item`` or ``alone``) decides which characters may follow the
+        closing quote.
         """
         ends = _STRING_ENDS[place, _CLOSERS[self.text[self.position]]]
         begin = position = self.position + 1
@@ -255,10 +262,12 @@ class _Reader:
         return Cut(_unescape(self.text[begin:]))
 
     def read_literal(self) -> Any:
-        """Read the literal at the current position, and return it.
+        """Read the number, boolean or null at the current position, and return it.
 
-        A number is returned as text, and any literal but a number or a boolean as ``None``. Raises
-        `_NotJson` if there is no literal.
+        A number is returned as text. All other literals, such as ``NaN``, are returned as ``None``.
+
+        Raises:
+            _NotJson: There is no literal.
         """
         match = _LITERAL.match(self.text, self.position)
         if not match:
@@ -271,7 +280,7 @@ class _Reader:
         return _LITERALS.get(word, word if word[-1].isdigit() else None)
 
     def skip(self, pattern: re.Pattern[str]) -> None:
-        """Move the position to the end of the text that matches *pattern*, if it matches."""
+        """Move past the text that matches *pattern* at the current position, if any."""
         if match := pattern.match(self.text, self.position):
             self.position = match.end()
 
@@ -286,7 +295,7 @@ def _unescape(text: str) -> str:
 
 
 def _decode_escape(match: re.Match[str]) -> str:
-    """Return the character for a match of `_ESCAPE`."""
+    """Return the character that a JSON escape, matched by `_ESCAPE`, stands for."""
     code = match.group(1)
     if len(code) == 5:
         return chr(int(code[1:], 16))

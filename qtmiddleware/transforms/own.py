@@ -22,15 +22,15 @@ _PROMPTS: Final = {
 # Equal rows share one transform, so that its prompt is built only once.
 @lru_cache(64)
 def build_own_transform(row: TransformRow) -> Transform:
-    """Return the transform of *row*: the user's instruction with fields of built-in prompts.
+    """Return the transform with the user's instruction and the reply fields that *row* names.
 
-    A transform with one field has the rules of the built-in prompt for this field. A transform
-    with several fields has the rules of the prompt ``combined``.
+    If there is one field, the rules are those of the built-in prompt with this field. If there are
+    several, the rules are those of the built-in prompt ``combined``.
     """
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
     def collect_fields(settings: Settings) -> tuple[ReplyField, ...]:
-        """Return the fields of the built-in prompts in *built_in* for these *settings*."""
+        """Return the reply fields of all prompts in *built_in* under *settings*."""
         field_groups = [
             transform.fields(settings) if callable(transform.fields) else transform.fields
             for transform in built_in
@@ -38,7 +38,7 @@ def build_own_transform(row: TransformRow) -> Transform:
         return tuple(field for fields in field_groups for field in fields)
 
     def join_flavours(settings: Settings) -> str:
-        """Return the flavours of the built-in prompts in *built_in*, joined by "+"."""
+        """Return the flavours of all prompts in *built_in* under *settings*, joined by "+"."""
         return "+".join(
             filter(
                 None, [transform.flavour(settings) for transform in built_in if transform.flavour]

@@ -54,7 +54,7 @@ from qtmiddleware.transforms.reply_rules import (
 READ_CHARS: Final = 65_536
 """The maximum number of characters of a reply that are read."""
 MOST_TEXTS: Final = 500
-"""The maximum number of texts per field that the rules check."""
+"""The maximum number of texts that the rules check per field."""
 _THOUGHT_CHARS: Final = 1_000_000
 
 _MESSAGES: Final = {
@@ -95,7 +95,7 @@ _SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
 
 @dataclass(slots=True)
 class FieldTexts:
-    """The texts of a reply for each field, before the rules check them.
+    """The texts that a reply has for each field, before the rules check them.
 
     Attributes:
         texts: The texts by field, the most likely text first.
@@ -114,7 +114,7 @@ class FieldTexts:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedTexts:
-    """The texts of one field that passed the rules, and why others were dropped.
+    """The texts of one field that passed the rules, with notes on the others.
 
     Attributes:
         texts: The texts to search for.
@@ -128,14 +128,14 @@ class _CheckedTexts:
 
 
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
-    """Return the transformation with the texts in *reply* for the fields of *prompt*.
+    """Read the texts for the fields of *prompt* from *reply*, and return the transformation.
 
-    The reply may be JSON, broken JSON or plain text. The complete parts of a broken reply are
+    The reply may be JSON, broken JSON or plain text. Of a truncated reply, the complete texts are
     used. Refusals, remarks, blank texts, duplicates and copies of the query are dropped. At most
     65,536 characters are read, in linear time.
 
-    If the reply says that there is nothing to split, or only repeats the query, the transformation
-    is empty and has a note.
+    If the reply says that the query needs no splitting, or only repeats the query, the
+    transformation is empty and has a note.
 
     Raises:
         ModelError: The reply has no text to search for. The error's reason is ``refused``,
@@ -170,9 +170,11 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 def build_transformation(
     texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
 ) -> Transformation:
-    """Return the transformation with *texts*, which are given by field, and *notes*.
+    """Return a transformation with these *texts* and *notes*.
 
-    A field for a single text gets the first text.
+    Args:
+        texts: The texts by field. If a field takes a single text, the first text is used.
+        notes: Pairs of a field and a note on its texts.
     """
     values: dict[str, Any] = {
         name: tuple(field_texts) if row.shape == "list" else field_texts[0]
@@ -205,13 +207,13 @@ def _find_answer(reply: Reply) -> tuple[str, bool]:
 def strip_thoughts(text: str) -> tuple[str, bool]:
     """Return *text* without the model's reasoning before the answer.
 
-    Some models leave out the mark that opens the reasoning, so everything before a closing mark is
-    removed. This does not apply to a text that begins like JSON, because a closing mark may be part
-    of a value. Only the first million characters are read.
+    Some models do not write the opening tag of the reasoning, so everything before a closing tag is
+    removed. A text that begins like JSON is an exception, because the tag may be part of a value.
+    Only the first million characters are read.
 
     Returns:
-        The answer.
-        Whether *text* ends before the reasoning does. The answer is then ``""``.
+        The answer, ``""`` if *text* ends within the reasoning.
+        Whether *text* ends within the reasoning.
     """
     place = 0
     text = text[:_THOUGHT_CHARS]
@@ -230,7 +232,7 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
 
 
 def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
-    """Return the texts for each field from the JSON in *text*, or from plain text without JSON."""
+    """Return the texts for each field from the JSON in *text*, or else from its plain text."""
     values = find_json(text)
     field_texts = pick_texts(values, text, prompt.fields)
     field_texts.is_cut = is_cut or field_texts.is_cut
@@ -246,7 +248,7 @@ def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> Field
     Args:
         prompt: The prompt that the model answered.
         text: The answer in the reply.
-        from_json: The result of searching *text* for JSON. It has no texts.
+        from_json: The result of reading *text* as JSON, which found no texts.
     """
     if from_json.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
         has_passage = any(field.shape == "passage" for field in prompt.fields)
@@ -270,12 +272,13 @@ def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> Field
 
 
 def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
-    """Return the texts for *fields* in the JSON *values* that were found in *text*.
+    """Return the texts for *fields* from the JSON *values* that were found in *text*.
 
     - The keys may be spelled differently from the names of the fields.
-    - If a field occurs twice, the texts of the last value come first. Lists are joined.
-    - Texts with a general key such as "query" and texts in a bare list belong to the main field, if
-      no key names the main field.
+    - If a list field occurs twice, the lists are joined. For other fields, the texts of the last
+      value come first.
+    - If no key names the main field, the main field gets the texts with a general key such as
+      "query" and the texts in a list without a key.
     """
     shapes: dict[str, str] = {field.name: field.shape for field in fields}
     texts: dict[str, list[str]] = {}
@@ -319,10 +322,10 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
 
 
 def _find_main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
-    """Return the field for texts without the name of a field, ``None`` if this is unclear.
+    """Return the main field, which gets the texts that have no field name.
 
-    The main field is the only field besides the standalone form. If there are several, the main
-    field is the first list.
+    The main field is the only field besides the standalone form. If there are several such fields,
+    it is the first list among them, or ``None`` if there is no list.
     """
     candidates = [field for field in fields if field.name != STANDALONE] or list(fields)
     lists = [field for field in candidates if field.shape == "list"]
@@ -332,10 +335,10 @@ def _find_main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
 def _iterate_parts(
     value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, part) for each part of a JSON *value*.
+    """Yield (name, inner value) for each value inside a JSON *value* that may hold texts.
 
-    The name is the name of a field, `GENERIC`, ``refusal`` or ``unknown``. Parts without the name
-    of a field are only yielded if the JSON *is_alone*, that is, not quoted in a sentence.
+    The name is a field's name, `GENERIC`, ``refusal`` or ``unknown``. `GENERIC` and ``unknown`` are
+    yielded only if *is_alone* is true, that is, if the JSON is not quoted in a sentence.
     """
     if isinstance(value, Members):
         for key, member in value:
@@ -351,7 +354,7 @@ def _iterate_parts(
 def _iterate_member(
     key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, part) for each part of one member of a JSON object, as `_iterate_parts` does."""
+    """Yield the same pairs as `_iterate_parts`, for one member of a JSON object."""
     name = find_field(key, fields)
     if name in {field.name for field in fields}:
         yield name, value
@@ -370,7 +373,7 @@ def _iterate_member(
 
 
 def _holds_fields(value: Any) -> bool:
-    """Return whether *value* is an object or a list with an object."""
+    """Return whether a JSON *value* is an object, or a list that contains an object."""
     return isinstance(value, Members) or (
         isinstance(value, list) and any(isinstance(item, Members) for item in value)
     )
@@ -379,7 +382,7 @@ def _holds_fields(value: Any) -> bool:
 def _collect_strings(value: Any, shape: str) -> list[str]:
     """Return all texts in a JSON *value* of any type, including nested values.
 
-    A text whose end is missing is only returned if *shape*, the shape of the field, is ``passage``.
+    Truncated texts are left out, unless *shape*, the shape of the field, is ``passage``.
     """
     if isinstance(value, Cut):
         return [value] if shape == "passage" else []
@@ -393,10 +396,10 @@ def _collect_strings(value: Any, shape: str) -> list[str]:
 
 
 def _collect_pairs(value: Any, shape: str) -> list[str]:
-    """Return the pairs in a JSON *value* as texts such as ``year: 2024``.
+    """Return the (label, value) pairs in a JSON *value* as texts such as ``year: 2024``.
 
     Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of such
-    objects. Texts are returned unchanged.
+    objects. Strings are returned unchanged.
     """
     if isinstance(value, list) and not isinstance(value, Members):
         return [pair for item in value for pair in _collect_pairs(item, shape)]
@@ -413,9 +416,10 @@ def _collect_pairs(value: Any, shape: str) -> list[str]:
 
 
 def _pick_members(members: Members) -> list[Any]:
-    """Return the values of an object that a model wrote instead of a text.
+    """Return the values with texts from an object that a model wrote instead of a text.
 
-    The object looks like ``{"query": …}`` or ``{"1": …, "2": …}``.
+    Of ``{"query": …, "reason": …}``, only the first value is returned; of ``{"1": …, "2": …}``, all
+    values. An object that repeats the JSON schema has no texts.
     """
     if {key for key, _ in members} <= _SCHEMA_KEYS:
         return []
@@ -424,7 +428,7 @@ def _pick_members(members: Members) -> list[Any]:
 
 
 def _stands_alone(json_value: JsonValue, text: str) -> bool:
-    """Return whether the JSON in *text* is alone on its lines, and not quoted in a sentence."""
+    """Return whether *json_value* is alone on its lines in *text*, and not quoted in a sentence."""
     before = text[text.rfind("\n", 0, json_value.start) + 1 : json_value.start].strip()
     line_end = text.find("\n", json_value.end)
     after = text[json_value.end : line_end if line_end >= 0 else len(text)].strip()
@@ -434,9 +438,9 @@ def _stands_alone(json_value: JsonValue, text: str) -> bool:
 
 
 def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _CheckedTexts:
-    """Check *texts* with the rules, and return the texts for *field* without duplicates.
+    """Check *texts* with the rules, and return those that passed, without duplicates.
 
-    The result has at most as many texts as *prompt* asks for.
+    At most the number of texts that *field* allows is returned.
     """
     limit = field.max_items if field.shape == "list" else 1
     chosen: dict[str, str] = {}
@@ -467,9 +471,9 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
 
 
 def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
-    """Return the items in *texts*.
+    """Split each of *texts* that holds several items, and return all items.
 
-    A model may write a whole list as one text, or several items in one text.
+    A model may write a whole list as one text. Passages are never split.
     """
     whole_texts = list(texts)
     if not whole_texts or field.shape == "passage":
@@ -499,15 +503,14 @@ def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> lis
 
 
 def _holds_items(text: str) -> bool:
-    """Return whether a line of *text*, after the first line, begins with a bullet or a number."""
+    """Return whether a line of *text* other than the first begins with a bullet or a digit."""
     return "\n" in text and _ITEM_BELOW.search(text) is not None
 
 
 def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
-    """Return the note on a *field* that has no texts and no other notes.
+    """Return the note on a *field* without texts: ``none needed`` or ``missing``.
 
-    The note is ``none needed`` if the field may be empty and the reply leaves it empty. Otherwise,
-    the note is ``missing``.
+    The note is ``none needed`` if the field may be empty and the reply names it without a text.
     """
     may_be_none = holds_parts(field) and field.min_items == 0
     is_given_empty = field.name in field_texts.named and not field_texts.texts.get(field.name)
@@ -517,7 +520,7 @@ def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
 def _write_failure_message(reason: str, checked_texts: Iterable[_CheckedTexts]) -> str:
     """Return the error message for a reply without usable texts.
 
-    For the reason ``unparsable``, the message names the rules that dropped texts, if any did.
+    For the reason ``unparsable``, the message names the rules that dropped texts.
     """
     rules = [rule for rule in RULES if any(rule in checked.rules for checked in checked_texts)]
     if reason != "unparsable" or not rules:
@@ -531,10 +534,10 @@ def _find_failure_reason(
     checked_texts: Iterable[_CheckedTexts],
     notes: Sequence[tuple[str, str]],
 ) -> str:
-    """Return the reason why a reply has no text to search for, ``""`` if this is not an error.
+    """Return the reason of the error for a reply without texts, ``""`` if this is not an error.
 
-    A reply is right, and not an error, if the question needs no splitting, or if the reply only
-    repeats a question that needs no change.
+    It is not an error if the reply says that the query needs no splitting, or only repeats the
+    query.
     """
     rules = frozenset[str]().union(*(checked.rules for checked in checked_texts))
     if field_texts.is_refusal or "refusal" in rules:

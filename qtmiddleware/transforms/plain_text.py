@@ -1,6 +1,6 @@
-"""Read the texts in a reply that is not JSON, and find the fields that its labels name.
+"""Read the texts for each field from a reply that is not JSON.
 
-The texts of the reply may be numbered, bulleted, labelled, quoted or plain lines.
+The reply's lines may be numbered, bulleted, labelled, quoted or plain.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ _QUOTES: Final = {
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
     """Return the texts in *text* by field, the most likely text first.
 
-    Lines under a label that names a field belong to this field. Lines without a label belong to the
-    only field besides the standalone form, unless other lines have the label of this field.
+    Lines under the label of a field belong to this field. If there is only one field besides the
+    standalone form, and no label names this field, it gets the lines without a label. If there are
+    several such fields and no labels, the marks and the number of the lines decide.
     """
     labelled_lines, unlabelled_lines = _split_sections(text, fields, query)
     main_fields = [field for field in fields if field.name != "standalone"] or list(fields)
@@ -107,7 +108,8 @@ def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict
 def split_items(text: str) -> list[str]:
     """Return the items of a list that is written as *text*.
 
-    - Of several lines, the items are the lines with a bullet or a number; all lines if none has.
+    - Of several lines, those with a bullet or a number are items. If there are none, every line is
+      an item.
     - A single line is split at the numbers "1.", "2." and so on.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -120,7 +122,7 @@ def split_items(text: str) -> list[str]:
 def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
     """Return *texts* without their item numbers.
 
-    If no text has the number 1 or none has the number 2, the texts are returned unchanged.
+    The numbers are removed only if both 1 and 2 occur. Otherwise, they may belong to the texts.
     """
     texts_with_digits = [text for text in texts if _DIGIT.search(text)]
     if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_read_number, texts_with_digits)):
@@ -131,8 +133,8 @@ def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
 def strip_marks(text: str, query: str) -> str:
     """Return *text* without bullet, number, bold, label, preamble and outer quotes.
 
-    Marks and labels that are also in *query* are kept. A number above 1 is kept too, unless it is
-    emphasised: it may be an ordinal, as in "2. Weltkrieg".
+    A bullet, number or label that is also in *query* is kept. A number above 1 is kept unless it is
+    emphasised, because it may be an ordinal, as in "2. Weltkrieg".
     """
     text = text.strip()
     # A text that begins with two letters has no mark. Most texts do.
@@ -147,7 +149,7 @@ def strip_marks(text: str, query: str) -> str:
 
 
 def _unwrap(text: str) -> str:
-    """Return *text* without the mark of a heading or block quote, and without bold around it."""
+    """Return *text* without heading or block-quote markers, and without surrounding bold."""
     text = text.strip()
     text = text.lstrip("#> ") if text.startswith(("#", ">")) else text
     bold = _BOLD.match(text)
@@ -155,7 +157,7 @@ def _unwrap(text: str) -> str:
 
 
 def _strip_bold(text: str) -> str:
-    """Return *text* without the bold marks around its first words."""
+    """Return *text* without the bold markers around its first words."""
     return _BOLD.sub(r"\1", text) if text.startswith("**") else text
 
 
@@ -165,7 +167,7 @@ def _is_marked(line: str) -> bool:
 
 
 def _read_number(text: str) -> int | None:
-    """Return the item number before *text* or in its label, ``None`` if there is no number."""
+    """Return the item number at the start of *text* or in its label, ``None`` without a number."""
     text = _unwrap(text)
     bullet = _BULLET.match(text)
     mark = _NUMBER.match(text, bullet.end() if bullet else 0)
@@ -179,10 +181,10 @@ def _read_number(text: str) -> int | None:
 
 
 def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
-    """Return *text* without its bullet and number, unless *query* has the same bullet or number.
+    """Return *text* without its bullet and number.
 
-    A number above 1 without emphasis may be an ordinal. Such a number is only removed if
-    *is_counted*, that is, if the other texts of the list have numbers too.
+    A bullet or number that is also in *query* is kept. A number above 1 without emphasis may be an
+    ordinal. It is removed only if *is_counted* is true: the other texts of the list are numbered.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):
@@ -200,9 +202,9 @@ def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
 
 
 def strip_quotes(text: str, query: str) -> str:
-    """Return *text* without quotes around the whole text.
+    """Return *text* without the quotation marks around the whole text.
 
-    Return *text* unchanged if *query* begins with a quote too.
+    If *query* begins with a quotation mark too, *text* is returned unchanged.
     """
     closer = _QUOTES.get(text[:1])
     inner = text[1:-1]
@@ -220,7 +222,12 @@ def strip_quotes(text: str, query: str) -> str:
 def _split_sections(
     text: str, fields: Sequence[ReplyField], query: str
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the lines under labels, by the field that a label names, and the unlabelled lines."""
+    """Split *text* into labelled and unlabelled lines, and drop remarks.
+
+    Returns:
+        The lines under labels, by the field that the label names.
+        The lines without a label.
+    """
     labelled_lines: dict[str, list[str]] = {}
     unlabelled_lines: list[str] = []
     section = unlabelled_lines
@@ -245,10 +252,10 @@ def _split_sections(
 
 
 def _read_label(line: str, query: str) -> tuple[str, str]:
-    """Return the label of *line* and the text after the label's colon.
+    """Return the label of *line*, and the text after the label's colon.
 
-    For a heading without a colon, the text is ``""``. For a line without a label, return ``""`` and
-    the line.
+    The text is ``""`` for a heading without a colon. If there is no label, ``""`` and *line* are
+    returned.
     """
     heading = line.startswith(("#", "**"))
     # Stars around a number or a label are marks. Behind a label they may belong to the text, as in
@@ -268,7 +275,7 @@ def _read_label(line: str, query: str) -> tuple[str, str]:
 
 
 def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
-    """Return *text* with each tag that names a field replaced by a line with a label.
+    """Convert each tag in *text* that names a field to a line with a label.
 
     ``<rewrite>text</rewrite>`` becomes ``rewrite: text``. Other tags are not changed.
     """
@@ -284,7 +291,12 @@ def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
 
 
 def _extract_texts(lines: list[str], field: ReplyField) -> list[str]:
-    """Return the texts for *field* in *lines*, the most likely text first."""
+    """Return the texts for *field* in *lines*, by the field's shape.
+
+    - ``list``: the items.
+    - ``passage``: all lines, joined.
+    - ``line``: each line. Lines in bold or quotes come first, then questions.
+    """
     if field.shape == "list":
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
@@ -309,11 +321,11 @@ def _is_emphasised(line: str) -> bool:
 
 
 def _assign_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
-    """Assign *lines* without labels to one of several *fields*.
+    """Assign *lines* without labels to one of several *fields*, and return them by field.
 
-    - Several lines with a bullet or a number belong to the first list field.
-    - A single line belongs to the first line field.
-    - Other lines belong to no field, and the result is empty.
+    - Several lines with a bullet or a number belong to the first field with the shape ``list``.
+    - A single line belongs to the first field with the shape ``line``.
+    - In all other cases, the result is empty.
     """
     list_field = next((field for field in fields if field.shape == "list"), None)
     line_field = next((field for field in fields if field.shape == "line"), None)
@@ -326,9 +338,9 @@ def _assign_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, l
 
 
 def _split_numbers(line: str) -> list[str]:
-    """Return the parts of a line such as "1. … 2. … 3. …", without the numbers.
+    """Split a line such as "1. … 2. … 3. …" at its numbers, and return the texts between them.
 
-    Return the whole *line* if it does not begin with the number 1 or has no number 2.
+    If *line* does not begin with 1 or has no 2, it is returned whole.
     """
     starts = [
         match
@@ -342,10 +354,10 @@ def _split_numbers(line: str) -> list[str]:
 
 
 def find_field(key: str, fields: Sequence[ReplyField]) -> str:
-    """Return the name of the field that *key* means.
+    """Return the name of the field in *fields* that *key* means, in any usual spelling.
 
-    Return `ASIDE` for the key of a remark, `GENERIC` for a general key such as "query", and ``""``
-    for an unknown key.
+    The result is `ASIDE` for the key of a remark ("reason"), `GENERIC` for a general key ("query"),
+    and ``""`` for any other key.
     """
     names = {field.name for field in fields}
     if key in names:
@@ -366,7 +378,7 @@ def find_field(key: str, fields: Sequence[ReplyField]) -> str:
 def split_label(line: str, query: str) -> tuple[str, str]:
     """Return the label at the start of *line*, and the text after the label's colon.
 
-    Return ``""`` and *line* if there is no label, or if the words of the label are in *query*.
+    If there is no label, or *query* contains the label, ``""`` and *line* are returned.
     """
     if ":" not in line and "：" not in line:
         return "", line
@@ -377,9 +389,9 @@ def split_label(line: str, query: str) -> tuple[str, str]:
 
 
 def is_label(text: str) -> bool:
-    """Return whether *text* is a label: all of its words are words for the fields of a reply.
+    """Return whether *text* is a label: all of its words are common in the names of reply fields.
 
-    Common labels in other scripts count too.
+    Common labels in other scripts, such as "改写", count too.
     """
     plain = text.casefold().replace("é", "e").replace("ê", "e").replace("_", " ")
     if _LABEL_IN_OTHER_LANGUAGE.search(plain) and len(plain) <= 30:

@@ -1,4 +1,4 @@
-"""Define the class `Transform`, and build the prompts of transforms."""
+"""Define `Transform`, which builds the prompt of one transformation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.types import Message
 
 MESSAGE_CHARS: Final = 1_000
-"""The maximum number of characters of an earlier message; longer messages are cut."""
+"""Earlier messages of a conversation are cut to this number of characters."""
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
@@ -37,10 +37,10 @@ STANDALONE: Final = ReplyField(
     " nothing else is added or changed; a query that names its own subject, as where a new topic"
     " begins, stays as it is",
 )
-"""The first field of every prompt that has earlier messages."""
+"""The first reply field of every prompt with earlier messages."""
 
 MAX_TOKENS: Final = 800
-"""The token limit of a reply if the settings have no limit."""
+"""The maximum number of tokens of a reply, if the settings have no limit."""
 
 _DATA: Final = (
     'The user message is a JSON object. "query" is the query to work on{history}{glossary}. '
@@ -59,12 +59,12 @@ class Transform:
     Attributes:
         mode: The name of the transform in the catalogue.
         version: The version of the prompt. It must change when the prompt changes.
-        instruction: The task, as text or as a function of the settings.
-        fields: The fields of the reply, as a tuple or as a function of the settings.
+        instruction: The task, or a function that returns the task for the settings.
+        fields: The fields of the reply, or a function that returns the fields for the settings.
         rules: Further instructions that the model must follow.
-        example: A small query and the right reply to this query.
-        flavour: A function that returns a name for the settings that change the prompt. The name
-            becomes part of the prompt's version.
+        example: A short query and the right reply.
+        flavour: A function that names the settings that change the prompt. The name becomes part of
+            the prompt's version. ``None`` if no settings change the prompt.
     """
 
     mode: str
@@ -132,9 +132,9 @@ def _write_system_message(
         transform: The transform, for its rules and its example.
         instruction: The task.
         fields: The fields of the reply.
-        has_example: Whether to add the example, unless *has_history* is true.
-        has_history: Whether the user message has earlier messages.
-        has_facts: Whether the user message has a glossary.
+        has_example: Whether to add the example. It is never added if *has_history* is true.
+        has_history: Whether the user message contains earlier messages.
+        has_facts: Whether the user message contains a glossary.
     """
     data = _DATA.format(
         history=_HISTORY if has_history else "", glossary=_GLOSSARY if has_facts else ""
@@ -165,8 +165,8 @@ def _write_system_message(
 def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[Message, ...]:
     """Return the last *limit* messages of a conversation. Long messages are cut.
 
-    Blank messages and system messages are left out. So is the last message if it is *query*: some
-    callers pass the whole conversation, including the question.
+    Blank messages and system messages are left out. If the last message is *query* itself, it is
+    left out too, because some callers pass the whole conversation.
     """
     turns = [turn for turn in history if turn.role != "system" and turn.content.strip()]
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():
@@ -176,14 +176,14 @@ def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[M
 
 
 def _shorten_message(text: str) -> str:
-    """Return *text*, cut to `MESSAGE_CHARS` characters. A text that is cut ends in an ellipsis."""
+    """Cut *text* to `MESSAGE_CHARS` characters. If it was longer, the result ends in "…"."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
 def append_digest(version: str, own_instruction: str) -> str:
-    """Return *version* with a digest of *own_instruction*, the user's instruction.
+    """Return *version* with a digest of *own_instruction* appended.
 
-    Return *version* unchanged if *own_instruction* is ``""``.
+    If *own_instruction*, the user's instruction, is ``""``, *version* is returned unchanged.
     """
     return (
         f"{version}#{hashlib.sha256(own_instruction.encode('utf-8', 'replace')).hexdigest()[:8]}"
@@ -214,9 +214,9 @@ def _write_user_message(query: str, history: Sequence[Message], facts: Facts) ->
 
 
 def write_json_message(material: Mapping[str, Any]) -> str:
-    """Return a user message that holds *material* as JSON.
+    """Return *material* as JSON, for a user message.
 
-    JSON escapes quotes and line breaks, so no text can break out of its string.
+    JSON escapes quotes and line breaks, so no text in *material* can end its string early.
     """
     json_text = json.dumps(material, ensure_ascii=False)
     # A lone surrogate cannot be sent as UTF-8. Its backslash form is also its JSON escape.
@@ -228,7 +228,7 @@ def write_json_message(material: Mapping[str, Any]) -> str:
 
 
 def _describe_form(fields: Sequence[ReplyField]) -> str:
-    """Return the JSON object that the model should reply with, with "..." for each text."""
+    """Return the JSON object that the model should write, with "..." in place of each text."""
     return json.dumps(
         {field.name: ["...", "..."] if field.shape == "list" else "..." for field in fields}
     )

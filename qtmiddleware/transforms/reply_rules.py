@@ -1,4 +1,4 @@
-"""Decide, by named rules and limits, whether qtmiddleware may search for a text of a reply."""
+"""The rules and limits that decide whether a text of a model's reply may be searched for."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from qtmiddleware.transforms.plain_text import strip_marks, strip_quotes
 from qtmiddleware.types import Transformation
 
 MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
-"""The maximum number of characters of a text, by shape of the field; longer texts are cut."""
+"""The maximum number of characters of a text, by the field's shape. Longer texts are cut."""
 MAX_KEYWORD_CHARS: Final = 100
-"""The maximum number of characters of a key term; longer terms are dropped."""
+"""The maximum number of characters of a key term. Longer terms are dropped."""
 MOST_NOTES: Final = 100
 MAX_NOTE_CHARS: Final = 200
 SAME_AS_QUERY: Final = "same as the query"
-"""The name of the rule for a text that only repeats the question."""
+"""The name of the rule that drops a text that only repeats the question."""
 SAME: Final = f"dropped: {SAME_AS_QUERY}"
 """The note on a text that only repeats the question."""
 NONE_NEEDED: Final = "none needed"
-"""The note on a field that a reply leaves empty because no text is needed."""
+"""The note on a field that the model left empty because no text is needed."""
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
@@ -64,12 +64,13 @@ _NAME: Final = re.compile(r"(?<=[\w,] )[A-Z0-9]\w*")
 
 
 class Candidate(NamedTuple):
-    """One text of a reply that the rules check.
+    """A text of a reply, prepared for the rules.
 
     Attributes:
-        text: The text from the reply, on one line.
+        text: The text in the reply, on one line.
         value: The text to search for: *text* without list marks, quotes and preamble.
-        key: The normal form of *value*. Different spellings have the same key.
+        key: The normal form of *value*. Spellings that differ only in case, spaces or final
+            punctuation have the same key.
         field: The field that the text is for.
         prompt: The prompt that the model answered.
         query: The question in the prompt.
@@ -88,9 +89,9 @@ class Verdict(NamedTuple):
 
     Attributes:
         text: The text to search for, ``None`` if the text was dropped.
-        note: The rule that dropped the text, or the change to the text; ``""`` without a change.
-        rule: The name of the rule that dropped the text, ``""`` if no rule did.
-        key: The normal form of the text. Different spellings have the same key.
+        note: Says why the text was dropped or how it was changed; ``""`` for an unchanged text.
+        rule: The name of the rule that dropped the text, ``""`` if the text was kept.
+        key: The normal form of a kept text, to find duplicates.
     """
 
     text: str | None
@@ -102,7 +103,7 @@ class Verdict(NamedTuple):
 def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     """Check *text*, from a reply to *prompt*, with all `RULES`, and return the verdict.
 
-    The text is dropped if it breaks a rule. A text that is too long is cut.
+    A text that breaks a rule is dropped. A text that is too long for *field* is cut.
     """
     cleaned = clean(text)
     value = _extract_value(text, cleaned, field, prompt.query)
@@ -118,9 +119,10 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
 
 
 def _extract_value(text: str, cleaned: str, field: ReplyField, query: str) -> str:
-    """Return the text to search for: *text* without list marks, quotes, preamble and remark.
+    """Return *text* without list marks, quotes, preamble and remark in final brackets.
 
-    An incomplete last sentence of a passage is removed too. *cleaned* is *text* on one line.
+    In a passage, only quotes, preamble and an incomplete last sentence are removed. *cleaned* is
+    *text* on one line.
     """
     if field.shape == "passage":
         whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else cleaned
@@ -139,15 +141,16 @@ def keep_whole_sentences(text: str) -> str:
 
 
 def holds_parts(field: ReplyField) -> bool:
-    """Return whether *field* holds parts of the question, such as sub-queries.
+    """Return whether the texts of *field* are parts of the question, such as sub-queries.
 
-    The field may be empty, and each part must be clear without the other parts.
+    Each part must be clear without the other parts. If the question has no parts, the field may be
+    empty.
     """
     return TEXT_FIELDS[field.name].guard == "together"
 
 
 def holds_terms(field: ReplyField) -> bool:
-    """Return whether *field* holds key terms rather than sentences."""
+    """Return whether the texts of *field* are key terms and not sentences."""
     return TEXT_FIELDS[field.name].guard == "terms"
 
 
@@ -160,14 +163,14 @@ def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
 
 
 def _is_refusal(candidate: Candidate) -> bool:
-    """Return whether the text, with or without its marks and preamble, is a refusal."""
+    """Return whether the text is a refusal, with or without its list marks and preamble."""
     return is_refusal(candidate.value, candidate.query) or (
         candidate.text != candidate.value and is_refusal(candidate.text, candidate.query)
     )
 
 
 def _copies_prompt(candidate: Candidate) -> bool:
-    """Return whether the text has at least four words and is copied from the prompt."""
+    """Return whether the text has at least four words and is copied from the instructions."""
     # A model may repeat the instructions, or the example in them.
     return candidate.key.count(" ") >= 3 and candidate.key in _normalise_cached(
         candidate.prompt.system
@@ -179,7 +182,7 @@ _normalise_cached = lru_cache(32)(normalise)
 
 
 def _has_no_query(candidate: Candidate) -> bool:
-    """Return whether the text is empty, is talk about the task, or only announces a list."""
+    """Return whether the text is empty, talks about the task, or ends in a colon like a heading."""
     is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
     return (
         not candidate.key
@@ -191,7 +194,7 @@ def _has_no_query(candidate: Candidate) -> bool:
 def _repeats_query(candidate: Candidate) -> bool:
     """Return whether the text repeats the query.
 
-    The result is ``False`` for parts of the question and key terms, which may repeat the query.
+    Sub-queries and key terms may repeat the query, so the result is ``False`` for their fields.
     """
     # One of several sub-queries may be the query itself; the others then add to it.
     return candidate.key == _normalise_cached(candidate.query) and not (
@@ -200,14 +203,14 @@ def _repeats_query(candidate: Candidate) -> bool:
 
 
 def _is_long_term(candidate: Candidate) -> bool:
-    """Return whether the text is for a field of key terms and too long for a key term."""
+    """Return whether the text should be a key term and is too long for one."""
     return len(candidate.value) > MAX_KEYWORD_CHARS and holds_terms(candidate.field)
 
 
 def _has_no_letters(candidate: Candidate) -> bool:
     """Return whether the text has no letters, although the query has letters.
 
-    A key term may have no letters.
+    The result is ``False`` for a key term, which may be a number.
     """
     return (
         not any(map(str.isalpha, candidate.value))
@@ -217,7 +220,7 @@ def _has_no_letters(candidate: Candidate) -> bool:
 
 
 def _is_unclear_part(candidate: Candidate) -> bool:
-    """Return whether the text is a part of the question with an unresolved reference."""
+    """Return whether the text is a sub-query with an unresolved reference, such as "that film"."""
     return holds_parts(candidate.field) and has_unresolved_reference(
         candidate.value, candidate.query
     )
@@ -226,7 +229,7 @@ def _is_unclear_part(candidate: Candidate) -> bool:
 def _is_json(candidate: Candidate) -> bool:
     """Return whether the text begins like JSON, although the query does not.
 
-    A key term may begin like JSON.
+    The result is ``False`` for a key term.
     """
     return (
         bool(JSON_OPENING.match(candidate.value))
@@ -245,13 +248,13 @@ RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
     "unresolved reference": _is_unclear_part,
     "JSON": _is_json,
 }
-"""The rules in their order: for each name, a function that returns whether a text is dropped."""
+"""The rules by name, in the order of the checks. A rule returns whether it drops the text."""
 
 
 def has_unresolved_reference(sub_query: str, query: str) -> bool:
-    """Return whether *sub_query* has a reference without its noun, such as "#1" or "that person".
+    """Return whether *sub_query* refers to something that it does not name: "#1", "that person".
 
-    A reference that *query* has in the same words is allowed.
+    A reference that *query* makes in the same words is allowed.
     """
     folded_text, folded_query = fold_accents(sub_query), fold_accents(query)
     for pattern in (_OTHER_STEP, _PLACEHOLDER):
@@ -264,7 +267,7 @@ def has_unresolved_reference(sub_query: str, query: str) -> bool:
 
 
 def _has_unnamed_noun(folded_text: str, folded_query: str) -> bool:
-    """Return whether a sub-query has a phrase such as "that film" without a film before it."""
+    """Return whether a sub-query says "that film" or similar without mentioning a film before."""
     match = _VAGUE_REFERENCE.search(folded_text)
     if not match or match.group() in folded_query:
         return False
@@ -273,7 +276,10 @@ def _has_unnamed_noun(folded_text: str, folded_query: str) -> bool:
 
 
 def _has_unnamed_pronoun(sub_query: str, folded_text: str, folded_query: str) -> bool:
-    """Return whether *sub_query* is a short question about "it" or "they" without any name."""
+    """Return whether *sub_query* is a short question that uses "it" or "they" and has no name.
+
+    A pronoun that the query also has is allowed.
+    """
     match = _PRONOUN.search(folded_text)
     if not match or len(split_words(folded_text)) > 7 or _NAME.search(sub_query):
         return False
@@ -281,11 +287,11 @@ def _has_unnamed_pronoun(sub_query: str, folded_text: str, folded_query: str) ->
 
 
 def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
-    """Return whether a reply to a prompt with these *fields* could have this *transformation*.
+    """Return whether *transformation* is a possible result of a prompt with these *fields*.
 
-    The transformation must have no other fields, no blank texts, and no more or longer texts and
-    notes than allowed. Other processes may write anything to a shared cache, so transformations
-    from the cache are checked.
+    It must have no other fields, no blank texts, and no more or longer texts and notes than
+    allowed. Transformations from a shared cache are checked, because other processes may write
+    anything to the cache.
     """
     fields_by_name = {field.name: field for field in fields}
     texts_by_name = {name: texts for name in TEXT_FIELDS if (texts := transformation.texts(name))}
@@ -300,7 +306,7 @@ def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField
 
 
 def _are_within_limits(field: ReplyField, texts: tuple[str, ...]) -> bool:
-    """Return whether *field* allows so many *texts* of these lengths, and no text is blank."""
+    """Return whether *field* allows the number and lengths of *texts*, and none is blank."""
     char_limit = MAX_KEYWORD_CHARS if holds_terms(field) else MAX_CHARS[field.shape]
     limit = field.max_items if field.shape == "list" else 1
     return len(texts) <= limit and all(text.strip() and len(text) <= char_limit for text in texts)

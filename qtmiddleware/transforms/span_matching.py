@@ -1,7 +1,7 @@
-"""Check whether a text holds a span of the query, in the same or an equivalent form.
+"""Check whether a text contains a span of the query, in the same or an equivalent form.
 
 A span is a quote, an identifier, a number, a name, a link or a negation. Numbers are compared by
-value, in any notation. Any word or form that denies counts as an equivalent negation.
+value, in any notation. All negating words are equivalent.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _SIGN_NAMES: Final = {
         "‰": "permille permil promille mille",
     }.items()
 }
-"""The words for signs such as € and %; in some scripts, these are parts of words."""
+"""The names of signs such as € and %. Names in other scripts may be parts of words."""
 _HAN_NUMBERS: Final = {
     char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")
 } | {"两": Decimal(2)}
@@ -82,7 +82,7 @@ _MOST_COMPOUNDS: Final = 20
 
 
 def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
-    """Return whether *text* holds *span* of *query* in the same or an equivalent form.
+    """Return whether *text* contains the *span* of *query*, in the same or an equivalent form.
 
     *kind* is ``quote``, ``identifier``, ``number``, ``name``, ``url`` or ``negation``.
     """
@@ -100,16 +100,13 @@ def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
 
 
 def write_span(kind: str, span: str) -> str:
-    """Return *span* in the form to append to a text. Only quotes are put in quotation marks."""
+    """Return *span* ready to append to a text. A span of kind ``quote`` gets quotation marks."""
     bare = span.strip(_QUOTE_MARKS)
     return f'"{bare}"' if kind == "quote" else span.strip()
 
 
 def _has_phrase(phrase: str, text: str) -> bool:
-    """Return whether *text* holds the words of *phrase* in their order, and its symbols.
-
-    Case, accents and common punctuation are ignored.
-    """
+    """Return whether *text* contains *phrase*. Case, accents and common punctuation are ignored."""
     words = fold_words(phrase)
     if not words:
         return phrase in text
@@ -119,9 +116,9 @@ def _has_phrase(phrase: str, text: str) -> bool:
 
 
 def _has_identifier(span: str, text: str) -> bool:
-    """Return whether *text* holds the identifier *span*, with any separator between its parts.
+    """Return whether *text* contains the identifier *span*, in any case and with any separators.
 
-    The identifiers "RTX 4090", "RTX-4090" and "rtx4090" are equal.
+    "RTX 4090", "RTX-4090" and "rtx4090" are equal.
     """
     return bool(_compile_identifier(span).search(fold_accents(text)))
 
@@ -139,7 +136,7 @@ def _compile_identifier(span: str) -> re.Pattern[str]:
 
 
 def _has_name(span: str, text: str) -> bool:
-    """Return whether *text* holds the name *span*.
+    """Return whether *text* contains the name *span*.
 
     The text may write the name in one of these forms:
 
@@ -172,10 +169,10 @@ def _has_name(span: str, text: str) -> bool:
 
 
 def _are_ambiguous_words_joined(name_words: list[str], text_words: list[str]) -> bool:
-    """Return whether the ambiguous words of a name (May, Will, Can) are part of the name in a text.
+    """Return whether a text uses the ambiguous words of a name (May, Will, Can) as a name.
 
-    An ambiguous word must be next to the word that is also its neighbour in the name. A name of one
-    word passes.
+    In the text, each ambiguous word must be next to a word that is also its neighbour in the name.
+    The result is ``True`` for a name of one word.
     """
     pairs = set(pairwise(name_words))
     joined_words = {
@@ -196,14 +193,14 @@ def _is_title_or_initial(word: str) -> bool:
 
 @cache
 def _load_titles() -> frozenset[str]:
-    """Return the titles of all languages, such as "dr", folded."""
+    """Return the titles before names in all languages, such as "dr", in lower case."""
     return frozenset(fold_accents(title) for code in LANGUAGES for title in load(code).titles)
 
 
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
-    """Return whether *text_words* has *name_word*, in the singular or plural.
+    """Return whether *text_words* contains *name_word*, in the singular or plural.
 
-    A word of five or more letters may also be the beginning of a longer word of the text.
+    A name of five or more letters is also found at the start of a longer word.
     """
     if name_word in text_words or name_word.rstrip("s") in text_words:
         return True
@@ -214,17 +211,17 @@ def _has_name_word(name_word: str, text_words: list[str]) -> bool:
 
 
 def _find_numbers(text: str) -> list[frozenset[Decimal]]:
-    """Return the possible values of each number in *text* that is written in digits.
+    """Return the possible values of each number in *text*: 1 and 1000 for "1.000".
 
-    The possible values of "1.000" are 1 and 1000.
+    Only numbers in digits are read.
     """
     return [_find_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
 
 
 def _has_numbers(span: str, text: str) -> bool:
-    """Return whether *text* holds the value of every number in *span*, and every sign such as €.
+    """Return whether *text* contains every number of *span*, and every sign such as €.
 
-    The text may write a number in digits, as an English word or as a Han character.
+    In *text*, a number may be written in digits, as an English word or as a Han character.
     """
     if not all(_has_sign(sign, text) for sign in span if sign in _SIGN_NAMES):
         return False
@@ -241,7 +238,7 @@ def _has_numbers(span: str, text: str) -> bool:
 
 
 def _has_sign(sign: str, text: str) -> bool:
-    """Return whether *text* holds *sign*, such as €, or one of its names."""
+    """Return whether *text* contains *sign*, such as €, or one of its names, such as "euro"."""
     folded_text = fold_accents(text)
     if sign in folded_text or not _SIGN_NAMES[sign].isdisjoint(split_words(folded_text)):
         return True
@@ -251,7 +248,7 @@ def _has_sign(sign: str, text: str) -> bool:
 
 
 def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
-    """Return the possible values of a number, given a match of `_WRITTEN_NUMBER`."""
+    """Return the possible values of a matched number, such as 1 and 1000 for "1.000"."""
     digits = re.sub(r"[\s']", "", match.group(1))
     # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two
     # values.
@@ -272,7 +269,7 @@ def _read_decimal(text: str) -> Decimal | None:
 
 
 def is_negated(text: str) -> bool:
-    """Return whether *text* has a word, contraction or character that denies, such as "not".
+    """Return whether *text* contains a negation, such as "not", in any supported language.
 
     About twenty languages are supported.
     """
@@ -282,10 +279,10 @@ def is_negated(text: str) -> bool:
 def _keeps_negation(text: str, query: str, span: str = "") -> bool:
     """Return whether *text* keeps the negation of *query*.
 
-    - Any word or contraction that denies counts, and so does a prefix ("uncovered").
-    - Denying words of *query* that are not negations, such as "non-stop" or "fail", do not count:
-      "are non-stop" does not keep "aren't non-stop", and "fails" does not keep "doesn't fail".
-    - If *query* has both a "not" and a "without", *text* must have two denials.
+    - Any negating word, contraction or prefix ("uncovered") keeps the negation.
+    - Words such as "non-stop" or "fail" do not count if *query* has them too: "are non-stop" does
+      not keep "aren't non-stop", and "fails" does not keep "doesn't fail".
+    - If *query* has both a "not" and a "without", *text* must have two negations.
 
     Args:
         text: The text to check.
@@ -314,9 +311,9 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
 
 
 def _count_denials(denials: Iterable[str]) -> int:
-    """Return the number of negations in *denials*.
+    """Return the number of negations in *denials*, the negating words of a text.
 
-    In French, "ne" or "n'" and a second word ("pas") together are one negation.
+    The French "ne … pas" is one negation.
     """
     words = list(denials)
     return len(
@@ -325,14 +322,14 @@ def _count_denials(denials: Iterable[str]) -> int:
 
 
 def _find_denials(folded_text: str) -> list[str]:
-    """Return the words, contractions and characters of a folded text that deny."""
+    """Return the negating words, contractions and characters of a text without accents."""
     return _compile_denials().findall(folded_text) + [
         word for word in split_words(folded_text) if word in _load_denials()
     ]
 
 
 def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
-    """Return how many negations of the query the text rephrases.
+    """Return how many negations of the query the text expresses in other words.
 
     The text may use a prefix ("uncovered"), or a word such as "problem" for "not working".
     """
@@ -350,27 +347,27 @@ def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
 
 @cache
 def _load_negations() -> frozenset[str]:
-    """Return the negations of all languages, folded."""
+    """Return the negations of all languages, in lower case without accents."""
     return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.negations)
 
 
 @cache
 def _load_denials() -> frozenset[str]:
-    """Return the words of all languages that deny, folded."""
+    """Return the words of all languages that negate or deny, such as "not" and "without"."""
     return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.denials)
 
 
 @cache
 def _load_exclusions() -> frozenset[str]:
-    """Return the excluding words of all languages, such as "without"."""
+    """Return the words of all languages that exclude something, such as "without"."""
     return frozenset(word for lexicon in load_all() for word in lexicon.exclusions)
 
 
 @cache
 def _compile_denials() -> re.Pattern[str]:
-    """Return a pattern that matches denials inside a word: contractions, and characters.
+    """Return a pattern for negations that are only a part of a word.
 
-    In scripts without spaces, a denial is a character in a longer run of characters.
+    Examples are the "n't" of "isn't", and characters in scripts without spaces.
     """
     return re.compile(
         "|".join(pattern for lexicon in load_all() for pattern in lexicon.denial_patterns)

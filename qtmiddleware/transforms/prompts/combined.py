@@ -77,9 +77,9 @@ ASPECTS: Final = (
 
 
 def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return the fields for the rewrite, the step-back and the sub-queries.
+    """Return the reply fields: the rewrite, the step-back and the sub-queries.
 
-    The settings may add fields for a hypothetical passage and for the question's constraints.
+    The settings may add a hypothetical passage and the question's constraints.
     """
     sub_queries = ReplyField(
         "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
@@ -94,7 +94,7 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
 
 
 def _build_flavour(settings: Settings) -> str:
-    """Return a name for the settings that change the prompt; it is part of the prompt's version."""
+    """Return the settings that change the prompt, as a name for the prompt's version."""
     passage = "hyde" if settings.llm.hyde_in_combined else ""
     constraints = "constraints" if settings.llm.constraints_in_combined else ""
     return "+".join(filter(None, (get_sub_query_style(settings), passage, constraints)))

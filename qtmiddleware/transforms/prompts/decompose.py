@@ -1,4 +1,4 @@
-"""Split a question with several parts into questions that can be searched on their own."""
+"""Ask for the parts of a question as sub-queries that can be searched independently."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ RULES: Final = (
 
 
 def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return the field for the sub-queries.
+    """Return the reply field for the sub-queries.
 
-    The field takes exactly five sub-queries in research style, else at most ``maxSubQueries``.
+    It takes exactly five sub-queries in the style ``research``, else at most ``maxSubQueries``.
     """
     if settings.llm.sub_query_style == "research":
         return (
@@ -66,10 +66,7 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
 
 
 def get_sub_query_style(settings: Settings) -> str:
-    """Return the style of the sub-queries, ``""`` for the style ``simple``.
-
-    The style is part of the prompt's version.
-    """
+    """Return the sub-query style for the prompt's version, ``""`` for the style ``simple``."""
     style = settings.llm.sub_query_style
     return "" if style == "simple" else style
 

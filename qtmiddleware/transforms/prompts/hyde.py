@@ -1,4 +1,4 @@
-"""Ask for a passage that could answer the question, to search for it instead of the question.
+"""Ask for a hypothetical passage that answers the question, to search for similar passages.
 
 Source: Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", 2022.
 """

@@ -1,4 +1,4 @@
-"""Ask for the last question of a conversation in a form that is clear without the conversation."""
+"""Ask for the last question of a conversation, rewritten to be clear without the conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask for a broader question, whose answer gives background for the user's question.
+"""Ask for a broader question whose answer gives background for the user's question.
 
 Source: Zheng et al., "Take a Step Back: Evoking Reasoning via Abstraction in Large Language
 Models", 2023.
