@@ -55,8 +55,8 @@ class Request:
         text_fields: The fields for an extra keyword search.
         response_only: Whether the caller uses only the response, so that no matches are built.
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
-        shares: Whether this request may wait for an equal question in progress. It must be false
-            if both run in lockstep, since neither could finish.
+        shares: Whether this request may wait for the model call of an equal question in progress.
+            Must be false for flows that run in lockstep.
         reason_to_wait: Returns why the model must not be asked at present; ``None`` if it may be
             asked.
         bulkhead: The threads for work that runs at the same time as the search for the question.
