@@ -216,7 +216,8 @@ def settle_terms(
     """Return the *terms* whose meaning is certain, and a note on each of the other terms.
 
     An uncertain term gets the meaning that occurs in the text with the most of the question's other
-    *keywords*. If there is a tie or no such text, the term is not used.
+    *keywords*. If there is a tie, or if no text contains both a meaning and a keyword, the term is
+    not used. A certain term that may also be a common word, such as TAB, is checked the same way.
 
     Args:
         terms: The terms of the question.

@@ -1,4 +1,4 @@
-"""Estimate the number of tokens in a text without a tokenizer, and cut a text to such a number.
+"""Estimate the number of tokens in a text without a tokenizer, and cut texts to a token limit.
 
 The estimate is meant to be an upper bound for prose, code and encoded data with the tokenizers of
 current models. A test compares it with one of these tokenizers.

@@ -497,8 +497,8 @@ class _Row(dict[Any, Any]):
     """One row of a data frame: its values by column name, with ``None`` for missing values.
 
     Attributes:
-        frame: The data frame that holds the row.
-        place: The position of the row in the data frame.
+        frame: The data frame that contains the row.
+        place: The index of the row in the data frame, from 0.
     """
 
     __slots__ = ("frame", "place")

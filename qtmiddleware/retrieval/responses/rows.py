@@ -1,7 +1,6 @@
 """Name the values of plain tuples from databases, such as ``(id, text, score)``.
 
-The names are guessed from the types of the values in all rows. A `PlainRow` is such a tuple with
-names.
+The names are guessed from the values in all rows. `PlainRow` combines a tuple with these names.
 """
 
 from __future__ import annotations
