@@ -1,7 +1,7 @@
-"""Score texts by the words of a question with BM25, without an index.
+"""Score texts with BM25 by the words of a question, without an index.
 
-Source: Robertson and Zaragoza (2009), with pairs of neighbouring words as further terms (Metzler
-and Croft, 2005). Word frequencies are counted in the candidates themselves.
+Document frequencies are counted in the scored texts. Sources: Robertson and Zaragoza (2009) for
+BM25, Metzler and Croft (2005) for pairs of neighbouring words as additional terms.
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ class _Patterns(NamedTuple):
     """Regular expressions that find words in texts with characters outside ASCII.
 
     Attributes:
-        word: A word.
-        unspaced: A run of characters in a script without spaces. Every pair of neighbouring
-            characters of the run is a "word".
-        runs: A run of `unspaced` characters as a capturing group, so that ``re.split`` keeps the
-            run.
-        punctuation: A character outside ASCII that belongs to no word, in UTF-8. Most English texts
-            have no other characters outside ASCII.
+        word: Matches a word.
+        unspaced: Matches a run of characters in a script that does not separate words with spaces,
+            such as Chinese.
+        runs: Matches the same as `unspaced`, in a capturing group, so that ``re.split`` keeps it.
+        punctuation: Matches the UTF-8 bytes of a punctuation mark or symbol outside ASCII.
     """
 
     word: re.Pattern[str]
@@ -58,7 +56,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def compile_patterns() -> _Patterns:
-    """Return the patterns that find words. They are compiled at the first call."""
+    """Return the patterns that find words. They are compiled once, on the first call."""
     # Vowel signs and other marks belong to their word, though \w does not match them.
     marks = "".join(
         sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M"
@@ -80,15 +78,15 @@ Pair = tuple[str, str]
 _Term = TypeVar("_Term", str, Pair)
 
 Gains = list[tuple[int, float]]
-"""The gain of a term or pair in each text that holds it, as (place of the text, gain)."""
+"""(index of a text, gain in its score) for each text that contains a term or pair."""
 
 
 class TextTerms(NamedTuple):
     """The terms of one text.
 
     Attributes:
-        counts: How often the text holds each term.
-        length: The number of words in the text.
+        counts: How often each term occurs in the text.
+        length: The length of the text, in words or in characters. All texts use the same unit.
         pairs: The pairs of terms that are neighbours in the text.
     """
 
@@ -98,14 +96,14 @@ class TextTerms(NamedTuple):
 
 
 def find_terms(keywords: str) -> frozenset[str]:
-    """Return the distinct words of *keywords*, casefolded and without a plural s."""
+    """Return the distinct words of *keywords*, in lower case and without a plural s."""
     return frozenset(map(strip_plural, set(_split_words(keywords))))
 
 
 def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
-    """Return the terms of *keywords* and the pairs of neighbouring terms.
+    """Return two lists: the terms of *keywords*, and the pairs of neighbouring terms.
 
-    Both are in order and without repeats.
+    Both are in the order of *keywords* and without repeats.
     """
     terms = list(map(strip_plural, _split_words(keywords)))
     return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
@@ -114,10 +112,10 @@ def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
 def count_terms(
     texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:
-    """Return how often each text holds the *wanted* terms, and which *wanted_pairs* it holds.
+    """Return, for each text, the counts of the *wanted* terms and the *wanted_pairs* in the text.
 
-    If the texts are long, only parts of them are counted (`MOST_READ`), which limits the time. In a
-    text longer than `_READ` characters, pairs are searched only at the beginning.
+    To limit the time, only parts of long texts are read (`MOST_READ`). In a text longer than
+    `_READ` characters, pairs are searched only at the beginning.
     """
     forms = {
         form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term
@@ -174,9 +172,14 @@ def count_terms(
 def _find_pairs_at_beginning(
     text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted_pairs: Set[Pair]
 ) -> Set[Pair]:
-    """Return the *wanted_pairs* that the first `_READ` characters of *text* hold.
+    """Return the *wanted_pairs* that occur in the first `_READ` characters of *text*.
 
-    The text is read only if *counts* holds both words of any pair.
+    Args:
+        text: The text to search.
+        forms: The term for each form of a word in a text.
+        counts: The counts of terms in the text. If no pair has both its terms in it, the text is
+            not read.
+        wanted_pairs: The pairs to search for.
     """
     if not any(term in counts and next_term in counts for term, next_term in wanted_pairs):
         return frozenset()
@@ -184,7 +187,7 @@ def _find_pairs_at_beginning(
 
 
 def weigh_terms(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
-    """Return for each term its gain in the BM25 score of every text that holds the term.
+    """Return, by term, how much the term adds to the BM25 score of each text that contains it.
 
     gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
@@ -203,7 +206,7 @@ def weigh_terms(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
 
 
 def weigh_pairs(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
-    """Return for each pair its gain in the score of every text that holds the pair.
+    """Return, by pair, how much the pair adds to the score of each text that contains it.
 
     gain = `PAIR` x idf.
     """
@@ -218,9 +221,10 @@ def weigh_pairs(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
 
 
 def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: int) -> list[float]:
-    """Return for each of *text_count* texts the sum of the *gains* of these *terms* or pairs.
+    """Return, for each of *text_count* texts, the sum of the *gains* of *terms*.
 
-    The sum is 0 for a text that holds none of the terms, and above 0 for every other text.
+    *terms* may be words or pairs of words. The sum is 0 for a text with none of them, and above 0
+    for any other text.
     """
     sums = [0.0] * text_count
     for term in terms:
@@ -232,8 +236,8 @@ def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: 
 def weigh_by_rarity(frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term, float]:
     """Return the idf (inverse document frequency) of each term.
 
-    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)), where df is the number of texts with the
-    term, as given in *frequencies*.
+    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)). *frequencies* maps each term to df, the
+    number of texts that contain it.
     """
     return {
         term: log(1.0 + (text_count - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()
@@ -241,9 +245,10 @@ def weigh_by_rarity(frequencies: Mapping[_Term, int], text_count: int) -> dict[_
 
 
 def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Return the *texts*, shortened if together they have more than `MOST_READ` bytes.
+    """Return *texts*, shortened if together they have more than `MOST_READ` bytes.
 
-    Only long texts are shortened. Parts from the beginning to the end of the text are kept.
+    A text longer than its equal share of `MOST_READ` is replaced by excerpts, evenly spread from
+    beginning to end.
     """
     if 4 * sum(map(len, texts)) <= MOST_READ:
         return texts
@@ -260,22 +265,25 @@ def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _cut_windows(text: str, width: int) -> list[str]:
-    """Return `WINDOWS` parts of *text*, evenly spread, each *width* characters long."""
+    """Return `WINDOWS` excerpts of *text*, evenly spread, of *width* characters each."""
     starts = [(len(text) - width) * window // (WINDOWS - 1) for window in range(WINDOWS)]
     return [text[start : start + width] for start in starts]
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the casefolded words of *text*.
+    """Return the words of *text* in lower case.
 
-    In scripts without spaces, every pair of neighbouring characters is a word.
+    In a script that does not separate words with spaces, every two adjacent characters are a word.
     """
     words, runs = _split_words_and_runs(text)
     return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
 
 def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
-    """Return the casefolded words of *text*, and separately its runs in scripts without spaces."""
+    """Return two lists: the words of *text* in lower case, and its runs of unspaced characters.
+
+    Unspaced characters belong to a script that does not separate words with spaces.
+    """
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []
     word, unspaced, *_ = compile_patterns()
@@ -288,7 +296,7 @@ def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
 def _count_form(runs: str, form: str) -> int:
     """Return how often *form*, of one or two characters, occurs in *runs*.
 
-    Overlapping occurrences count: a form of two equal characters occurs twice in a row of three.
+    Overlapping occurrences are counted: ``哈哈`` occurs twice in ``哈哈哈``.
     """
     if len(form) == 2 and form[0] == form[1]:
         runs = runs.replace(form[0], f"{form[0]} {form[0]}")
@@ -296,17 +304,18 @@ def _count_form(runs: str, form: str) -> int:
 
 
 def strip_plural(word: str) -> str:
-    """Return *word* without a plural s, if removing the s is safe in every supported language.
+    """Return *word* without a plural s: ``dogs`` becomes ``dog``, ``bus`` and ``class`` stay.
 
-    ``dogs`` becomes ``dog``; ``bus`` and ``class`` stay.
+    The s is removed only if that is safe in every supported language.
     """
     return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
 
 
 def normalise_scores(scores: Sequence[float]) -> list[float]:
-    """Return (score - lowest) / (`MEANS` x (mean - lowest)) for each of *scores*.
+    """Return *scores*, scaled so that lists with different ranges can be compared.
 
-    No result is above `MOST`. If all scores are equal, every result is 0.
+    result = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest))). If all scores are equal,
+    every result is 0.
     """
     low, high = min(scores), max(scores)
     # Scores that differ only by rounding are equal.

@@ -1,14 +1,18 @@
-"""Measure how sure the first result of a question looks, compared with earlier questions.
+"""Compute the confidence in a search result, compared with the results of earlier questions.
+
+The confidence is the weighted mean of three signals:
 
 ==============  ======================================================================
-``best_score``  The function's own score of its first passage.
-``lead``        How far that score is ahead of the tenth, or of the last if there are fewer.
-``coverage``    The share of the question's content words that the first three passages
-                hold together.
+``best_score``  The function's score for its first passage.
+``lead``        The difference between the first score and the tenth, or the last if there are
+                fewer.
+``coverage``    The fraction of the question's content words that occur in at least one of
+                the first three passages.
 ==============  ======================================================================
 
-Each signal becomes its percentile among those of earlier questions, because no scale of scores
-holds for all functions. `python -m benchmarks.confidence` measures how well the signals work.
+Each signal is converted to its percentile among the signals of earlier questions, because every
+function has its own scale of scores. `python -m benchmarks.confidence` measures how well the
+signals work.
 """
 
 from __future__ import annotations
@@ -29,16 +33,17 @@ from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Standing
 
 WEIGHTS: Final = {"best_score": 2.0, "lead": 1.0, "coverage": 1.0}
-"""How much the percentile of each signal counts in the confidence."""
+"""The weight of each signal in the confidence."""
 LEAST_SEEN: Final = 20
-"""How many earlier questions are needed before a confidence is given."""
+"""How many earlier questions are needed to compute a confidence."""
 FENCE: Final = 2.0
-"""A best score is low below median - `FENCE` x (upper quartile - median) of earlier ones.
+"""A best score is low if it is below median - `FENCE` x (upper quartile - median).
 
-Evenly spread scores are never that low, so no fixed share of the questions is flagged.
+Median and quartile are those of earlier best scores. Evenly spread scores are never that low, so
+the number of flagged questions is not fixed.
 """
 LEAST_COVERAGE: Final = 1 / 3
-"""A result with a low best score is unsure if its coverage is not above this share."""
+"""A result is unsure if its best score is low and its coverage is at most this fraction."""
 # How many characters of a passage are read. A longer text holds every word somewhere, and takes
 # time.
 _READ: Final = 2_000
@@ -50,7 +55,7 @@ _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores no
 
 
 class Standings:
-    """Remembers the signals of a function's latest questions, and judges results by them.
+    """Remembers the signals of a function's latest results, and compares new results with them.
 
     Thread-safe.
     """
@@ -62,15 +67,15 @@ class Standings:
     def judge(
         self, signals: Mapping[str, float], *, passages: int, scores: Sequence[float | None] = ()
     ) -> Standing:
-        """Return how sure a result looks by its *signals*, and remember the signals.
+        """Return the confidence in a result, and remember its *signals*.
 
         The signals are compared with those of earlier questions.
 
         Args:
             signals: The result of `measure_standing_signals`.
             passages: How many passages the function returned. An empty result is not remembered.
-            scores: The function's scores. Reciprocal ranks do not show how well a passage fits, so
-                no result with such scores is unsure.
+            scores: The function's scores. Reciprocal ranks do not show how well a passage matches,
+                so a result with such scores is never marked as unsure.
         """
         if not passages:
             return _NO_PASSAGES
@@ -97,8 +102,8 @@ class Standings:
     def _find_low_limit(self) -> float | None:
         """Return the limit below which a best score is low; ``None`` if too few scores were seen.
 
-        Only the upper half of the scores decides. Questions without an answer in the collection
-        have low scores, so they hardly move the limit until they are half of all questions.
+        The limit depends only on the upper half of the scores. Questions that the collection does
+        not answer have low scores, so they hardly change it unless they are half of all questions.
         """
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
@@ -108,7 +113,10 @@ class Standings:
 
 
 def _is_score_low(signals: Mapping[str, float], low_limit: float | None) -> bool:
-    """Return whether the best score is below *low_limit* and the coverage is low."""
+    """Return whether the best score is below *low_limit* and the coverage is low.
+
+    Returns false if *low_limit* or a signal is missing.
+    """
     if low_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False
     return signals["best_score"] < low_limit and signals["coverage"] <= LEAST_COVERAGE
@@ -123,8 +131,8 @@ def measure_standing_signals(
 
     Args:
         scores: The function's own scores, best first.
-        coverage: The share of the question's content words that the first three passages hold;
-            ``None`` without texts.
+        coverage: The fraction of the question's content words that occur in the first three
+            passages; ``None`` if there are no texts.
         lower_is_better: Whether the scores are distances.
     """
     signals: dict[str, float] = {}
@@ -141,10 +149,10 @@ def measure_standing_signals(
 def measure_first_coverage(
     keywords: str, texts: Sequence[str | None], language: str
 ) -> float | None:
-    """Return the share of the content words of *keywords* that the *texts* hold together.
+    """Return the fraction of the content words of *keywords* that occur in the first three *texts*.
 
     Returns ``None`` if there are no keywords or no texts. *language* is the code of the question's
-    language, empty if unknown.
+    language; ``""`` if unknown.
     """
     rules = load_word_rules(language)
     question = read_question(keywords, rules)

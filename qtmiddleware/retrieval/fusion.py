@@ -1,21 +1,21 @@
-"""Fuse several rankings into one list.
+"""Merge several rankings into one list.
 
 ================  ==================================================================================
-``anchored``      The weighted mean of the backend's scores. The lowest score of each list is
-                  subtracted, and the list is stretched to the mean spread of all lists. A passage
-                  missing from a list gets that list's lowest score. A variant can therefore lift
-                  the passages that it found, but never lower the others.
+``anchored``      The weighted mean of the backend's scores, after each list is shifted to a lowest
+                  score of 0 and scaled to the mean spread of all lists. A passage missing from a
+                  list gets that list's lowest score. A variant can therefore raise the passages
+                  that it found, but never lower the others.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
-``weighted_rrf``  Reciprocal rank fusion with the gain of each list multiplied by its weight.
-``max``           A passage keeps its best score.
+``weighted_rrf``  Reciprocal rank fusion: the sum of weight / (k + rank).
+``max``           Each passage gets its best score in any list.
 ``concat``        All lists one after the other, unchanged and unmerged.
 ================  ==================================================================================
 
-Passages with equal keys are the same passage. If a list holds a passage several times, only its
-best place counts. If scores are missing, ``anchored`` and ``max`` fall back on ranks
-(``weighted_rrf``). Lists are always best first, so their order shows whether lower scores are
-better (as with distances).
+Passages with equal keys are the same passage. If a list contains a passage several times, only its
+best rank counts. If scores are missing, ``anchored`` and ``max`` fall back to ``weighted_rrf``.
+Lists are always best first, so their order shows whether lower scores are better, as with
+distances.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class FusedPassage:
 
     Attributes:
         key: Identifies the passage.
-        item: The passage as returned by the first list that holds it; with ``max``, by the list in
-            which its score is best.
+        item: The passage as the first list with it returned it. With ``max``, as the list with its
+            best score returned it.
         score: The fused score. Higher is always better.
-        sources: The rankings that found the passage: bit i is set for ranking i.
+        sources: A bit mask of the rankings that found the passage: bit i is set for ranking i.
     """
 
     key: Key
@@ -58,16 +58,16 @@ class FusedPassage:
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusedList:
-    """A list that was merged from several rankings, best first.
+    """A list merged from several rankings, best first.
 
     Attributes:
         items: The passages.
-        method: The method that was really used, which may be a fallback.
-        spread: How far apart the backend's scores usually lie; ``None`` if the scores of this list
-            are not the backend's.
-        gains: For each ranking, the amount that each of its places added to a passage's score.
-            Empty if the method does not add.
-        evidence: The changes that keywords made later; ``None`` if there are none.
+        method: The fusion method that was used. It may differ from the configured method.
+        spread: The typical distance between high and low scores of the backend. ``None`` if the
+            fused scores are not the backend's.
+        gains: For each ranking, the amount that each rank added to a passage's score. Empty if the
+            method does not add scores.
+        evidence: How keywords changed the list after the fusion; ``None`` if they did not.
     """
 
     items: Sequence[FusedPassage]
@@ -78,17 +78,17 @@ class FusedList:
 
     @property
     def keys(self) -> list[Key]:
-        """The keys of the passages, in order."""
+        """The keys of the passages, best first."""
         return [passage.key for passage in self.items]
 
     @property
     def scores(self) -> list[float]:
-        """The scores of the passages, in order; higher is better."""
+        """The scores of the passages, best first. Higher is better."""
         return [passage.score for passage in self.items]
 
     @property
     def is_merged(self) -> bool:
-        """Whether each passage occurs once. With ``concat`` a passage may occur several times."""
+        """Whether each passage occurs only once. Always true, except with ``concat``."""
         row = FUSION_METHODS.get(self.method)
         # A method of an installed package is not in the catalogue, and always merges.
         return row is None or row.merges
@@ -99,9 +99,9 @@ class FusionResult:
     """A fused list and the rankings that it was made from.
 
     Attributes:
-        fused: The list after the fusion, before any evidence.
-        rankings: The rankings that took part in the fusion.
-        original_ranking: The ranking for the query as the user asked it, even if it took no part.
+        fused: The fused list, before keyword evidence.
+        rankings: The rankings that were fused.
+        original_ranking: The ranking for the user's query, even if it was not fused.
     """
 
     fused: FusedList
@@ -110,7 +110,7 @@ class FusionResult:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The place in the fused list where each ranking begins; empty for merged rankings."""
+        """The index in the fused list at which each ranking begins; empty if lists are merged."""
         if self.fused.is_merged:
             return ()
         return tuple(accumulate((len(ranking.keys) for ranking in self.rankings[:-1]), initial=0))
@@ -120,7 +120,7 @@ class FusionResult:
         """The ranking whose scores were computed for the user's question.
 
         In a conversation this is the ranking of the standalone form, unless that ranking is empty.
-        ``None`` if the question takes no part in the fusion, or if the lists are not merged.
+        ``None`` if the question's ranking was not fused or the lists are not merged.
         """
         if not self.fused.is_merged:
             return None
@@ -139,11 +139,11 @@ class FusionResult:
 def select_rankings(
     original: Ranking, others: Sequence[Ranking], options: FusionSettings
 ) -> list[Ranking]:
-    """Return the rankings that take part in the fusion, with their final weights, original first.
+    """Return the rankings to fuse, with their final weights: the original first, then *others*.
 
-    - Variants of weight 0 are left out.
-    - The original is left out if its weight is 0 or the settings exclude it. It stays if no variant
-      found anything.
+    - Variants with weight 0 are left out.
+    - The original is left out if its weight is 0 or the settings exclude it. If no variant found
+      anything, the original is always included.
     """
     weight = options.weights.original
     if "standalone" in [ranking.variant.kind for ranking in others if ranking.keys]:
@@ -159,9 +159,9 @@ def select_rankings(
 
 
 def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
-    """Return *rankings* with a separate key for each chunk of a document.
+    """Return *rankings* with a different key for each chunk of a document.
 
-    If passages with the same id have different texts, the text becomes part of their keys.
+    If passages with the same id in one list have different texts, the text is added to their keys.
     """
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
@@ -187,15 +187,16 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
 # --- reading scores -------------------------------------------------------------------------------
 
 WHOLE_TO_TAIL: Final = 2.65
-"""How many times as wide as its lower 70 % a list of scores usually is."""
+"""The usual ratio of a list's whole range of scores to the range of its lower 70 %."""
 MOST_SPREADS: Final = 4.0
-"""A list of scores is at most this many spreads wide."""
+"""The largest ratio of a list's whole range of scores to its spread."""
 
 
 def find_direction(rankings: Sequence[Ranking]) -> int:
-    """Return 1 if lower scores are better in these rankings, -1 if higher scores are better.
+    """Return 1 if lower scores are better in *rankings*, -1 if higher scores are better.
 
-    The rankings are best first, so their scores show the direction. Returns 0 if it is unclear.
+    The rankings are best first, so the order of their scores shows the direction. Returns 0 if the
+    direction is unclear.
     """
     up = down = 0
     for ranking in rankings:
@@ -209,14 +210,14 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
 def has_scores(rankings: Iterable[Ranking]) -> bool:
     """Return whether the scores of every ranking are complete and sorted.
 
-    A function may rerank and still return the scores of its first search. Using those scores would
-    undo its order.
+    Unsorted scores cannot be used: a function may rerank its passages but still return the scores
+    of its first search.
     """
     return all(map(_are_scores_usable, [ranking.scores for ranking in rankings]))
 
 
 def _are_scores_usable(scores: Sequence[float | None]) -> bool:
-    """Return whether no score is missing and *scores* are in ascending or descending order."""
+    """Return whether *scores* are complete and in ascending or descending order."""
     if None in scores:
         return False
     falls = not scores or scores[0] >= scores[-1]  # type: ignore[operator]
@@ -224,11 +225,11 @@ def _are_scores_usable(scores: Sequence[float | None]) -> bool:
 
 
 def measure_spread(scores: Sequence[float]) -> float:
-    """Return how far apart the *scores* of one list, best first, usually lie; 0 if all are equal.
+    """Return the spread of *scores*, best first: a measure of their range; 0 if all are equal.
 
-    spread = max(`WHOLE_TO_TAIL` x width of the lower 70 %, whole width / `MOST_SPREADS`). With
-    fewer than five scores it is the whole width. The best passages are not measured: a clear winner
-    is then more spreads ahead than the first of many similar passages.
+    spread = max(`WHOLE_TO_TAIL` x range of the lower 70 %, whole range / `MOST_SPREADS`). With
+    fewer than five scores it is the whole range. The best scores are mostly ignored, so that one
+    outstanding passage does not widen the spread.
     """
     last = len(scores) - 1
     if last < 1:
@@ -254,19 +255,20 @@ def fuse(
 
     Ties are broken as follows:
 
-    - If the method counts ranks, by the better rank in any list, then by the smaller key.
-    - If the method uses scores, by the first list that holds the passage, then by the order in that
-      list. The original's list comes first.
+    - If the method uses ranks, by the better rank in any list, then by the smaller key.
+    - If the method uses scores, by the first list that contains the passage, then by the rank in
+      this list.
 
     Args:
         rankings: The lists, each best first.
-        method: A fusion method of the catalogue or of an installed package.
+        method: The name of a built-in fusion method or of one from an installed package.
         rrf_k: The constant k of reciprocal rank fusion.
-        lower_is_better: Used if the order of the lists does not show the direction of the scores.
-        are_scored: The result of `has_scores` for these lists, if it is known.
+        lower_is_better: Whether lower scores are better. Used only if the order of the lists does
+            not show it.
+        are_scored: The result of `has_scores` for *rankings*; ``None`` to compute it.
 
     Raises:
-        OwnFusionFailed: A method of an installed package failed.
+        OwnFusionFailed: The fusion method of an installed package failed.
     """
     # Scores are multiplied by the sign, so that higher is better afterwards.
     sign = -(find_direction(rankings) or (1 if lower_is_better else -1))
@@ -282,15 +284,16 @@ def fuse(
 def sum_weighted(
     rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k: int = 60
 ) -> list[tuple[Key, float]]:
-    """Return each passage's key with the weighted sum of its gains, best first.
+    """Return (key, score) for each passage, best first. The score is a weighted sum over the lists.
+
+    *method* decides what is summed:
 
     ``weighted``  The scores of each list, scaled from 0 to 1 (min-max; all 1 if they are equal).
-                  A passage missing from a list gets 0, the list's lowest.
-    ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or do not
-                  follow the order.
+                  A passage missing from a list gets 0.
+    ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or unsorted.
 
-    Sums are rounded to 12 digits, since further digits would put equal passages in a random order.
-    Ties are broken by the smaller key.
+    Sums are rounded to 12 digits, so that rounding errors do not separate equal passages. Ties are
+    broken by the smaller key.
     """
     if method == "weighted" and has_scores(rankings):
         gains = [
@@ -306,7 +309,7 @@ def sum_weighted(
 
 
 def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Merge by the weighted mean of the scores, with each list stretched to the mean spread."""
+    """Merge *rankings* by the weighted mean of scores, each list scaled to the mean spread."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest_scores = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
     total_weight = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
@@ -334,19 +337,19 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
 
 
 def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
-    """Merge by the sum of 1 / (k + rank)."""
+    """Merge *rankings* by the sum of 1 / (k + rank)."""
     return _merge_by_rank("rrf", rankings, [1.0] * len(rankings), rrf_k)
 
 
 def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
-    """Merge by the sum of weight / (k + rank)."""
+    """Merge *rankings* by the sum of weight / (k + rank)."""
     return _merge_by_rank(
         "weighted_rrf", rankings, [ranking.variant.weight for ranking in rankings], rrf_k
     )
 
 
 def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Merge by the best score of each passage in any list."""
+    """Merge *rankings* by each passage's best score in any list."""
     merged: dict[Key, FusedPassage] = {}
     for passage in _list_items(rankings, sign):
         merged_passage = merged.setdefault(passage.key, passage)
@@ -357,13 +360,13 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Put all lists one after the other, without changes."""
+    """Return the passages of all *rankings*, one list after the other."""
     return FusedList(_list_items(rankings, sign), "concat")
 
 
 _Merge = Callable[[Sequence[Ranking], int, int], FusedList]
 _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for name in FUSION_METHODS}
-"""The function for each method of the catalogue: ``merge_`` and the method's name."""
+"""The function for each built-in fusion method, named ``merge_`` plus the method's name."""
 
 
 class OwnFusionFailed(Exception):
@@ -381,9 +384,12 @@ def _find_own_method(method: str) -> FoundFusion:
 def _merge_by_own_method(
     method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int
 ) -> FusedList:
-    """Merge *rankings* by a *method* of an installed package.
+    """Merge *rankings* with a fusion *method* from an installed package.
 
     Passages that the method leaves out are added at the end, in the order of the lists.
+
+    Raises:
+        OwnFusionFailed: The method raised an error or returned unusable scores.
     """
     passages: dict[Key, FusedPassage] = {}
     for passage in _list_items(rankings, sign):
@@ -419,9 +425,14 @@ def _merge_by_own_method(
 def _add_gains(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
 ) -> dict[Key, FusedPassage]:
-    """Return the passages by key. The score of a passage is *floor* plus its gain in each list.
+    """Return the passages by key. A passage's score is *floor* plus its gains in all lists.
 
-    If a list holds a passage several times, only the best place counts.
+    If a list contains a passage several times, only its best rank counts.
+
+    Args:
+        rankings: The lists, each best first.
+        gains: For each list, the amount that each rank adds to a passage's score.
+        floor: The score before any gain.
     """
     merged: dict[Key, FusedPassage] = {}
     for position, (ranking, ranking_gains) in enumerate(zip(rankings, gains, strict=True)):
@@ -450,7 +461,7 @@ def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
 
 
 def _list_reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[float]:
-    """Return *weight* / (*k* + rank) for each place of *ranking*."""
+    """Return *weight* / (*k* + rank) for each rank of *ranking*, from 1."""
     return [weight / (k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
@@ -461,7 +472,7 @@ def _scale_scores(scores: Sequence[float]) -> list[float]:
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the weighted mean of the lists' *spreads*. Lists with spread 0 are left out."""
+    """Return the weighted mean of *spreads*, one per list. Spreads of 0 are left out."""
     weighted = [
         (ranking.variant.weight, spread)
         for ranking, spread in zip(rankings, spreads, strict=True)
@@ -483,7 +494,7 @@ def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
 def _merge_by_rank(
     method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int
 ) -> FusedList:
-    """Merge by the weighted sum of reciprocal ranks.
+    """Merge *rankings* by the sum of weight / (*k* + rank).
 
     Ties are broken by the better rank in any list, then by the smaller key.
     """
@@ -502,9 +513,9 @@ def _merge_by_rank(
 
 
 def _keep_order(ranking: Ranking, method: str, sign: int) -> FusedList:
-    """Return a single *ranking* as a fused list in its own order, without repeated passages.
+    """Return *ranking* as a fused list in the same order, without repeated passages.
 
-    If its scores cannot be used, the score of a passage is 1 / rank.
+    If scores are missing or unsorted, each passage's score is 1 / rank.
     """
     scored_passages: dict[Key, tuple[FusedPassage, float | None]] = {}
     for passage, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):

@@ -1,23 +1,22 @@
 """Decide whether a question is worth a call to the language model.
 
-`find_skip_reason` decides before anything is searched. A `Gate` decides from the first result, by
-these signals, each of which means doubt if it is low:
+`find_skip_reason` decides before the search. `Gate` decides from the first result, by four signals.
+A low signal means doubt:
 
 ==============  =================================================================================
-``lead``        How far the first score lies above the tenth, or above the last if there are
-                fewer, in the backend's own unit.
-``coverage``    The share of the question's words that the first three passages hold together, in
-                any of their forms.
-``agreement``   How high the scores rank the passage that the question's words rank first, from 0
-                (last of the first thirty) to 1 (first). If scores and words agree, the result is
-                seldom wrong. 0 if the words fit all passages equally.
-``joint_lead``  How far the first of the first thirty passages lies above the tenth after words are
-                added: scores are scaled from 0 to 1, and words count as strongly as in the free
-                tier. It shows how clear the free tier's result is. In a collection of few passages
-                words count in full here.
+``lead``        The difference between the first score and the tenth, or the last if there are
+                fewer, in the backend's unit.
+``coverage``    The fraction of the question's words that occur, in any form, in at least one of
+                the first three passages.
+``agreement``   The score of the passage that matches the question's words best, scaled from 0 (the
+                lowest of the first thirty scores) to 1 (the highest). If scores and words agree,
+                the result is seldom wrong. 0 if the words match all passages equally.
+``joint_lead``  The difference between the first and the tenth of the first thirty passages after
+                keyword evidence is added to their scores, which are scaled from 0 to 1. It shows
+                how clear the result is without a model.
 ==============  =================================================================================
 
-If scores are missing, ranks are used in their place.
+If scores are missing, ``agreement`` and ``joint_lead`` use ranks, and there is no ``lead``.
 """
 
 from __future__ import annotations
@@ -96,14 +95,14 @@ def find_skip_reason(
 ) -> str:
     """Return a one-word reason not to ask the model about *query*; ``""`` if there is none.
 
-    The reason holds for any search result.
+    The reason does not depend on the search result.
 
     Args:
-        settings: The settings that hold for this call.
+        settings: The settings of this call.
         query: The user's query.
         is_follow_up: Whether there is a conversation before the query.
-        find_spans: Returns the protected parts of the query. Called only if the query may consist
-            of nothing else.
+        find_spans: Returns the protected parts of the query, such as numbers and names. Called only
+            if the query may consist of nothing but them.
     """
     escalation = settings.escalation
     if settings.transformation_type == "none":
@@ -119,11 +118,11 @@ def find_skip_reason(
 
 
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
-    """Return a one-word reason why rewriting cannot improve *query*; ``""`` if it may.
+    """Return a one-word reason why rewriting cannot improve *query*; ``""`` if it can.
 
-    - ``small_talk``: the query is a greeting or the like, which asks for nothing.
-    - ``only_identifiers``: the query consists only of *literals* (codes, numbers, addresses), which
-      are best searched as they are written.
+    - ``small_talk``: the query is a greeting, a thank-you or the like.
+    - ``only_identifiers``: the query consists only of *literals* (codes, numbers, URLs), which are
+      best searched as they are.
     """
     if (
         " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split())
@@ -141,13 +140,12 @@ def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
 class Gate:
     """Decides from the first result of a query whether to ask the model.
 
-    The result is compared with earlier ones of the same index. Each signal becomes its percentile
-    among the signals of earlier queries, so the scale of scores does not matter. Doubt is 1 minus
-    the mean of the percentiles.
+    The result is compared with earlier results of the same index. Each signal is converted to its
+    percentile among earlier signals, so the scale of scores does not matter. Doubt is 1 minus the
+    mean of the percentiles.
 
-    The model is asked if doubt is above a threshold. At first, about the wanted share of the
-    queries exceeds the threshold. The threshold rises with every call too many and falls with
-    every call too few, so the call rate stays near the target. Thread-safe.
+    The model is asked if doubt exceeds a threshold. The threshold rises after too many calls and
+    falls after too few, so that the call rate stays near its target. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -157,7 +155,7 @@ class Gate:
         self._lock = ForkLock()
 
     def record_forced_call(self, target_call_rate: float) -> None:
-        """Count a model call that the gate did not decide, so that the gate allows fewer later."""
+        """Count a model call that was not the gate's decision. The gate then allows fewer calls."""
         with self._lock.free:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
@@ -172,15 +170,14 @@ class Gate:
         target_call_rate: float,
         language: str = "",
     ) -> Decision:
-        """Decide whether to ask the model, and remember the signals.
+        """Decide whether to ask the model, and remember the signals of the first result.
 
         Args:
             scores: The scores of the first result, best first.
-            texts: The texts of the first result's passages.
+            texts: The texts of the first result's passages, best first.
             keywords: The question's keywords.
-            target_call_rate: The wanted share of questions for which the model is asked, from 0 to
-                1.
-            language: The code of the question's language, empty if unknown.
+            target_call_rate: The desired fraction of questions for which the model is asked.
+            language: The code of the question's language; ``""`` if unknown.
         """
         if target_call_rate <= 0.0:
             return Decision(call=False, reason="target_call_rate_is_zero")
@@ -211,8 +208,9 @@ class Gate:
 class Percentiles:
     """Computes the percentile of a number among the latest `MAX_OBSERVED` numbers.
 
-    If a range *expected* is given, the numbers are at first assumed to be evenly spread over this
-    range. The assumption counts less with every number observed.
+    Args:
+        expected: The range in which numbers are expected. The first percentiles assume that numbers
+            are evenly spread over it. The assumption counts less with every number observed.
     """
 
     def __init__(self, expected: tuple[float, float] | None = None) -> None:
@@ -226,7 +224,8 @@ class Percentiles:
     def observe(self, number: float) -> float:
         """Return the percentile of *number*, from 0 to 1, and remember *number*.
 
-        The percentile is the share of remembered numbers below *number*. Equal numbers count half.
+        The percentile is the fraction of remembered numbers below *number*. Equal numbers count
+        half.
         """
         lower, count = (
             (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2,
@@ -246,7 +245,7 @@ class Percentiles:
         return percentile
 
     def quantile(self, share: float) -> float:
-        """Return the number below which about *share* of the remembered numbers lie.
+        """Return the quantile *share* (from 0 to 1) of the remembered numbers: 0.5 is the median.
 
         At least one number must have been observed.
         """
@@ -256,9 +255,9 @@ class Percentiles:
 def measure_signals(
     scores: Sequence[float | None], texts: Sequence[str | None], keywords: str, language: str = ""
 ) -> dict[str, float]:
-    """Return the signals of a first result that can be measured from its *scores* and *texts*.
+    """Return the signals of a first result, by name. Signals that cannot be measured are left out.
 
-    Scores and texts are in the order of the result, best first.
+    *scores* and *texts* are in the order of the result, best first.
     """
     signals: dict[str, float] = {}
     near_scores = get_complete_scores(scores[:NEAR])
@@ -309,7 +308,7 @@ def _scale_scores_or_ranks(scores: Sequence[float | None], count: int) -> list[f
 
 
 def get_complete_scores(scores: Sequence[float | None]) -> list[float]:
-    """Return the *scores*, or an empty list if any of them is missing."""
+    """Return *scores*; an empty list if any score is missing."""
     numbers = [score for score in scores if score is not None]
     return numbers if len(numbers) == len(scores) else []
 

@@ -1,7 +1,7 @@
-"""Find the terms of a team's glossary in questions, and their other forms in passages.
+"""Find a team's glossary terms in questions, and other forms of these terms in passages.
 
-A glossary only adds. If the question has "CR", a passage with "change request" counts like a
-passage with "CR". The question keeps its words and their number. An uncertain meaning is not used.
+If the question contains "CR", a passage with "change request" counts like a passage with "CR". The
+question itself is not changed. A term with an uncertain meaning is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qtmiddleware.retrieval.bm25 import strip_plural
 from qtmiddleware.retrieval.question_words import find_held_words, load_word_rules
 
 MOST_OTHERS: Final = 16
-"""The most other forms of one term that are looked for."""
+"""How many other forms of a term are searched for at most."""
 
 _WORD: Final = re.compile(r"\w+")
 # Next to one of these characters a term is part of a code, an address or a file name.
@@ -30,17 +30,17 @@ _LONGEST_PART: Final = 5
 _LONGEST_SMALL_WORD: Final = 3
 
 Row = tuple[Sequence[str], Sequence[str]]
-"""The forms of an entry, and the forms that a passage may hold instead of them."""
+"""A glossary entry: the forms in questions, and the forms in passages that match them."""
 
 
 class Term(NamedTuple):
-    """A term of the glossary in a question.
+    """A glossary term that occurs in a question.
 
     Attributes:
-        written: The term as it is written in the question.
-        form: The term as it is written in the glossary.
-        meanings: The meanings of the term. Each meaning is a tuple of other forms.
-        is_certain: Whether the meaning of the term in this question is certain.
+        written: The term as written in the question.
+        form: The term as written in the glossary.
+        meanings: The possible meanings of the term. Each meaning is a tuple of other forms.
+        is_certain: Whether it is certain which meaning the term has in the question.
     """
 
     written: str
@@ -53,10 +53,7 @@ class Term(NamedTuple):
 
 
 class Glossary:
-    """The terms of a team, indexed by their words.
-
-    A glossary never changes after it was built, so threads may share it.
-    """
+    """A team's terms, indexed by their words. Immutable, so threads may share it."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         # Several forms may have the same words: CR and cr, C and C++.
@@ -75,7 +72,7 @@ class Glossary:
                 self._index_form(form, abbreviations or other_forms)
 
     def _index_form(self, form: str, other_forms: Sequence[str]) -> None:
-        """Index *form* by its words, together with *other_forms*, the other forms of its entry."""
+        """Add *form* to the index under its words, with *other_forms* from the same entry."""
         words = [_fold_word(word) for word in _WORD.findall(form)]
         if not words or (len(other_forms) == 1 and other_forms[0] == form):
             return
@@ -94,10 +91,10 @@ class Glossary:
         return iter(dict.fromkeys(form for rows in self._forms.values() for form, _ in rows))
 
     def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
-        """Return the terms that *question* holds, each once.
+        """Return the glossary terms that occur in *question*, each once.
 
-        If terms overlap, the term that begins first is returned. If they begin at the same word,
-        the longest is returned.
+        Of overlapping terms, the first is returned. Of terms that begin at the same word, the
+        longest is returned.
         """
         words = list(_WORD.finditer(question))
         folded = [_fold_word(word.group()) for word in words]
@@ -156,7 +153,7 @@ class Glossary:
 
 
 def _build_term(written: str, form: str, other_forms: Sequence[str], language: str) -> Term:
-    """Build the term for *form*, with its meanings, as it is *written* in a question."""
+    """Return the term for *form* and its meanings. *written* is its spelling in the question."""
     meanings = _split_meanings(form, other_forms)
     # "HOW" may be a term, but it is a common word first.
     is_word = fold_accents(form) in load_word_rules(language or "en").function_words
@@ -166,8 +163,8 @@ def _build_term(written: str, form: str, other_forms: Sequence[str], language: s
 def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the meanings of *form*, each as a tuple of other forms.
 
-    If *form* abbreviates several of *other_forms*, each of these is a meaning. If it does not,
-    *other_forms* together are one meaning.
+    If *form* is an abbreviation of several of *other_forms*, each of these is a separate meaning.
+    Otherwise *other_forms* together are one meaning.
     """
     distinct = list(
         {
@@ -184,7 +181,7 @@ def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, .
 
 
 def _is_abbreviation_of(short: str, long: str) -> bool:
-    """Return whether *short* consists of the initials of *long*.
+    """Return whether *short* is an abbreviation made of the initials of *long*.
 
     The initials of short words, such as "of", may be missing.
     """
@@ -197,10 +194,9 @@ def _is_abbreviation_of(short: str, long: str) -> bool:
 
 
 def _settle_by_words(term: Term, question_words: Sequence[str]) -> Term:
-    """Return *term* with one certain meaning, if the question shows which meaning it has.
+    """Return *term* with the meaning whose last word is in the question.
 
-    The question shows this if it holds the last word of exactly one meaning. If it does not, *term*
-    is returned unchanged.
+    If this is not true of exactly one meaning, *term* is returned unchanged.
     """
     if term.is_certain or len(term.meanings) < 2:
         return term
@@ -219,9 +215,9 @@ def settle_terms(
 ) -> tuple[list[Term], list[str]]:
     """Return the *terms* whose meaning is certain, and a note on each of the other terms.
 
-    The texts decide on an uncertain term: it gets the meaning that occurs in the text with the most
-    of the question's other *keywords*. If there is a tie, or if no text with a meaning holds a
-    keyword, the term is not used.
+    An uncertain term gets the meaning that occurs in the text with the most of the question's other
+    *keywords*. If there is a tie, or if no text contains both a meaning and a keyword, the term is
+    not used. A certain term that may also be a common word, such as TAB, is checked the same way.
 
     Args:
         terms: The terms of the question.
@@ -261,9 +257,9 @@ def settle_terms(
 
 
 def _find_common_word(form: str) -> str:
-    """Return *form* in lower case, if it is an abbreviation that may also be a common word.
+    """Return *form* in lower case, which may be a common word: ``TAB`` becomes ``tab``.
 
-    Returns ``""`` if *form* is not an abbreviation or has other characters than letters.
+    Returns ``""`` if *form* is not an abbreviation that consists only of letters.
     """
     return form.lower() if form.isalpha() and _is_abbreviation(form) else ""
 
@@ -276,7 +272,10 @@ def _count_keywords_with_form(
     *,
     match_case: bool = False,
 ) -> int:
-    """Return the largest number of *other_keywords* in a text that holds any of *forms*."""
+    """Return the largest number of *other_keywords* in any text that contains one of *forms*.
+
+    Returns 0 if there is no such text. With *match_case*, the forms must occur in the same case.
+    """
     holding = [
         text
         for text in texts
@@ -288,7 +287,7 @@ def _count_keywords_with_form(
 
 
 def _remove_words(keywords: str, written: str, language: str) -> str:
-    """Return *keywords* without the words of the term *written* and without function words."""
+    """Return *keywords* without function words and without the words of *written*, a term."""
     removed_words = (
         set(map(_fold_word, _WORD.findall(written)))
         | load_word_rules(language or "en").function_words
@@ -307,15 +306,15 @@ def write_terms(
     keywords: str,
     language: str,
 ) -> list[str | None]:
-    """Return *texts* with the question's form of each term inserted after the term's other forms.
+    """Return *texts* with the question's form of each term inserted after other forms of the term.
 
-    After an ambiguous form, the question's form is inserted only if the text holds another keyword
-    of the question.
+    For example, "change request" becomes "change request CR". After an ambiguous form, this is done
+    only if the text contains another keyword of the question.
 
     Args:
         terms: The terms of the question whose meaning is certain.
         texts: The texts of the passages, ``None`` for a passage without text.
-        glossary: Knows which forms are ambiguous.
+        glossary: Used to check which forms are ambiguous.
         keywords: The keywords of the question.
         language: The code of the question's language, ``""`` if unknown.
     """
@@ -338,7 +337,7 @@ def write_terms(
 
 
 def expand_question(question: str, terms: Sequence[Term]) -> str:
-    """Return *question* with other forms in brackets after each certain term.
+    """Return *question* with the other forms of each certain term in brackets after the term.
 
     For example, "CR" becomes "CR (change request)".
     """
@@ -371,9 +370,9 @@ def find_form(form: str, text: str, *, match_case: bool = False) -> list[int]:
 
 @lru_cache(maxsize=1_024)
 def _compile_form(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
-    """Return a piece of *form*, whether its case counts, and a pattern for the whole form.
+    """Return a substring of *form*, whether its case matters, and a pattern for the whole form.
 
-    A text without the piece cannot hold the form, which saves most searches with the pattern.
+    A text without the substring cannot match the pattern, so most texts need no pattern search.
     """
     exact = frozenset(_WORD.findall(form)) if match_case else _find_exact_words(form)
     parts = re.split(r"(\w+)", form)
@@ -415,7 +414,7 @@ def _strip_ending(word: str) -> str:
 
 
 def _write_gap(gap: str) -> str:
-    """Return a regular expression for *gap*, the characters between two words of a form."""
+    """Return a regular expression for *gap*, the spaces and signs between two words of a form."""
     if not gap:
         return ""
     pieces = _GAP.split(gap)
@@ -423,10 +422,10 @@ def _write_gap(gap: str) -> str:
 
 
 def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
-    """Return whether *question* holds *form* from *start* to *end*.
+    """Return whether *question* contains *form* from offset *start* to *end*.
 
-    The folded words must already be equal. This function checks the case, the gaps and the
-    neighbouring characters.
+    The words must already be equal apart from case, accents and plural. This function checks the
+    case, the characters between the words, and the characters before and after the form.
     """
     exact, excerpt = _find_exact_words(form), question[start:end]
     form_parts, question_parts = re.split(r"(\w+)", form), re.split(r"(\w+)", excerpt)
@@ -444,7 +443,7 @@ def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
 
 
 def _find_exact_words(form: str) -> Set[str]:
-    """Return the words of *form* that a text must hold in the same case."""
+    """Return the words of *form* that must have the same case in a text, such as abbreviations."""
     words = _WORD.findall(form)
     if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:
         return frozenset()
@@ -458,7 +457,7 @@ def _is_abbreviation(word: str) -> bool:
 
 
 def _fold_word(word: str) -> str:
-    """Return *word* in lower case, without accents and plural ending."""
+    """Return *word* in lower case, without accents and without a plural ending."""
     if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():
         word = word[:-1]
     return _strip_ending(fold_accents(word))

@@ -1,4 +1,4 @@
-"""Read a glossary: a mapping of the config, a JSON file, or a file in Solr's synonym format."""
+"""Read a glossary from the config, a JSON file, or a file in Solr's synonym format."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ MOST_BYTES: Final = 50_000_000
 MOST_ENTRIES: Final = 200_000
 MOST_FORMS: Final = 100
 LONGEST_FORM: Final = 200
-"""The limits of a glossary.
-
-They are the bytes of a file, its entries, the forms of one entry, and the characters of one form.
-"""
+"""The limits of a glossary: bytes and entries per file, forms per entry, characters per form."""
 
 # A comma or a backslash that belongs to a term is written with a backslash before it.
 _COMMA: Final = re.compile(r"(?<!\\),")
@@ -30,12 +27,10 @@ _ARROW: Final = re.compile(r"(?<!\\)=>")
 
 
 def load_glossary(options: GlossarySettings) -> Glossary | None:
-    """Return the glossary that *options* describe; ``None`` if there is neither a file nor terms.
-
-    A JSON file maps each term to its other forms, as the config does.
+    """Return the glossary that *options* describe; ``None`` if they name no file and no terms.
 
     Raises:
-        ConfigError: The glossary cannot be read. The error says which line or entry is wrong.
+        ConfigError: The glossary cannot be read. The error names the wrong line or entry.
     """
     if options.path is None and not options.terms:
         return None
@@ -63,7 +58,11 @@ def _read_path(path: str) -> list[Row]:
 
 
 def _read_text(path: str, source: str) -> str:
-    """Return the text of the file at *path*; *source* names the file in errors."""
+    """Return the text of the file at *path*. Error messages call the file *source*.
+
+    Raises:
+        ConfigError: The file cannot be read, is too large, or is not UTF-8 text.
+    """
     try:
         with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
             # Reading is limited because a device may have no end.
@@ -100,7 +99,10 @@ def _read_text(path: str, source: str) -> str:
 
 
 def _read_json(text: str, source: str) -> Iterator[Row]:
-    """Yield the entries of a JSON object, which maps each term to a form or a list of forms."""
+    """Yield the entries of *text*, a JSON object that maps each term to one or several forms.
+
+    Error messages call the file *source*.
+    """
     try:
         # The object is read as pairs, so that a term that is written twice keeps both entries.
         pairs = json.loads(text, object_pairs_hook=_Pairs)
@@ -138,7 +140,7 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 class _LazyPlace:
-    """The place of an entry in a JSON file. The line is searched only if an error needs it."""
+    """The file and line of *term*, for error messages. The line is searched only when printed."""
 
     def __init__(self, text: str, term: str, source: str) -> None:
         self._place = (text, term, source)
@@ -154,9 +156,9 @@ def _locate_term(text: str, term: str, source: str) -> str:
 
 
 def _build_row(term: str, other_forms: list[str], place: object) -> Row:
-    """Return the entry of *term* and its other forms.
+    """Return the glossary entry for *term*, in which all forms are interchangeable.
 
-    A passage may hold any of these forms instead of any other.
+    *place* names the file and line, or the config key, in error messages.
     """
     forms = [_check_form(form, place) for form in (term, *other_forms)]
     _check_form_count(len(forms), place)
@@ -168,10 +170,10 @@ def _build_row(term: str, other_forms: list[str], place: object) -> Row:
 
 
 def _read_lines(text: str, source: str) -> Iterator[Row]:
-    """Yield the entries of a file in Solr's synonym format.
+    """Yield the entries of *text* in Solr's synonym format.
 
-    ``a, b, c`` are forms of one term. With ``a => b``, a passage with b counts for a question with
-    a, but not the reverse.
+    A line ``a, b, c`` lists forms of one term. With ``a => b``, a question with a finds passages
+    with b, but not the reverse. Error messages call the file *source*.
     """
     lines = text.splitlines()
     count = 0
@@ -196,23 +198,24 @@ def _read_lines(text: str, source: str) -> Iterator[Row]:
 
 
 def _split_forms(side: str, place: str) -> list[str]:
-    """Return the forms on one *side* of an entry. Commas separate the forms."""
+    """Return the forms in *side*, one side of a glossary line, in which commas separate forms."""
     forms = [_check_form(_ESCAPED.sub(r"\1", form), place) for form in _COMMA.split(side)]
     _check_form_count(len(forms), place)
     return forms
 
 
 def _read_mapping(terms: Mapping[str, str], source: str) -> Iterator[Row]:
-    """Yield the entries of a mapping in the config."""
+    """Yield the entries of *terms*, a mapping in the config. Error messages call it *source*."""
     for term, forms in terms.items():
         place = f"{source}.{_quote(term)}"
         yield _build_row(term, _split_forms(forms, place), place)
 
 
 def _check_form(form: str, place: object) -> str:
-    """Return *form* on one line, with single spaces.
+    """Return *form* with single spaces between words.
 
-    Raises `ConfigError` if the form is empty, too long or without any letter or digit.
+    Raises:
+        ConfigError: The form is empty, too long or without any letter or digit.
     """
     plain = " ".join(form.split())
     if not plain:
@@ -231,7 +234,7 @@ def _check_form(form: str, place: object) -> str:
 
 
 def _check_form_count(count: int, place: object) -> None:
-    """Raise `ConfigError` if an entry has too many forms."""
+    """Raise `ConfigError` if *count*, the number of an entry's forms, is too large."""
     if count > MOST_FORMS:
         raise _make_error(
             str(place),
@@ -241,7 +244,7 @@ def _check_form_count(count: int, place: object) -> None:
 
 
 def _check_entry_count(count: int, source: str) -> None:
-    """Raise `ConfigError` if the glossary has too many entries."""
+    """Raise `ConfigError` if *count*, the number of a glossary's entries, is too large."""
     if count > MOST_ENTRIES:
         raise _make_error(
             source, f"must have at most {MOST_ENTRIES:,} entries", "leave out what nobody asks for"
@@ -249,12 +252,12 @@ def _check_entry_count(count: int, source: str) -> None:
 
 
 def _quote(text: str) -> str:
-    """Return *text* as it may be shown in an error message, without secrets."""
+    """Return *text* quoted for an error message, without secrets."""
     return hide_secrets(display(text))
 
 
 def _make_error(place: str, problem: str, advice: str = "") -> ConfigError:
-    """Return the error for a *problem* at *place*, with *advice* on how to fix the problem."""
+    """Return a `ConfigError` with the *problem*, its *place*, and *advice* on how to fix it."""
     return ConfigError(
         f"{place} {problem}" + (f"; {advice}" if advice else ""), path="glossary.path", source=place
     )

@@ -1,4 +1,4 @@
-"""Read a conversation from any common form, and decide whether a question continues it."""
+"""Read a conversation in any common format, and check whether a question continues it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class History:
 
     Attributes:
         messages: The messages that could be read, oldest first.
-        problem: Says how many messages could not be read, without quoting them; ``None`` if all
+        problem: How many messages could not be read, without their text. ``None`` if all messages
             were read.
     """
 
@@ -44,17 +44,16 @@ class History:
 
 
 def read_history(history: Any) -> History:
-    """Return *history* as messages, with a problem if some messages could not be read.
+    """Return the messages of *history*, with a problem if some messages could not be read.
 
-    Raises nothing. Blank messages and the output of tools are left out. Unreadable messages are
-    skipped.
+    Never raises. Blank messages, tool outputs and unreadable messages are left out.
 
     Args:
         history: An iterable of turns, or an object with turns in its ``messages``. A turn is one
             of:
 
-            - a mapping or object with a role and a content, such as a message of OpenAI, LangChain
-              or LlamaIndex
+            - a mapping or object with a role and a content, such as a message from OpenAI,
+              LangChain or LlamaIndex
             - a (role, content) pair
             - a (user, assistant) pair
     """
@@ -86,16 +85,17 @@ def read_history(history: Any) -> History:
 
 
 def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
-    """Return whether *query* starts a new topic, as its words show.
+    """Return whether the words of *query* show that it starts a new topic.
 
-    It does if both of these are true:
+    Both of these must be true:
 
-    - No word refers to something else, such as "he", "this" or "other".
-    - At least `NEW_WORDS` of its keywords, and at least the share `NEW_SHARE`, are not in
-      *history*.
+    - *query* has no word that refers back to something, such as "he", "this" or "other".
+    - At least `NEW_WORDS` of its keywords, and at least the fraction `NEW_SHARE` of them, do not
+      occur in *history*.
 
-    True is seldom wrong. False means that the words do not show a new topic. The result is always
-    false if the language is unknown or its word list has no ``references``.
+    True is seldom wrong. False may be wrong: the topic may be new although the words do not show
+    it. The result is always false if the language is unknown or its word list has no
+    ``references``.
     """
     references = load(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(
@@ -110,7 +110,7 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
 
 
 def _list_turns(history: Any) -> Sequence[Any]:
-    """Return the turns of *history*, in any form that `read_history` accepts."""
+    """Return the turns of *history*, which may have any format that `read_history` accepts."""
     if history is None:
         return ()
     if isinstance(history, str | bytes):
@@ -146,7 +146,7 @@ def _read_turn(turn: Any) -> list[Message] | None:
 def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
     """Return the messages of a (role, content) or (user, assistant) pair.
 
-    Returns ``None`` if the pair is neither.
+    Returns ``None`` if the pair cannot be read.
     """
     first, second = turn
     role = _ROLES.get(first.casefold()) if isinstance(first, str) else None
@@ -162,9 +162,10 @@ def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
 
 
 def _read_role(turn: Any) -> str | None:
-    """Return the role of *turn* by its name in prompts, such as ``user``.
+    """Return the role of *turn*, such as ``user``.
 
-    Returns ``""`` for the output of a tool, ``None`` if the turn names no role.
+    Returns ``""`` for a tool's output, and ``None`` if *turn* has no role. A mapping without a role
+    counts as a user's message.
     """
     role = read_field(turn, "role")
     if role is None:
@@ -183,9 +184,9 @@ def _has_content(holder: Any) -> bool:
 
 
 def _read_text(content: Any) -> str | None:
-    """Return the text of a message's *content*, which may be a list of parts.
+    """Return the text of a message's *content*; ``None`` if it cannot be read.
 
-    Returns ``None`` if the content cannot be read.
+    *content* is a string or a list of content parts, such as texts and images.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -196,9 +197,9 @@ def _read_text(content: Any) -> str | None:
 
 
 def _read_part(part: Any) -> str | None:
-    """Return the text of one *part* of a message's content.
+    """Return the text of one content part of a message.
 
-    Returns ``""`` for a part of another kind, such as a picture, and ``None`` for an unreadable
+    Returns ``""`` for a part that is not text, such as an image, and ``None`` for an unreadable
     part.
     """
     if isinstance(part, str):

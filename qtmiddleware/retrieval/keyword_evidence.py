@@ -1,9 +1,8 @@
-"""Rerank the passages of a list by the words that they hold.
+"""Rerank passages by the keywords that they contain.
 
-The question's own words count as `question_words` describes, and only if a passage holds clearly
-more of them than the function's own first passage. The words of
-a model, and all words if the settings fix their weight, are scored as one sum of BM25
-(`score_by_keywords`).
+The question's own words change the order only if some passage contains clearly more of them than
+the function's first passage does. `question_words` scores them. If a model added words, or the
+settings fix the weight of words, all words are scored with BM25 (`score_by_keywords`).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _LOOKED_AT: Final = 8
 _ROUNDING: Final = 1e-4
 
 WeightedKeywords = Sequence[tuple[str, float]]
-"""The keywords of several queries, each with its weight."""
+"""(keywords, weight) for each of several queries."""
 
 WeighMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
 """Returns the evidence in the metadata of several passages; ``None`` if there is none."""
@@ -66,17 +65,17 @@ WriteTerms = Callable[[list[str | None]], list[str | None]]
 
 @dataclass(eq=False, repr=False, slots=True)
 class _WordEvidence:
-    """How much words count for each candidate.
+    """What the words of the queries add to the candidates' scores.
 
     Attributes:
-        shares: The amount that words add to each candidate's score.
-        weight: The factor on each candidate's own score.
-        strength: How much words count in all, from 0 to 1.
-        reason: The reason for this strength, as a sentence.
-        coverage: The share of the question's words that each candidate holds. If it is
-            not empty, a passage leaves the first places only for a passage with clearly more words.
-        joint_coverage: The share of the question's words that the first `LEADING` candidates hold
-            together.
+        shares: The amount to add to each candidate's score.
+        weight: The factor by which each candidate's original score is multiplied.
+        strength: How much words count overall, from 0 to 1.
+        reason: A sentence that explains the strength.
+        coverage: The fraction of the question's words in each candidate. If set, a passage leaves
+            the top of the list only for a passage with clearly more of these words.
+        joint_coverage: The fraction of the question's words that occur in at least one of the first
+            `LEADING` candidates.
     """
 
     shares: Sequence[float]
@@ -101,21 +100,24 @@ def weigh_by_keywords(
     weigh_metadata: WeighMetadata = lambda _: None,
     date_words: Sequence[str] = (),
 ) -> FusedList:
-    """Return *fused* reranked by scores and words; unchanged if no candidate has a text.
+    """Return *fused* reranked by scores, keywords and metadata.
+
+    *fused* is returned unchanged if it has fewer than two candidates, if no candidate has a text,
+    or if no keyword and no metadata value matches.
 
     Args:
         fused: The list to rerank.
         collect_keywords: Returns the keywords. Called only if a candidate has a text.
-        options: The settings of keyword evidence.
-        original_scores: The scores of the list that the question itself found.
+        options: The settings for keyword evidence.
+        original_scores: The scores of the passages found by the question itself.
         trace: Receives notes on the evidence.
-        language: The code of the question's language, empty if unknown.
-        width: How many passages the question's own search asked for.
+        language: The code of the question's language; ``""`` if unknown.
+        width: How many passages the search for the question asked for.
         top_k: How many passages the caller asked for.
-        write_terms: Writes the question's glossary terms into texts that hold another form of them.
+        write_terms: Adds the question's glossary terms to texts with another form of these terms.
         weigh_metadata: Returns the evidence in the candidates' metadata.
-        date_words: Words for dates that the question depends on. They count as the question's own
-            words if a candidate holds them.
+        date_words: Words for the dates that the question means. A date word that occurs in a
+            candidate counts like a word of the question.
     """
     count = options.candidates or len(fused.items)
     candidates, others = fused.items[:count], fused.items[count:]
@@ -181,10 +183,9 @@ def _weigh_all_words(
     original_scores: Sequence[float | None],
     weight: float | None,
 ) -> _WordEvidence | None:
-    """Return the evidence of all words of several queries.
+    """Return what the words of several queries add to the scores; ``None`` if no word occurs.
 
-    Also used for a single query if the settings fix the *weight*. Returns ``None`` if no text holds
-    any of the words.
+    Also used for a single query if the settings fix the *weight*.
     """
     queries, text_terms = _count_keywords(keywords, texts)
     evidence, reason = _score_queries(queries, text_terms), ""
@@ -208,9 +209,9 @@ def _weigh_own_words(
     *,
     is_whole: bool,
 ) -> _WordEvidence | None:
-    """Return the evidence of the question's own words; ``None`` if no text holds any of them.
+    """Return what the question's own words add to the scores; ``None`` if none of them occurs.
 
-    *is_whole* is true if the texts are the whole collection.
+    *is_whole* says whether *texts* are the whole collection.
     """
     rules = load_word_rules(language)
     question = read_question(keywords, rules)
@@ -247,9 +248,9 @@ def _weigh_own_words(
 
 
 def _add_metadata(word_evidence: _WordEvidence | None, metadata: MetadataEvidence) -> _WordEvidence:
-    """Return *word_evidence* with the evidence of *metadata* added.
+    """Return *word_evidence* plus the evidence of *metadata*.
 
-    A metadata value that the question names counts like a word that the passage holds.
+    A metadata value that the question names counts like a word in the passage.
     """
     if word_evidence is None:
         return _WordEvidence(metadata.shares, 1.0, 0.0, "", metadata.matched)
@@ -263,18 +264,22 @@ def _add_metadata(word_evidence: _WordEvidence | None, metadata: MetadataEvidenc
 
 
 def _put_title_first(title: str, text: str | None) -> str | None:
-    """Return *text* with its *title* as the first line, unless it already starts with the title."""
+    """Return *text* with *title* as its first line; unchanged if it starts with *title*."""
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 
 def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[float, str]:
-    """Return how much the question's own words count, from 0 to 1, and a sentence with the reason.
+    """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
 
     strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`), limited to the range from 0 to
-    1. The lead is the largest *coverage* of any passage minus the coverage of the first one.
+    1. The lead is the largest *coverage* of any passage minus the coverage of the first passage.
 
-    If *is_whole*, the list is the whole collection and the strength is multiplied by `WHOLE`. The
-    strength stays full if one passage holds every word and the first one at most half of them.
+    If *is_whole*, the list is the whole collection, and the strength is multiplied by `WHOLE`. This
+    is not done if one passage contains all the words and the first passage at most half of them.
+
+    Args:
+        coverage: The fraction of the question's words in each passage.
+        is_whole: Whether the passages are the whole collection.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
@@ -298,11 +303,16 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
 def _protect_first_passages(
     order: Sequence[int], coverage: Sequence[float], top_k: int
 ) -> list[int]:
-    """Return *order*, changed so that words push few passages out of the original first *top_k*.
+    """Return *order*, changed so that few of the original first *top_k* passages are displaced.
 
-    A passage leaves the first *top_k* only for a newcomer that holds clearly more of the question's
-    words. Newcomers are processed in their order. Each replaces the last passage that it may
-    replace.
+    A new passage enters the first *top_k* only if it contains clearly more of the question's words
+    than the passage it replaces. The new passages are processed best first, and each replaces the
+    lowest possible passage.
+
+    Args:
+        order: The candidates' positions before the reranking, best candidate first.
+        coverage: The fraction of the question's words in each candidate.
+        top_k: How many passages the caller asked for.
     """
     places = {candidate: place for place, candidate in enumerate(order)}
     chosen = list(order[:top_k])
@@ -321,9 +331,9 @@ def _protect_first_passages(
 
 
 def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
-    """Lower *scores* so that none is higher than the score before it in *order*.
+    """Lower *scores* in place so that they never rise along *order*.
 
-    The *shares* that are part of the scores are lowered by the same amounts.
+    *shares*, the amounts that words added to the scores, are lowered by the same amounts.
     """
     lowest = scores[order[0]]
     for place in order:
@@ -334,11 +344,10 @@ def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: li
 
 
 def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
-    """Return the weight of a model's words, and the reason if the weight is lower than usual.
+    """Return (weight, reason): the weight of a model's words, and why it is lower than usual.
 
-    The reason is ``""`` for the usual weight. Words count less if *original_scores*, the scores of
-    the question's own list, are reciprocal ranks: a function that fuses lists by rank gains less
-    from words.
+    The weight is lower if *original_scores*, the scores of the passages found by the question, are
+    reciprocal ranks. Keywords improve such results less. The reason is ``""`` for the usual weight.
     """
     scores = [score for score in original_scores if score is not None]
     if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
@@ -351,11 +360,11 @@ def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
-    """Return whether *scores*, best first, come from reciprocal rank fusion of one or two lists.
+    """Return whether *scores*, best first, look like reciprocal rank fusion of one or two lists.
 
-    Every score is then 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
-    since its passages are seldom in both lists. Any k is recognised, but weighted lists are not.
-    Returns false for few scores and for round scores, which prove nothing: 0.7 is 1 / 2 + 1 / 5.
+    Every score must be 1 / (k + rank), for any k, or the sum of two such numbers. Only the lower
+    half of *scores* is checked. Weighted lists are not recognised. Returns false for fewer than
+    five scores in the lower half and for rounded scores, which fit by chance: 0.7 is 1/2 + 1/5.
     """
     lower = scores[len(scores) // 2 :]
     if (
@@ -385,10 +394,15 @@ def _is_sum_of_reciprocals(score: float) -> bool:
 def add_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
-    """Return for each passage its weighted score plus the *share* that words add.
+    """Return each passage's weighted score plus its share of the keyword evidence.
 
-    sum = weight x (score - lowest) / spread + share. Higher *scores* are better. *spread* is how
-    far apart scores of this kind usually lie. If it is 0, all scores are equal and do not count.
+    sum = weight x (score - lowest) / spread + share
+
+    Args:
+        scores: The passages' scores; higher is better.
+        shares: The amount that keywords add to each score.
+        weight: The factor by which each score is multiplied.
+        spread: The typical distance between high and low scores. If it is 0, scores do not count.
     """
     low = min(scores, default=0.0)
     # Dividing by a smaller number could give infinity.
@@ -402,17 +416,14 @@ def add_evidence(
 def score_by_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> list[float] | None:
-    """Return how well each text matches the keywords of several queries.
+    """Return how well each text matches the keywords of several queries; higher is better.
 
-    Returns ``None`` if no text matches any keyword.
+    Returns ``None`` if no text matches any keyword. The score of a query is BM25 of its words, plus
+    `PAIR` x idf for each pair of words that are neighbours in both the query and the text.
 
-    evidence = sum over the queries of weight x (score - lowest) / (`MEANS` x mean of (score -
-    lowest)), at most `MOST`, divided by (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the
-    queries that any text matches.
-
-    The score of a query is BM25 of its words plus `PAIR` x idf for each pair of words that are
-    neighbours both in the query and in the text. The worst text gets 0. The best text gets more if
-    few other texts match equally well.
+    evidence = sum of weight x min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest))) over the
+    queries / (sum of weight ** `OVERLAP`) ** (1 / `OVERLAP`). Queries that match no text are left
+    out.
     """
     return _score_queries(*_count_keywords(keywords, texts))
 
@@ -434,7 +445,7 @@ class _QueryTerms(NamedTuple):
 def _count_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
-    """Return the terms of each query, and how often each text holds any of these terms.
+    """Return the terms of each query, and the counts of these terms in each text.
 
     Queries with weight 0 are left out.
     """
@@ -452,7 +463,7 @@ def _count_keywords(
 def _score_queries(
     queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
-    """Return the evidence of the *queries* for each text; ``None`` if no text matches any query."""
+    """Return how well each text matches the *queries*; ``None`` if no text matches any query."""
     term_gains, pair_gains, size = weigh_terms(text_terms), weigh_pairs(text_terms), len(text_terms)
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)

@@ -12,30 +12,28 @@ from qtmiddleware.retrieval.gate import Gate
 from qtmiddleware.retrieval.responses import estimate_chars
 
 MOST_MEASURED: Final = 10
-"""About how many passages of a list are measured for their length."""
+"""About how many passages per list are measured to estimate their length."""
 NEWEST: Final = 0.1
-"""The weight of the latest list in the mean of all, small so that one odd list changes little."""
+"""The weight of the latest list in the moving average of passage lengths."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Learned:
-    """Facts about one function, learned from its responses and refusals.
+    """Facts about one function, learned from its responses and errors.
 
     Attributes:
-        gate: Remembers the signals of first results, and decides whether to ask the model.
-        standings: Remembers the signals of first results, and measures the confidence in later
-            ones.
-        is_new: Whether no list of the function was read yet.
+        gate: Decides whether to ask the model, given the first results of earlier questions.
+        standings: Computes the confidence in a result, given the results of earlier questions.
+        is_new: Whether no response of the function has been read yet.
         refuses_widening: Whether the function rejected a call for more passages than the caller
-            wants.
-        refuses_field: Whether the function rejected a call for the field that holds the texts.
-        refuses_words: Whether the function rejected a search by words.
+            asked for.
+        refuses_field: Whether the function rejected a call that requested the text field.
+        refuses_words: Whether the function rejected a keyword search.
         lower_is_better: Whether lower scores are better.
-        passage_chars: The usual number of characters of a passage; 0 before there were any
-            passages.
-        holds_text: Whether any passage held a text; ``None`` before there were any passages.
-        page: The argument with which a call asked for a page, ``""`` if no call did.
-        problem: Why results cannot be improved and how to fix that; ``""`` if they can be improved.
+        passage_chars: The average number of characters per passage; 0 if unknown.
+        holds_text: Whether the passages contain texts; ``None`` if unknown.
+        page: The argument with which a call asked for a page; ``""`` if no call did.
+        problem: Why results cannot be improved, and how to fix it. ``""`` if there is no problem.
     """
 
     gate: Gate = field(default_factory=Gate)
@@ -51,16 +49,13 @@ class Learned:
     problem: str = ""
 
     def record_problem(self, problem: str) -> None:
-        """Remember *problem*, unless an earlier problem is known.
-
-        The earlier problem is usually the cause of the later one.
-        """
+        """Remember *problem*, unless an earlier problem, its likely cause, is known."""
         self.problem = self.problem or problem
 
     def record_passages(self, items: Sequence[Any]) -> None:
-        """Update the usual length of passages from *items*, the passages of one list.
+        """Update the average length of passages with *items*, the passages of one response.
 
-        An empty list does not change the length.
+        An empty response does not change the average.
         """
         self.is_new = False
         if not items:

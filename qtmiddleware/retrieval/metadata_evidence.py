@@ -1,19 +1,19 @@
-"""Score passages by their metadata: by the values that a question names.
+"""Score passages by the metadata values that the question names.
 
-"Hotel limit for Germany in 2024" is answered by a passage whose text names neither Germany nor
-2024, but whose metadata does. Nothing is known of the fields except the values that the candidates
-hold. A field counts if its values differ between candidates. There are four kinds of values.
+The answer to "Hotel limit for Germany in 2024" may be a passage that mentions Germany and 2024 only
+in its metadata. Fields need no configuration: a field is used if its values differ between the
+candidates. Its values are compared with the question as follows:
 
 ========  ==========================================================================================
-periods   Dates, months, quarters and years: compared with the days that the question means.
+periods   Dates, months, quarters and years: must share a day with a period in the question.
 versions  Numbers with dots: compared number by number, so that 3.10 comes after 3.9.
-words     Short values: named if all their words are in the question. A code must be equal.
-numbers   Other numbers: named if the name of the field is in the question too.
+words     Short texts: all words of the value must be in the question. Codes must be equal.
+numbers   Other numbers: the name of the field must be in the question too.
 ========  ==========================================================================================
 
-Evidence only adds to the score of a passage. "All" and missing values count nothing, except that
-"All" counts `NEUTRAL` in a field whose value the question names. `python -m benchmarks.metadata`
-repeats the measurements by which the constants were chosen.
+Metadata can only raise a score. Missing values add nothing. If the question names a value of a
+field, "All" in this field adds the fraction `NEUTRAL` of a match. `python -m benchmarks.metadata`
+repeats the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from qtmiddleware.retrieval.question_words import WordRules, find_stem
 WEIGHT: Final = 1.0
 """How much a value that the question names adds to a score, in spreads of the function's scores.
 
-Between .5 and 4, scores on the set that it was chosen on stay the same within .002. At 1, the last
-passage of a list passes the first one if it has one more value and the scores are evenly spaced.
+Any value from .5 to 4 gives the same results within .002 on the data set used to choose it. At 1,
+if scores are evenly spaced, the last passage of a list overtakes the first with one more matching
+value.
 """
 NEUTRAL: Final = 0.5
-"""The share of `WEIGHT` for "All" in a field whose value the question names."""
+"""The fraction of `WEIGHT` for "All" in a field of which the question names a value."""
 MOST_FIELDS: Final = 40
 MOST_CHARS: Final = 64
 MOST_WORDS: Final = 5
 MOST_LISTED: Final = 16
-"""How much of each passage is read: fields, characters and words per value, values per list."""
+"""The limits for one passage: fields, characters and words per value, and values per list."""
 BY_MODEL: Final = 0.5
-"""The share of `WEIGHT` for a value that a model names and the question does not.
+"""The fraction of `WEIGHT` for a value that a model names and the question does not.
 
-It is a choice, not a measurement: half of what the user's own words count.
+It was chosen without measurements: half the weight of the user's own words.
 """
 _MOST_NOTED: Final = 4
 
@@ -89,11 +90,11 @@ _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 @dataclass(eq=False, repr=False, slots=True)
 class MetadataEvidence:
-    """The evidence of metadata for each candidate.
+    """What metadata adds to the candidates' scores.
 
     Attributes:
-        shares: The amount that is added to each score, in spreads of the function's scores.
-        matched: The share of the named values that each candidate has, from 0 to 1.
+        shares: The amount to add to each candidate's score, in spreads of the function's scores.
+        matched: The fraction of the values named in the question that each candidate has.
         notes: Notes on the named values, such as ``year = 2024``. Only dates and versions are
             quoted, because other values may be names of people.
     """
@@ -105,14 +106,14 @@ class MetadataEvidence:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Value:
-    """One value of a metadata field. Equal texts give the same object.
+    """One value of a metadata field. Equal texts usually give the same object.
 
     Attributes:
-        folded: The words of the value, folded.
-        period: The days that the value means, if it is a date, month, quarter or year.
-        version: The numbers of the value, if it is a version.
-        number: The value as a number, if it is one.
-        neutral: Whether the value means any value, such as "All".
+        folded: The words of the value, in lower case and without accents.
+        period: The first and last day, if the value is a date, month, quarter or year.
+        version: The numbers of the version, if the value is a version.
+        number: The number, if the value is a number.
+        neutral: Whether the value stands for any value, as "All" does.
     """
 
     folded: tuple[str, ...]
@@ -123,7 +124,7 @@ class _Value:
 
     @property
     def kind(self) -> str:
-        """The way to compare the value: ``periods``, ``versions``, ``numbers`` or ``words``."""
+        """The type of the value: ``periods``, ``versions``, ``numbers`` or ``words``."""
         if self.period is not None:
             return "periods"
         if self.version is not None:
@@ -141,7 +142,8 @@ class _Column:
     Attributes:
         rows: The values of each passage.
         counts: How often each value occurs. Values such as "All" are not counted.
-        kind: The way to compare most of the values; ``""`` if there are no values.
+        kind: The most frequent type: ``periods``, ``versions``, ``numbers`` or ``words``. ``""`` if
+            there are no values.
     """
 
     __slots__ = ("counts", "kind", "rows")
@@ -154,12 +156,12 @@ class _Column:
 
     @property
     def has_no_repeats(self) -> bool:
-        """Whether no two passages have the same value, as with ids and file names."""
+        """Whether all values are different, as with ids. False for fewer than three values."""
         return len(self.counts) > 2 and max(self.counts.values()) == 1
 
     @property
     def is_telling(self) -> bool:
-        """Whether a question may name a value that only some of the passages have."""
+        """Whether the field distinguishes passages, and its values are not ids."""
         return len(self.counts) > 1 and (
             not self.has_no_repeats or self.kind in ("periods", "versions")
         )
@@ -172,16 +174,16 @@ def weigh_by_metadata(
     today: date | None,
     constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
-    """Return the evidence of *metadata* for each passage; ``None`` if there is no evidence.
+    """Return what *metadata* adds to each passage's score; ``None`` if it adds nothing.
 
     Args:
         times: The words of the question, with its dates and versions.
         metadata: The metadata of each passage.
         rules: The word rules of the question's language.
-        today: The date of the question. Later values do not count as the newest.
-        constraints: The limits on the answer that a model found in the question, as ``field:
-            value``. A constraint is used if the field exists, a passage has the value, and the
-            question itself names no value of the field.
+        today: The date of the question. Values after this date do not count as the newest.
+        constraints: The constraints that a model found in the question, as ``field: value``. A
+            constraint is used if some but not all passages have the value, and the question itself
+            names no value of the field.
     """
     columns = collect_columns(metadata)
     if not columns:
@@ -220,14 +222,14 @@ def weigh_by_metadata(
 
 
 def find_telling_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the fields with values that only some of the passages have."""
+    """Return the names of the fields that distinguish passages, without fields of ids."""
     return tuple(name for name, column in collect_columns(metadata).items() if column.is_telling)
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
-    """Return, by field name, the values of each field that differs between passages.
+    """Return the values of each field by field name, for the fields that differ between passages.
 
-    Only short values are read. Fields that cannot be read are skipped.
+    Only short values are read. Passages whose metadata cannot be read are treated as empty.
     """
     columns: dict[str, list[_Row]] = {}
     for index, fields in enumerate(metadata):
@@ -243,9 +245,9 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
 
 
 def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Return the names and values of a passage's fields that may be evidence.
+    """Return (name, value) for each of a passage's metadata *fields* that may be evidence.
 
-    Returns nothing if the fields cannot be read.
+    Returns nothing if *fields* cannot be read.
     """
     try:
         names = _pick_field_names(
@@ -259,10 +261,7 @@ def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the field *names* whose values may be evidence.
-
-    Names that are long, private or in `_SKIPPED_FIELDS` are left out.
-    """
+    """Return *names* without long or private names and without those in `_SKIPPED_FIELDS`."""
     texts = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
     return tuple(
         [name for name in texts if name.lower() not in _SKIPPED_FIELDS and not name.startswith("_")]
@@ -271,15 +270,15 @@ def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1_024)
 def _is_time_field(name: str) -> bool:
-    """Return whether a field of this *name* may hold timestamps."""
+    """Return whether *name* may be the name of a field with timestamps."""
     return any(part in name.lower() for part in _TIME_NAMES)
 
 
 def _read_values(name: str, value: Any) -> _Row:
-    """Return the values of one field.
+    """Return *value*, the content of the field *name*, as a tuple of parsed values.
 
-    A field may have a short text, a number, a date or a list of short texts. Any other field has no
-    values.
+    *value* may be a short text, a number, a date or a list of short texts. For any other *value*
+    the tuple is empty.
     """
     kind = type(value)
     parsed: _Value | None = None
@@ -302,7 +301,7 @@ def _read_values(name: str, value: Any) -> _Row:
 
 @lru_cache(maxsize=4_096)
 def _read_text(value: str) -> _Value | None:
-    """Return the value of a short text; ``None`` if the text has more than `MOST_WORDS` words."""
+    """Parse a short text; ``None`` if it has more than `MOST_WORDS` words."""
     words = tuple(split_tokens(value))
     if value.strip().lower() in _NEUTRAL_TEXTS or not words:
         return _Value(words, neutral=True)
@@ -317,7 +316,7 @@ def _read_text(value: str) -> _Value | None:
 
 @lru_cache(maxsize=4_096)
 def _read_number(value: float, *, is_time: bool) -> _Value:
-    """Return the value of a number. With *is_time*, a plausible Unix time is read as a day."""
+    """Parse a number. With *is_time*, a plausible Unix time is converted to a day (UTC)."""
     # A Unix time that is so large is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
@@ -328,12 +327,12 @@ def _read_number(value: float, *, is_time: bool) -> _Value:
 
 @lru_cache(maxsize=4_096)
 def _read_day(day: date) -> _Value:
-    """Return the value of a day."""
+    """Return *day* as a parsed value."""
     return _Value((day.isoformat(),), period=Period(day, day))
 
 
 class _QuestionDemands:
-    """The values that a question names. Methods compare them with the values of a field."""
+    """The dates, versions and words that a question names, to compare with metadata values."""
 
     def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
         self._times, self._rules, self._today = times, rules, today
@@ -345,14 +344,14 @@ class _QuestionDemands:
         )
 
     def _find_stem(self, word: str) -> str:
-        """Return the stem of *word*, by the word endings of the question's language."""
+        """Return *word* without its ending, by the rules of the question's language."""
         return find_stem(word, self._rules.endings)
 
     def match_field(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) for each demand of the question on the field *name*.
+        """Yield (demand, note, shares) for each value of the field *name* that the question names.
 
-        A demand is one thing that the question names, such as a period. The note is for the trace.
-        The shares say how well each passage meets the demand, from 0 to 1.
+        *demand* identifies what the question names, such as a period. *note* is a sentence for the
+        trace. *shares* says how well each passage matches, from 0 to 1.
         """
         kind, times = column.kind, self._times
         if kind == "periods":
@@ -376,9 +375,9 @@ class _QuestionDemands:
     def match_constraints(
         self, name: str, column: _Column, constraints: Sequence[str]
     ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) for each of *constraints* on the field *name*.
+        """Yield (demand, note, shares) for each of *constraints* that concerns the field *name*.
 
-        `match_field` describes these tuples.
+        The tuples have the same meaning as in `match_field`.
         """
         for label, _, text in (constraint.partition(":") for constraint in constraints):
             if not self._is_same_label(label, name):
@@ -395,14 +394,14 @@ class _QuestionDemands:
             yield f"words {name}", f"{name}{description}, as the model says", shares
 
     def _is_same_label(self, label: str, name: str) -> bool:
-        """Return whether the *label* in a constraint means the field *name*."""
+        """Return whether *label*, from a constraint, and the field *name* have the same words."""
         words = [self._find_stem(word) for word in split_tokens(label.replace("_", " "))]
         return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) if the question names values of the field in words.
+        """Yield (demand, note, shares) if the question contains values of the field *name*.
 
-        `match_field` describes these tuples.
+        The tuple has the same meaning as in `match_field`. Nothing is yielded without such values.
         """
         is_number = column.kind == "numbers"
         if is_number and not any(
@@ -429,10 +428,10 @@ class _QuestionDemands:
         )
 
     def _is_named(self, value: _Value, *, needs_code: bool) -> bool:
-        """Return whether the question names *value*.
+        """Return whether the question names *value*, that is, contains all its words in any form.
 
-        With *needs_code*, the value must be a code: a single word of the question, with a digit and
-        another character.
+        With *needs_code*, *value* must be a single word with a digit and another character, and
+        must be in the question unchanged.
         """
         words = value.folded
         if needs_code:
@@ -448,9 +447,9 @@ class _QuestionDemands:
         return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
 
     def _score_newness(self, column: _Column) -> list[float]:
-        """Return how new the value of each passage is, from 0 (oldest) to 1 (newest).
+        """Return how new each passage is by its value in *column*, from 0 (oldest) to 1 (newest).
 
-        Values after today get 0.
+        Dates in the future get 0.
         """
         keys = sorted(
             {key for value in column.counts if (key := self._make_order_key(value)) is not None}
@@ -464,10 +463,9 @@ class _QuestionDemands:
         ]
 
     def _make_order_key(self, value: _Value) -> Any:
-        """Return a key that sorts values from old to new.
+        """Return a key that sorts periods by their first day, and versions by their numbers.
 
-        The key is the first day of a period, or the numbers of a version. It is ``None`` for other
-        values and for days after today.
+        Returns ``None`` for other values and for periods that begin after today.
         """
         if value.period is None:
             return None if value.version is None else (0, *value.version)
@@ -480,9 +478,9 @@ class _QuestionDemands:
 
 
 def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list[float]:
-    """Return 1 for each passage with a value that *is_match* accepts, and 0 for all others.
+    """Return 1 for each passage with a matching value, `NEUTRAL` for "All", 0 otherwise.
 
-    A passage with a value such as "All" gets `NEUTRAL` instead of 0.
+    *is_match* says whether a value matches.
     """
     matching_values = {value for value in column.counts if is_match(value)}
     return [
@@ -496,9 +494,10 @@ def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list
 
 
 def _is_same_value(expected: _Value, value: _Value) -> bool:
-    """Return whether *value* means the same as *expected*.
+    """Return whether *value* matches *expected*.
 
-    That is the case for the same words, the same version, or a day in common.
+    Periods match if they share a day, versions if they are equal, and other values if they have the
+    same words.
     """
     if value.period is not None and expected.period is not None:
         return _overlaps_period(value, expected.period)
@@ -508,17 +507,17 @@ def _is_same_value(expected: _Value, value: _Value) -> bool:
 
 
 def _is_code(word: str) -> bool:
-    """Return whether *word* has both digits and other characters."""
+    """Return whether *word* contains both digits and other characters."""
     return any(map(str.isdigit, word)) and not word.isdigit()
 
 
 def _is_in_range(value: _Value, version_range: VersionRange) -> bool:
-    """Return whether *value* is a version in *version_range*."""
+    """Return whether *value* is a version within *version_range*."""
     return value.version in version_range
 
 
 def _overlaps_period(value: _Value, period: Period) -> bool:
-    """Return whether *value* is a period that has a day in common with *period*."""
+    """Return whether *value* is a period that shares a day with *period*."""
     value_period = value.period
     if value_period is None or value_period.first is None or value_period.last is None:
         return False

@@ -1,30 +1,29 @@
-"""Run one retrieval: the flow from the query to its result, written once.
+"""Run one retrieval, from the query to its result.
 
     query ─ prepare ─┬─ search(original) ───────────────┐
                      └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─
                      Retrieval
 
-The flow is a generator of steps. It yields the step it wants performed and is sent the outcome, so
-the same flow runs blocking and awaiting. Every fallback is an ordinary ``if`` in this file. If the
-model or a variant is late, wrong or down, the response of the original's own search is the answer.
-The flow raises only what that search raises, unchanged.
+The flow is a generator of steps. It yields a step and receives its outcome, so that the same code
+serves synchronous and asynchronous callers. Every fallback is an ordinary ``if`` in this file. If
+the model or the search for a variant fails or is late, the flow continues with the passages found
+by the question itself. The flow raises only the errors of the search for the question, unchanged.
 
-The original's own search always starts first. `_Pipeline._improve` chooses one of four orders for
-the rest of the work:
+The search for the question always starts first. `_Pipeline._improve` chooses one of four orders for
+the other work:
 
 ==============  ================================================================================
-the usual one   The model is asked and the variants are searched at the same time.
-*learns*        Only the model is asked at the same time. The function is new, and it takes vectors
-                or has a known problem: its first response shows whether variants can be searched.
-*gated*         The model waits. With the escalation mode ``auto`` the gate reads the first response
-                and decides whether the model is asked.
-*alone*         Nothing runs at the same time: the model is not asked, and there is no text to
-                search yet.
+usual           During this search, the model is asked and then the variants are searched.
+*learns*        During this search, only the model is asked. Used if the function is new and takes
+                vectors or has a known problem: its first response shows whether to search variants.
+*gated*         The model is asked after this search, if the gate decides so from its result. Used
+                with the escalation mode ``auto``.
+*alone*         Nothing runs during this search: the model is not asked, and there are no variants
+                yet.
 ==============  ================================================================================
 
-A search by words (`hybrid.textFields`) also runs beside the original's own search, unless the flow
-*learns*. If the caller passes the outcome of the original's own search, all other work comes
-after it.
+A keyword search (`hybrid.textFields`) also runs during the search for the question, unless the flow
+*learns*. If the caller has already searched for the question, all other work follows.
 """
 
 from __future__ import annotations
@@ -129,16 +128,15 @@ def retrieval_flow(
     """Retrieve the passages for *request*.
 
     Args:
-        request: The query and everything that decides how it is retrieved.
-        sub_responses: If given, the question is answered part by part: if there are several
-            sub-queries, no other variant is searched. The response to each searched variant is
-            stored here, under the variant's text.
-        original_outcome: The outcome of the original's own search, if the caller already made that
-            search.
-        trace: The trace to write into. It is complete even if the original's search raises.
+        request: The query, its settings and the state of the function.
+        sub_responses: Receives the response to each searched variant, under the variant's text.
+            Pass a dict if each sub-query is answered separately: if there are several sub-queries,
+            only they and the standalone form are searched.
+        original_outcome: The outcome of the search for the question, if it was already made.
+        trace: The trace to write into; ``None`` for a new one.
 
     Raises:
-        Exception: The error of the original's own search. No other errors are raised.
+        Exception: The error of the search for the question. No other errors are raised.
     """
     observation = request.observation.child(
         "retrieval", top_k=request.top_k, content=request.original
@@ -192,7 +190,7 @@ def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
 
 
 def _run_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
-    """Run *flow* and return its result in a list, as `gather_flows` does for several flows."""
+    """Run *flow* and return its result in a list, like `gather_flows` with one flow."""
     return [(yield from flow)]
 
 
@@ -201,8 +199,9 @@ class _VariantResults:
     """The search results of a question's variants.
 
     Attributes:
-        transformation: The model's texts. A standalone form that must not be searched is left out.
-        choice: The variants that were weighed, and the variants that were searched.
+        transformation: The model's texts. If the question opens a new topic, without the standalone
+            form.
+        choice: The variants used as keyword evidence, and the variants that were searched.
         results: The responses that could be read, at most one per variant.
     """
 
@@ -213,7 +212,7 @@ class _VariantResults:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _VariantChoice:
-    """The variants of a question that are weighed, and the variants that are searched.
+    """The variants of a question that are keyword evidence, and the variants that are searched.
 
     Attributes:
         question_keywords: The keywords of the question or, in a conversation, of its standalone
@@ -228,7 +227,7 @@ class _VariantChoice:
 
 
 class _Pipeline:
-    """One retrieval in progress. Its methods are listed in the order in which they run."""
+    """One retrieval in progress. The methods are in the order in which they run."""
 
     def __init__(
         self,
@@ -269,7 +268,10 @@ class _Pipeline:
         self._times: Times | None = None
 
     def run(self) -> Flow[Retrieval]:
-        """Run the whole flow. If qtmiddleware itself fails, return the plain function's result."""
+        """Run the whole flow and return its result.
+
+        If qtmiddleware itself fails, return the plain function's result.
+        """
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
             return (yield from self._pass_call_on())
@@ -289,7 +291,7 @@ class _Pipeline:
         return self._build_plain_retrieval(response, self.original)
 
     def run_transform(self) -> Flow[Transformation]:
-        """Ask the model, without any search. Failures become notes of the transformation."""
+        """Return the model's transformation without searching. Failures are added to its notes."""
         transformation = NOTHING
         try:
             stage, transformation = self._prepare_stage()
@@ -301,10 +303,7 @@ class _Pipeline:
         return replace(transformation, notes=transformation.notes + notes)
 
     def _improve(self) -> Flow[Retrieval]:
-        """Search, ask the model and rerank.
-
-        The work is done in one of the four orders that the docstring of this module lists.
-        """
+        """Search, ask the model and rerank, in one of the orders listed at the module's top."""
         stage, transformation = self._prepare_stage()
         variants: _VariantResults | None = None
         by_words: list[SearchResult] | None = None if self._should_search_by_words() else []
@@ -388,10 +387,10 @@ class _Pipeline:
     # --- before the first search ------------------------------------------------------------------
 
     def _prepare_stage(self) -> tuple[TransformStage | None, Transformation]:
-        """Return the stage that asks the model, and the transformation that is known already.
+        """Return the stage that asks the model, and the transformation from the cache.
 
-        The stage is ``None`` if the model is not asked. The transformation is the remembered reply
-        to an equal question; without such a reply it is `NOTHING`.
+        The stage is ``None`` if the model is not asked. The transformation is `NOTHING` if the
+        cache has no reply to an equal question.
         """
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
@@ -446,7 +445,7 @@ class _Pipeline:
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
     def _find_anchors(self) -> Anchors | None:
-        """Return the dates to tell the model; ``None`` if the question does not depend on today."""
+        """Return the dates for the model; ``None`` if the question does not depend on today."""
         from qtmiddleware.transforms.anchors import Anchors
 
         self._times = times = read_times(
@@ -458,7 +457,7 @@ class _Pipeline:
     # --- the original's own search, and the model -------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
-        """Return the response to the original's own search.
+        """Search for the question and return the response.
 
         If the caller has already made this search, its response is returned.
         """
@@ -472,9 +471,10 @@ class _Pipeline:
     def _search_original_and_run(
         self, flows: Sequence[Flow[Any]], width: int | None
     ) -> Flow[tuple[Any, list[Any]]]:
-        """Make the original's own search and run *flows* at the same time.
+        """Search for the question and run *flows* at the same time.
 
-        Returns the response to the search, and a list of the flows' results.
+        Returns the response to the search, and a list of the flows' results. *width* is how many
+        passages the search asks for.
         """
         limit = self.settings.limits.max_concurrency
         flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_as_list(flows[0])
@@ -493,14 +493,17 @@ class _Pipeline:
         return outcome.value, beside.value
 
     def _should_search_by_words(self) -> bool:
-        """Return whether to search the keywords in the text fields of a document index."""
+        """Return whether to make an extra keyword search in the configured text fields."""
         reason = self.request.why_not_by_words
         if reason:
             self.trace.note(TEXT_CLAUSE, reason)
         return reason is None and bool(self._keywords)
 
     def _search_by_words(self, width: int | None, deadline: Deadline) -> Flow[list[SearchResult]]:
-        """Search the keywords in the text fields. If the search fails, remember its error."""
+        """Search the keywords in the text fields; remember the error if the search fails.
+
+        Returns a list with the result; empty if the search failed.
+        """
         results, self._words_error = yield from search_by_words(
             self._keywords,
             self.request,
@@ -514,8 +517,7 @@ class _Pipeline:
     def _note_refused_words(self) -> None:
         """Remember that the function rejects keyword searches, if it has just rejected one.
 
-        A function that also rejected the number of passages may accept keyword searches, so this is
-        not remembered.
+        Nothing is remembered if it also rejected the number of passages, which may be the cause.
         """
         error, learned = self._words_error, self.learned
         # A function that rejected the number of passages would have rejected any search.
@@ -534,10 +536,9 @@ class _Pipeline:
     def _align_score_direction(
         self, results: Sequence[SearchResult], original_result: SearchResult
     ) -> Sequence[SearchResult]:
-        """Return *results* with their scores in the direction of the original's scores.
+        """Return *results* with negated scores if lower scores are better in *original_result*.
 
-        Higher scores are better in *results*. The scores are negated if lower is better in the
-        original.
+        Otherwise *results* are returned unchanged. In them, higher scores are better.
         """
         direction = find_direction([original_result.ranking]) or (
             1 if self.learned.lower_is_better else -1
@@ -555,10 +556,13 @@ class _Pipeline:
         *,
         should_search: bool,
     ) -> Flow[tuple[Transformation, _VariantResults | None]]:
-        """Ask the model if there is a *stage*, then search the variants if *should_search*.
+        """Ask the model, then search the variants, and return the transformation and the results.
 
-        Returns the transformation and the variants' results, or ``None`` in place of results if the
-        variants were not searched. Without a stage, *transformation* is used.
+        Args:
+            stage: Asks the model; ``None`` to use *transformation*.
+            transformation: The transformation if the model is not asked.
+            width: How many passages each search asks for.
+            should_search: Whether to search the variants. If false, the results are ``None``.
         """
         if stage is not None:
             transformation = yield from stage.run(self._find_llm_deadline())
@@ -573,7 +577,7 @@ class _Pipeline:
     ) -> Flow[_VariantResults]:
         """Search the variants of *transformation*, each for *width* passages.
 
-        If the question opens a new topic, its standalone form is dropped.
+        If the question opens a new topic, the standalone form is not searched.
         """
         if not self._is_follow_up and transformation.standalone:
             transformation = replace(transformation, standalone=None)
@@ -581,9 +585,9 @@ class _Pipeline:
         return _VariantResults(transformation, variants, results)
 
     def _build_original_search(self, width: int | None) -> Search:
-        """Build the original's own search.
+        """Build the search for the question, which asks for *width* passages.
 
-        If passages are so long that the search asks for fewer, this is noted in the trace.
+        If *width* is smaller than usual because passages are long, this is noted in the trace.
         """
         if (full := self.request.full_width) is not None and width != full:
             count, chars = width or self.request.top_k, self.learned.passage_chars
@@ -597,7 +601,10 @@ class _Pipeline:
         return self._original_search
 
     def _perform_search(self, step: Search) -> Flow[Any]:
-        """Perform *step* and count its calls. If the function raises, remember its error."""
+        """Perform the search *step*, count its calls and return the response.
+
+        If the function raises, its error is remembered and raised.
+        """
         try:
             return (yield step)
         except Exception as error:
@@ -607,7 +614,7 @@ class _Pipeline:
             self.trace.count_search(step.calls, step.reads)
 
     def _note_original_search(self, began: float, seconds: float, width: int | None) -> None:
-        """Record how long the original's own search took, and whether its *width* was rejected."""
+        """Record the start and duration of the search for the question, and a rejected *width*."""
         search = self._original_search
         self.trace.original_ms = seconds * 1e3
         if search.embed_seconds:
@@ -621,7 +628,7 @@ class _Pipeline:
         return self.deadline.sooner(self.settings.limits.model_seconds)
 
     def _decide_escalation(self, original_result: SearchResult) -> bool:
-        """Return the gate's decision whether to ask the model, given the original's result."""
+        """Return whether to ask the model, as the gate decides from *original_result*."""
         text_field = self.settings.keyword_evidence.text_field
         self.trace.decision = self.learned.gate.decide(
             original_result.ranking.scores,
@@ -637,9 +644,9 @@ class _Pipeline:
     def _search_variants(
         self, transformation: Transformation, width: int | None
     ) -> Flow[tuple[_VariantChoice, list[SearchResult]]]:
-        """Choose and search the variants of *transformation*.
+        """Choose and search the variants of *transformation*, and return the choice and results.
 
-        If too few of the searches succeed, no results are returned.
+        If too few of the searches succeed, the list of results is empty.
         """
         searchable = transformation if self._sub_responses is None else select_parts(transformation)
         question_keywords = find_question_keywords(self.query, transformation, self.settings)
@@ -674,10 +681,9 @@ class _Pipeline:
     def _choose_variants(
         self, variants: Sequence[Variant]
     ) -> tuple[Sequence[Variant], Sequence[Variant]]:
-        """Return the *variants* that are weighed, and the variants that are searched.
+        """Return two lists: the variants used as keyword evidence, and the variants to search.
 
-        If the question is answered part by part, each part has a search of its own, up to the limit
-        of searches.
+        If the sub-queries are answered separately, each has its own search, up to the limit.
         """
         if self.request.page:
             return variants, ()
@@ -707,8 +713,7 @@ class _Pipeline:
     def _can_passage_lead(self, variants: Sequence[Variant]) -> bool:
         """Return whether a hypothetical passage may replace the other variants of a follow-up.
 
-        It may if the fusion method uses weights and the settings do not ask for a search per
-        variant.
+        The fusion method must use weights, and the settings must not allow a search per variant.
         """
         most_searches = self.settings.limits.max_searches
         return self.settings.fusion.row.weighs and (
@@ -718,9 +723,9 @@ class _Pipeline:
     def _fuse_lists(
         self, original_result: SearchResult, other_results: Sequence[SearchResult]
     ) -> FusionResult:
-        """Fuse the original's list with the lists of *other_results*.
+        """Fuse the passages found by the question with those of *other_results*.
 
-        If a fusion method of an installed package fails, only the original's list is used.
+        If a fusion method of an installed package fails, *other_results* are ignored.
         """
         began, options = self.trace.clock(), self.settings.fusion
         taking_part = select_rankings(
@@ -767,7 +772,7 @@ class _Pipeline:
     def _weigh_by_keywords(
         self, fusion: FusionResult, transformation: Transformation, choice: _VariantChoice
     ) -> FusedList:
-        """Rerank the fused list by keyword evidence and by the candidates' metadata."""
+        """Return the fused list, reranked by keywords and by the candidates' metadata."""
         began = self.trace.clock()
         request = self.request
         times = self._times
@@ -796,9 +801,9 @@ class _Pipeline:
         return ranked
 
     def _read_glossary(self, glossary: Glossary) -> None:
-        """Find the glossary terms of the question.
+        """Find the terms of *glossary* in the question, and build the variant with other forms.
 
-        If the glossary fails, there are no terms and a degradation is recorded.
+        If that fails, no terms are used and a degradation is recorded.
         """
         request = self.request
         try:
@@ -814,16 +819,16 @@ class _Pipeline:
             )
 
     def _note_failed_glossary(self, error: Exception) -> None:
-        """Record that the glossary failed."""
+        """Record a degradation with the type of *error*, raised while using the glossary."""
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
     def _build_term_writer(
         self, transformation: Transformation, question_keywords: str
     ) -> WriteTerms | None:
-        """Return a function that writes the question's glossary terms into texts.
+        """Return a function that adds the question's glossary terms to texts with other forms.
 
-        Returns ``None`` if the question has no terms. *question_keywords* are the keywords of the
-        question or, in a conversation, of its standalone form.
+        Returns ``None`` if the question has no glossary terms. *question_keywords* are the keywords
+        of the question or, in a conversation, of its standalone form.
         """
         glossary, language, glossary_terms = (
             self.request.glossary,
@@ -855,7 +860,7 @@ class _Pipeline:
         return write
 
     def _note_glossary_terms(self, sentences: Sequence[str]) -> None:
-        """Note in the trace which glossary terms are used. Repeated *sentences* are noted once."""
+        """Add *sentences* about glossary terms to the trace, without repeats."""
         for sentence in sentences:
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
@@ -891,7 +896,7 @@ class _Pipeline:
     def _judge_standing(
         self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
-        """Return how sure the question's own list looks, compared with earlier lists."""
+        """Return the confidence in the question's result, compared with earlier results."""
         if self.request.page:
             return LATER_PAGE
         ranking = fusion.question_ranking or fusion.original_ranking
@@ -907,9 +912,9 @@ class _Pipeline:
         )
 
     def _record_text_presence(self, fusion: FusionResult, ranked: FusedList) -> None:
-        """Remember whether the function's passages hold texts.
+        """Remember whether the function's passages contain texts.
 
-        Without texts neither keywords nor a reranker can help.
+        Keywords and rerankers need texts. If there are none, the problem is recorded.
         """
         if self.learned.holds_text or not (
             self.request.uses_keyword_evidence or self.request.uses_reranker
@@ -927,7 +932,7 @@ class _Pipeline:
             self.learned.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
 
     def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
-        """Finish the trace, log the degradations and build the result."""
+        """Finish the trace, log the degradations, and return the result with *response*."""
         self.trace.finish()
         self.request.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
@@ -958,15 +963,15 @@ class _Pipeline:
         return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
 
     def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
-        """Build the result from the plain function's *response*, in the order of the response."""
+        """Return the plain function's *response* as the result, in the same order."""
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
     def _return_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
-        """Return the plain function's own response, because no passages can be read from it.
+        """Return *response* unchanged as the result, because its passages cannot be read.
 
-        If the search asked for more passages than the caller did, it is repeated as the caller
-        asked.
+        If the search asked for more passages than the caller, it is repeated with the caller's
+        number.
         """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.width is not None:

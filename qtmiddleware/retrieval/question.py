@@ -1,4 +1,4 @@
-"""Build the prompts for one question, and read the model's replies as a transformation."""
+"""Build the prompts for one question, and read the model's replies."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transforma
 
 
 class Question:
-    """The model's part of one query: one or two rounds of prompts, and the replies.
+    """The prompts to the model about one query, in one or two rounds, and the model's replies.
 
-    Two rounds are needed only if several prompts depend on the standalone form of a follow-up: the
-    first round asks for the standalone form, the second for everything else.
+    Two rounds are used for a follow-up with the transformation type ``all``: the first round asks
+    for the standalone form, the second for all other texts.
 
     Attributes:
         query: The text that the current round asks about. In the first round it is the user's
             query, in the second its standalone form.
         prompts: The prompts of the current round.
-        degradations: The replies that failed or could not be used.
+        degradations: The failed calls and unusable replies.
     """
 
     __slots__ = (
@@ -63,9 +63,9 @@ class Question:
         Args:
             query: The user's query.
             history: The conversation before the query.
-            settings: The settings that hold for this call.
-            facts: The certain terms of the glossary that the query holds, each with its meaning.
-            anchors: The dates to tell with every prompt, if the query depends on today.
+            settings: The settings of this call.
+            facts: The glossary terms in the query whose meaning is certain, each with its meaning.
+            anchors: The dates to add to every prompt, if the query depends on today's date.
         """
         self._anchors = anchors
         self.query = query
@@ -82,7 +82,7 @@ class Question:
         )
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-        """Return the *prompts* with dates added, if the query depends on today."""
+        """Return *prompts*, with dates added if the query depends on today's date."""
         return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
 
     def _limit_calls(self, prompts: tuple[Prompt, ...], calls_made: int = 0) -> tuple[Prompt, ...]:
@@ -90,9 +90,9 @@ class Question:
         return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - calls_made)]
 
     def cache_key(self, model: str) -> Hashable:
-        """Return the key of the transformation in the cache.
+        """Return the cache key of this question's transformation by *model*.
 
-        Equal questions to *model* have the same key.
+        Questions with the same text, history, settings and prompts have the same key.
         """
         return (
             model,
@@ -106,21 +106,21 @@ class Question:
         )
 
     def accepts(self, transformation: Transformation) -> bool:
-        """Return whether *transformation*, from a shared cache, fits this question's prompts."""
+        """Return whether a cached *transformation* is within the limits of the current prompts."""
         prompts = build_prompts(self._settings, self.query, self._history)
         return is_within_limits(
             transformation, [field for prompt in prompts for field in prompt.fields]
         )
 
     def build_asks(self, deadline: Deadline) -> list[Ask]:
-        """Return one step per prompt.
+        """Return one step per prompt that asks the model until *deadline*.
 
-        Each step has its own copy of *deadline*, so that one step can be cancelled alone.
+        Each step has its own copy of *deadline*, so that each can be cancelled separately.
         """
         return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
 
     def read_replies(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
-        """Read the replies of this round, and return whether there is another round."""
+        """Read the replies of this round, and return whether another round is needed."""
         transformations = [
             transformation
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
@@ -143,9 +143,9 @@ class Question:
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
-        """Return the transformation in one reply.
+        """Return the transformation in the reply to *prompt*.
 
-        If the reply cannot be used, a degradation is recorded and ``None`` is returned.
+        If there is no usable reply, a degradation is recorded and ``None`` is returned.
         """
         stage, error = f"transform.{prompt.mode}", _find_error(outcome)
         if error is None:
@@ -172,11 +172,11 @@ class Question:
         return None
 
     def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
-        """Return the transformation of all replies, without texts that lost a protected span.
+        """Return the model's texts from all replies, checked for the parts that they must keep.
 
-        A text that lost a span is repaired if possible, and dropped if not. In a conversation the
-        standalone form is compared with the user's query, and all other texts with the standalone
-        form.
+        A text without one of these parts is repaired if possible, or else dropped. In a
+        conversation, the standalone form is compared with the user's query, and all other texts
+        with the standalone form.
 
         Args:
             original: The user's query.
@@ -235,9 +235,9 @@ def _find_error(outcome: Outcome) -> ModelError | None:
 def _guard_texts(
     transformation: Transformation, query: str, spans: Sequence[Span], language: str, facts: Facts
 ) -> Transformation:
-    """Return *transformation* without texts that lost any of the *spans* of *query*.
+    """Return *transformation*, with each text checked for the *spans* of *query*.
 
-    Texts are repaired if that is possible.
+    A text without one of the spans is repaired if possible, or else dropped.
     """
     return guard(
         transformation,

@@ -1,18 +1,17 @@
-"""Measure the evidence of a question's own words in the passages of one list.
+"""Score passages by the question's own words.
 
-There are three kinds of evidence. Each is a number from 0 to about 1, and all have the same weight:
+The score is the sum of three measures. Each is a number from 0 to about 1:
 
 ========  =======================================================================================
-``bm25``  BM25 over all keywords; forms of a word are one term.
-``near``  The share of the question's neighbouring content words that stand within `WINDOW` words
-          of each other.
-``head``  The share of the content words, weighted by rarity, that the first line or the first
-          `HEAD_CHARS` characters hold.
+``bm25``  BM25 over all keywords. All forms of a word count as the same term.
+``near``  The fraction of the question's pairs of neighbouring content words that are close to each
+          other in the passage (`WINDOW`).
+``head``  The fraction of the content words, weighted by rarity, that occur in the first line, or
+          in the first `HEAD_CHARS` characters if the line is longer.
 ========  =======================================================================================
 
-Words count only if a passage holds clearly more of the question's content words than the function's
-own first passage does (`keyword_evidence.measure_strength`). `python -m benchmarks.evidence`
-repeats the choice of the constants.
+`keyword_evidence.measure_strength` decides how much this score counts. `python -m
+benchmarks.evidence` repeats the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -43,27 +42,27 @@ from qtmiddleware.retrieval.bm25 import (
 )
 
 WEIGHT: Final = 0.7
-"""The factor on each kind of evidence at full strength, in spreads of the function's scores."""
+"""The weight of each measure at full strength, in spreads of the function's scores."""
 LEAST_LEAD: Final = 0.1
-"""A passage holds clearly more of the question's words if its share is this much larger."""
+"""How much larger a passage's fraction of the question's words must be to be clearly larger."""
 FULL_LEAD: Final = 0.3
-"""With a lead of this share of the question's words, words have their full strength."""
+"""The lead, as a fraction of the question's words, from which words count in full."""
 WHOLE: Final = 0.2
 """The factor on the strength if the list is a whole collection.
 
-The tail of a whole collection is far away, which makes every lead look small.
+A whole collection has a wide range of scores, so every lead looks small.
 """
 HALF: Final = 0.5
-"""The largest share held by the first passage with which a whole collection gets full strength.
+"""The largest fraction of the words in the first passage for which `WHOLE` is not applied.
 
-Another passage must hold all the words.
+Another passage must contain all the words.
 """
 LEADING: Final = 3
-"""How many of the first passages are taken together to see which words they hold."""
+"""How many of the first passages are checked together for the question's words."""
 HEAD_CHARS: Final = 120
-"""How many characters of a text are its head, if its first line is longer."""
+"""The length of a text's head in characters, if its first line is longer."""
 WINDOW: Final = 3
-"""Two words are near each other with fewer than this many words between them."""
+"""Two words are near each other if fewer than this many words are between them."""
 # Two words with more characters between them are not near each other, whatever is between.
 _MOST_BETWEEN: Final = 60
 # At least this many letters of a word stay when its ending is taken off.
@@ -72,9 +71,10 @@ _VOWELS: Final = frozenset("aeiouy")
 
 
 def _build_folding_table() -> bytes:
-    """Return a table that folds the bytes of Windows-1252 (Western Europe).
+    """Return a table for `bytes.translate` that folds text in Windows-1252 (Western Europe).
 
-    Letters become lower case without accents. Bytes that belong to no word become a space.
+    Letters become lower case without accents. All other characters except digits and ``_`` become
+    spaces.
     """
     table = bytearray(b" " * 256)
     for code in range(256):
@@ -94,11 +94,12 @@ _SHARP_S: Final = b"\xdf"
 
 
 class WordRules(NamedTuple):
-    """The rules for the words of one language.
+    """The word rules of one language.
 
     Attributes:
-        function_words: The words that say nothing about the topic, folded.
-        endings: The endings of word forms, the longest first.
+        function_words: Words that say nothing about the topic, such as "the", in lower case and
+            without accents.
+        endings: The endings of word forms, such as "ing", the longest first.
     """
 
     function_words: Set[str] = frozenset()
@@ -111,7 +112,7 @@ class QuestionWords(NamedTuple):
     Attributes:
         terms: The stems of all words.
         pairs: The pairs of neighbouring terms.
-        content: The terms of content words, which are all words except function words.
+        content: The stems of the content words, that is, of all words except function words.
         neighbours: The pairs of neighbouring content words.
     """
 
@@ -122,18 +123,18 @@ class QuestionWords(NamedTuple):
 
 
 _Place = tuple[int, int]
-"""Where a word begins and ends."""
+"""The offsets at which a word begins and ends."""
 
 
 class FoundWords(NamedTuple):
-    """The places of a question's words in several texts.
+    """The positions of a question's words in several texts.
 
     Attributes:
-        joined: The folded texts, one after the other.
-        begins: Where each text begins in *joined*, with one more entry for the end.
-        lengths: How many characters each folded text has.
-        head_ends: Where the head of each text ends in *joined*.
-        places: For each text, the places of each term in *joined*.
+        joined: The folded texts, joined into one string. Folded means lower case without accents.
+        begins: The offset in *joined* at which each text begins, and one more for the end.
+        lengths: The number of characters of each folded text.
+        head_ends: The offset in *joined* at which the head of each text ends.
+        places: For each text, the (begin, end) offsets in *joined* of each term that occurs.
     """
 
     joined: str
@@ -145,7 +146,7 @@ class FoundWords(NamedTuple):
 
 @cache
 def load_word_rules(language: str) -> WordRules:
-    """Return the word rules of *language*; empty rules if the language has no word list."""
+    """Return the word rules of *language*; empty rules if there is no word list for it."""
     if language not in LANGUAGES:
         return WordRules()
     lexicon = load(language)
@@ -162,12 +163,16 @@ def load_word_rules(language: str) -> WordRules:
 
 @lru_cache(maxsize=20_000)
 def find_stem(word: str, endings: tuple[str, ...]) -> str:
-    """Return the stem of the folded *word*, which is the word without its ending.
+    """Return *word* without its ending: ``renewal`` becomes ``renew``.
 
-    - ``renewal`` becomes ``renew``. A stem is always the beginning of its word.
-    - A stem has at least three letters, one of them a vowel: ``illness`` becomes ``ill``. Before an
-      ending of one letter, it has at least four.
+    - The stem has at least three letters, or four before an ending of one letter. One of them is a
+      vowel.
     - A doubled last letter becomes single: ``running`` becomes ``run``.
+    - If no ending fits, only a plural s is removed.
+
+    Args:
+        word: The word, in lower case and without accents.
+        endings: The endings of the language, the longest first.
     """
     if len(word) <= _LEAST_STEM or not word.isalpha():
         return strip_plural(word)
@@ -187,7 +192,7 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
 
 
 def read_question(keywords: str, rules: WordRules) -> QuestionWords:
-    """Return the words of a question's *keywords*.
+    """Return the terms of a question's *keywords*, and which of them are content words.
 
     If all keywords are function words, all count as content words.
     """
@@ -210,11 +215,10 @@ def read_question(keywords: str, rules: WordRules) -> QuestionWords:
 def find_words(
     question: QuestionWords, texts: Sequence[str | None], rules: WordRules
 ) -> FoundWords:
-    """Return the places of the words of *question* in the *texts*.
+    """Return the positions of the words of *question* in *texts*, in any of their forms.
 
-    The texts are folded, joined and searched for the beginnings of the terms, which is faster than
-    splitting them into words. Only parts of long texts are read (see `MOST_READ`). Lengths are
-    those of the folded texts.
+    The texts are joined and searched for the stems, which is faster than splitting them into words.
+    Only parts of long texts are read (`bm25.MOST_READ`).
     """
     folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
@@ -232,9 +236,13 @@ def find_words(
 def _find_places(
     terms: Sequence[str], joined: str, ends: Sequence[int], endings: tuple[str, ...]
 ) -> list[dict[str, list[_Place]]]:
-    """Return for each text the places in *joined* of every form of the *terms*.
+    """Return, for each text, the (begin, end) offsets in *joined* of every form of each term.
 
-    *ends* holds for each text the offset in *joined* at which the text has ended.
+    Args:
+        terms: The stems to search for.
+        joined: The texts, joined into one string.
+        ends: For each text, the offset in *joined* at which the next text begins.
+        endings: The endings of the language, the longest first.
     """
     all_terms, find = frozenset(terms), joined.find
     places_by_text: list[dict[str, list[_Place]]] = [{} for _ in ends]
@@ -271,8 +279,8 @@ def _is_near(
 ) -> bool:
     """Return whether the second word of *pair* follows the first one closely in a text.
 
-    Fewer than *window* words may be between them. *places* holds the text's terms with their places
-    in *joined*.
+    Fewer than *window* words may be between them. *places* maps each term of the text to its
+    offsets in *joined*.
     """
     firsts, seconds = places.get(pair[0]), places.get(pair[1])
     if firsts is None or seconds is None:
@@ -291,15 +299,12 @@ def _is_near(
 
 
 def _is_spaced(term: str) -> bool:
-    """Return whether *term* belongs to a script that puts spaces between words."""
+    """Return whether the script of *term* separates words with spaces."""
     return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
 
 
 def _fold_text(text: str) -> str:
-    """Return *text* in lower case without accents.
-
-    Characters that belong to no word become spaces.
-    """
+    """Return *text* in lower case and without accents. Punctuation becomes spaces."""
     if text.isascii():
         return text.encode().translate(_folding_table()).decode()
     try:
@@ -319,9 +324,9 @@ def _fold_text(text: str) -> str:
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the folded words of *text* in order.
+    """Return the words of *text*, in lower case and without accents.
 
-    In scripts without spaces, every pair of neighbouring characters is a word.
+    In a script that does not separate words with spaces, every two adjacent characters are a word.
     """
     patterns, words = compile_patterns(), list[str]()
     for word in _fold_text(text).split():
@@ -337,7 +342,10 @@ def _split_words(text: str) -> list[str]:
 
 
 def find_held_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
-    """Return the words of *keywords* that *text* holds in any form, in order, without repeats."""
+    """Return the words of *keywords* that occur in *text* in any form, in order, without repeats.
+
+    *language* is the code of the language of *text*; ``""`` if unknown.
+    """
     rules = load_word_rules(language)
     held_terms = find_words(read_question(keywords, rules), [text], rules).places[0]
     words = _split_words(keywords)
@@ -346,9 +354,10 @@ def find_held_words(keywords: str, text: str, language: str = "") -> tuple[str, 
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
-    """Return the (begin, end) offsets in *text* of all words that are a form of any of *keywords*.
+    """Return the (begin, end) offsets of all words in *text* that are a form of any of *keywords*.
 
-    The offsets are in order and do not overlap.
+    The offsets are in ascending order and do not overlap. *language* is the code of the language of
+    *text*; ``""`` if unknown.
     """
     endings = load_word_rules(language).endings
     terms = {find_stem(word, endings) for word in _split_words(keywords)}
@@ -371,21 +380,27 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
 
 
 def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return the share of the question's content words that each text holds, from 0 to 1."""
+    """Return, for each text, the fraction of the question's content words that occur in it."""
     content = frozenset(question.content)
     return [len(content & places.keys()) / len(content) for places in found_words.places]
 
 
 def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
-    """Return the share of the content words that the first `LEADING` texts together hold."""
+    """Return the fraction of content words that occur in at least one of the first `LEADING` texts.
+
+    The content words are those of *question*.
+    """
     content = frozenset(question.content)
     return len(content & frozenset().union(*found_words.places[:LEADING])) / len(content)
 
 
 class Kinds(NamedTuple):
-    """The three kinds of evidence, each with a number from 0 to about 1 for every text.
+    """The three measures of how well each text matches the question's words, from 0 to about 1.
 
-    The docstring of this module describes the kinds.
+    Attributes:
+        bm25: The normalised BM25 score of all keywords.
+        near: The fraction of pairs of neighbouring content words that are close to each other.
+        head: The fraction of content words, weighted by rarity, at the beginning of the text.
     """
 
     bm25: Sequence[float]
@@ -394,7 +409,7 @@ class Kinds(NamedTuple):
 
 
 def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
-    """Return the three kinds of evidence for every text."""
+    """Return three measures of how well each text matches the words of *question*."""
     text_terms = [
         TextTerms(
             {term: len(places) for term, places in text_places.items()},
@@ -430,7 +445,7 @@ def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
 
 
 def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return the amount that the question's words add to each text's score at full strength.
+    """Return how much the question's words add to each text's score at full strength.
 
     amount = `WEIGHT` x (bm25 + near + head), in spreads of the function's scores.
     """
@@ -442,7 +457,10 @@ def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]
 def _find_neighbours(
     question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
 ) -> Set[Pair]:
-    """Return the question's pairs of words that are neighbours in one text, in the same order."""
+    """Return the question's word pairs that are also neighbours, in the same order, in one text.
+
+    *text_places* maps each term of the text to its offsets.
+    """
     if len(text_places) < 2:
         return frozenset()
     return frozenset(
@@ -457,9 +475,10 @@ def _find_neighbours(
 def _measure_nearness(
     question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
 ) -> float:
-    """Return the share of the question's pairs of neighbouring content words that a text holds.
+    """Return the fraction of the question's pairs of content words that are close in one text.
 
-    The two words of a pair must be near each other in the text, in either order.
+    The pairs are neighbouring content words of the question. In the text, their words may be in
+    either order. *text_places* maps each term of the text to its offsets.
     """
     if len(text_places) < 2 or not question.neighbours:
         return 0.0

@@ -1,4 +1,4 @@
-"""One query, with everything that is needed to retrieve its passages."""
+"""The request for one retrieval: the query, the settings and the state of the function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Glossary
 
 PAGED: Final = "paged"
-"""The reason if a call keeps the plain call's passages: it asks for one page of them."""
+"""The reason in a degradation if a call asks for one page, so its passages are only reordered."""
 
 # The kinds of variant whose words are likely to stand in passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
@@ -32,41 +32,41 @@ EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is
 
 @dataclass(eq=False, repr=False, slots=True)
 class Request:
-    """One query, with everything that the flow needs to retrieve its passages.
+    """One query, with the settings and objects needed to retrieve its passages.
 
     Attributes:
-        original: The query as the caller passed it. If *problem* is set, the query cannot be used
-            and the call is made unchanged.
+        original: The query as the caller passed it. If *problem* is set, the query cannot be used,
+            and the function is called unchanged.
         history: The conversation before the query, oldest message first.
-        settings: The settings that hold for this call.
-        learned: Facts about the function that earlier calls have shown.
-        cache: The cache of transformations, shared by a whole middleware.
-        sampler: Limits how often degradations are logged, shared by a whole middleware.
-        top_k: How many passages the caller asks for; ``None`` if that is unknown.
-        problem: Why the query cannot be used; ``None`` if it can.
-        history_problem: Says how many messages of the history could not be read; ``None`` if all
-            were read.
-        page: The argument that asks for a page, ``""`` if there is none.
-        page_is_known: Whether the user named the argument in *page*.
-        shape: How to read and rebuild responses, if the user defines it.
-        model: The language model's name, ``""`` if there is no model.
+        settings: The settings of this call.
+        learned: Facts about the function, learned from earlier calls.
+        cache: The cache of transformations, shared by all functions of a middleware.
+        sampler: Limits how often degradations are logged, shared by all functions of a middleware.
+        top_k: How many passages the caller asks for; ``None`` if unknown.
+        problem: Why the query cannot be used; ``None`` if it can be used.
+        history_problem: How many messages of the history could not be read; ``None`` if all were
+            read.
+        page: The argument that asks for a page of results; ``""`` if there is none.
+        page_is_known: Whether the user declared the argument in *page*.
+        shape: The user's functions to read and rebuild responses; ``None`` to recognise responses.
+        model: The language model's name; ``""`` if there is no model.
         models: The models whose names are reported to observers (`steps.Models`).
         embeds: Whether the function takes vectors.
-        text_fields: The fields that an extra search with a text clause may use.
+        text_fields: The fields for an extra keyword search.
         response_only: Whether the caller uses only the response, so that no matches are built.
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
-        shares: Whether the request may wait for an equal question in progress. Must be false for
-            work that runs in step with other work.
-        reason_to_wait: Returns the reason not to ask the model at present; ``None`` if there is
-            none.
-        bulkhead: The threads for work that runs at the same time as the original's own search.
+        shares: Whether this request may wait for the model call of an equal question in progress.
+            Must be false for flows that run in lockstep.
+        reason_to_wait: Returns why the model must not be asked at present; ``None`` if it may be
+            asked.
+        bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
-        observation: The operation that the retrieval is part of.
+        observation: The operation that this retrieval is part of.
         hooks: Functions that receive the result.
-        clock: Returns the time that words such as "last year" refer to. ``None`` for this machine's
-            time.
+        clock: Returns the current time, for words such as "last year". ``None`` to use the system
+            clock.
         uses_keyword_evidence: Whether the candidates are scored by keywords.
-        uses_reranker: Whether a reranker scores the leading candidates.
+        uses_reranker: Whether a reranker scores the first candidates.
     """
 
     original: Any
@@ -98,7 +98,7 @@ class Request:
     uses_reranker: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Decide once whether keyword evidence and a reranker are used."""
+        """Set `uses_keyword_evidence` and `uses_reranker` from the settings."""
         settings = self.settings
         merges = settings.fusion.row.merges
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
@@ -109,8 +109,8 @@ class Request:
     def skip_reason(self) -> str:
         """A one-word reason not to ask the model; ``""`` if the model may be asked.
 
-        A call for a page keeps its passages, so the model can change only their order. The model is
-        skipped if its texts give no keyword evidence.
+        If the call asks for a page, its passages can only be reordered. The model is then asked
+        only if its texts count as keyword evidence.
         """
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
@@ -128,10 +128,10 @@ class Request:
 
     @property
     def max_searches(self) -> int | None:
-        """How many searches the question may make, including its own; ``None`` for one per variant.
+        """How many searches may be made, including the question's; ``None`` for one per variant.
 
-        If the settings give no limit, a variant is left unsearched only if its words count as
-        evidence. A call for a page searches no variant, since the passages of the page must stay.
+        Without a limit in the settings, the transformation's limit applies if the variants' words
+        count as keyword evidence. For a page it is 1, because its passages must not change.
         """
         settings = self.settings
         if self.page:
@@ -145,7 +145,7 @@ class Request:
 
     @property
     def fusion_settings(self) -> FusionSettings:
-        """The settings of the fusion, with the weights of a transformation that users defined."""
+        """The fusion settings, with weights overridden by a user-defined transformation."""
         fusion, weights = self.settings.fusion, self.settings.transform.weights
         return (
             replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
@@ -155,7 +155,7 @@ class Request:
     def why_not_by_words(self) -> str | None:
         """The reason not to search the keywords in `text_fields`, as a sentence.
 
-        ``None`` if the keywords are searched, ``""`` if the reason need not be reported.
+        ``None`` if the keywords are searched. ``""`` if the reason need not be reported.
         """
         settings = self.settings
         row, limit = settings.fusion.row, settings.limits.max_searches
@@ -183,12 +183,12 @@ class Request:
 
     @property
     def width(self) -> int | None:
-        """How many passages a search asks for; ``None`` to ask for as many as the caller does.
+        """How many passages a search asks for; ``None`` for as many as the caller asked for.
 
-        A search asks for more passages than the caller does, so that there are candidates to
-        rerank. If passages are long, the search asks for fewer: together they should have at most
-        `KeywordEvidenceSettings.max_chars` characters. If no passage ever held a text, the search
-        asks for no more than the caller, unless variants are fused.
+        A search asks for more passages than the caller, to have candidates for reranking. If
+        passages are long, it asks for fewer, so that their total length is at most
+        `KeywordEvidenceSettings.max_chars`. If the passages have no texts and no variants are
+        fused, it asks for no more than the caller.
         """
         options, chars = self.settings.keyword_evidence, self.learned.passage_chars
         return self._find_width(
@@ -197,13 +197,13 @@ class Request:
 
     @property
     def full_width(self) -> int | None:
-        """The `width` for short passages."""
+        """How many passages a search asks for if passages are short; otherwise like `width`."""
         return self._find_width(self.settings.keyword_evidence.candidates)
 
     def _find_width(self, candidates: int) -> int | None:
-        """Return the width that gives *candidates* passages for keyword evidence.
+        """Return how many passages to ask for, to have *candidates* for keyword evidence.
 
-        Returns ``None`` to ask for as many passages as the caller does.
+        Returns ``None`` for as many as the caller asked for.
         """
         if self.page or (
             self.learned.holds_text is False and self.settings.transformation_type == "none"
@@ -223,7 +223,7 @@ class Request:
         """Log the *degradations* of a retrieval or an answer, unless they were logged recently.
 
         Args:
-            logger: Where to log.
+            logger: The logger to use.
             operation: The name of the operation, such as "retrieval".
             trace: The trace of the operation.
             degradations: The failures. If there are none, nothing is logged.
@@ -263,11 +263,11 @@ class Request:
 def read_clock(clock: Clock | None) -> date:
     """Return today's date by *clock*, in the clock's time zone.
 
-    If *clock* is ``None``, this machine's clock is used.
+    If *clock* is ``None``, the system clock is used.
 
     Raises:
-        TypeError: The clock does not return a datetime.
-        Exception: The clock's own error.
+        TypeError: *clock* does not return a datetime.
+        Exception: Any error that *clock* raises.
     """
     now = datetime.now().astimezone() if clock is None else clock()
     if not isinstance(now, datetime):
@@ -278,7 +278,8 @@ def read_clock(clock: Clock | None) -> date:
 def validate_clock(clock: Clock | None) -> Clock | None:
     """Return *clock* unchanged.
 
-    Raises `ConfigError` if it cannot be called.
+    Raises:
+        ConfigError: *clock* is neither callable nor ``None``.
     """
     if clock is None or callable(clock):
         return clock
@@ -287,7 +288,7 @@ def validate_clock(clock: Clock | None) -> Clock | None:
 
 
 def describe_page(argument: str) -> str:
-    """Return a sentence on the effect of the page *argument*, and how to turn the effect off."""
+    """Return a sentence on how *argument*, which selects a page, limits results, and the fix."""
     return (
         f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
         " wrap with page_arg=False if it does not select a page"
@@ -295,10 +296,7 @@ def describe_page(argument: str) -> str:
 
 
 def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
-    """Return the problem that makes *query* unusable; ``None`` if the query can be used.
-
-    A query is unusable if it is not text, too long or blank.
-    """
+    """Return the problem of a *query* that is not text, too long or blank; ``None`` otherwise."""
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)
     limit = settings.limits.max_query_chars
@@ -314,7 +312,8 @@ def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
 def validate_query(query: Any, argument: str, settings: Settings) -> str:
     """Return *query* unchanged.
 
-    Raises `InvalidQuery`, which names *argument*, if the query cannot be used.
+    Raises:
+        InvalidQuery: The query is not text, too long or blank. The message names *argument*.
     """
     problem = find_query_problem(query, settings)
     if problem is None:
@@ -323,7 +322,7 @@ def validate_query(query: Any, argument: str, settings: Settings) -> str:
 
 
 def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
-    """Return the error for *problem*, which makes the query in *argument* unusable."""
+    """Return the error for *problem*, found in the query that was passed as *argument*."""
     messages = {
         "not_text": f"{argument} must be text, not {problem.detail}",
         "too_long": f"{argument} has {problem.detail}",
@@ -334,7 +333,7 @@ def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
 
 
 def prepare_query(original: str, settings: Settings) -> Query:
-    """Return the question as text and as keywords, by the settings of ``preprocess``."""
+    """Return *original* with its search text, keywords and language, by the preprocess settings."""
     options = settings.preprocess
     if not options.enabled:
         return Query(original, original, original)
@@ -360,20 +359,18 @@ def collect_keywords(
     variants: Iterable[Variant],
     settings: Settings,
 ) -> list[tuple[str, float]]:
-    """Return the keywords that count as evidence: groups of words, each group with its weight.
+    """Return (keywords, weight) for each group of keywords that count as evidence.
 
-    - The first group has weight 1. It holds the question's keywords and the keywords that the model
-      named.
-    - Each variant has a group of its own, even if it is not searched. Its weight is a share of the
-      variant's weight in the fusion.
-    - Only variants that may read like an answer count. A step-back question does not, since it is
-      about more than the question.
+    - The first group has weight 1. It contains the question's keywords and those the model named.
+    - Each variant that may contain words of an answer adds a group, even if it is not searched. Its
+      weight is a fraction of the variant's weight in the fusion. A step-back question, which is
+      more general, adds none.
 
     Args:
         question_keywords: The keywords of the question or of its standalone form.
         transformation: The model's texts.
         variants: The variants of the question.
-        settings: The share is ``keywordEvidence.variants``. If it is 0, no variant counts.
+        settings: The fraction is ``keywordEvidence.variants``. If it is 0, no variant counts.
     """
     groups = [(" ".join((question_keywords, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants

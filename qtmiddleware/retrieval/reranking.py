@@ -1,4 +1,4 @@
-"""Rerank the leading candidates with a reranker, which compares each with the user's question."""
+"""Rerank the first candidates with a reranker, a model that scores each against the question."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ def rerank(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[FusedList, list[float | None]]]:
-    """Return *fused* with its leading candidates in the reranker's order, and the scores.
+    """Rerank the first candidates of *fused*, and return the new list and the reranker's scores.
 
-    Every candidate stays. A candidate without text cannot be scored: it keeps its place, and its
-    score is ``None``. If the reranker fails or is late, *fused* is returned unchanged, without
-    scores.
+    No candidate is removed. A candidate without text keeps its position and has the score ``None``.
+    If the reranker fails or is late, *fused* is returned unchanged, and the list of scores is
+    empty.
 
-    If the reranker's model must be loaded first, the reranker's own timeout does not apply, only
-    *deadline*. Loading takes seconds, but only once; with the timeout, the first question would not
-    be reranked.
+    The reranker's timeout does not apply while its model is loading, since loading may take
+    seconds. Only *deadline* applies then.
     """
     options = request.settings.rerank
     candidates = fused.items[: options.rerank_top_k]
@@ -62,7 +61,7 @@ def rerank(
 def _read_scores(
     outcome: Outcome, count: int, trace: Trace, degradations: list[Degradation]
 ) -> list[float] | None:
-    """Return the reranker's scores.
+    """Return the reranker's *count* scores from *outcome*.
 
     If they cannot be used, a degradation is recorded and ``None`` is returned.
     """
@@ -85,10 +84,11 @@ def _read_scores(
 
 
 def check_scores(scores: Any, count: int) -> list[float]:
-    """Return *scores*, a list, tuple or array, as *count* finite floats.
+    """Return *scores*, a list, tuple or array, as a list of *count* finite floats.
 
-    Raises `ModelError` ``unparsable`` for anything else, such as another number of scores, NaN,
-    texts or rows.
+    Raises:
+        ModelError: *scores* has another length or other values, such as NaN or text. The reason is
+            ``unparsable``.
     """
     values = scores.tolist() if hasattr(scores, "tolist") else scores
     if (

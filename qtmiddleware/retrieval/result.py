@@ -1,4 +1,4 @@
-"""Build the result of a retrieval, as matches and in the shape of the function's own response."""
+"""Build the result of a retrieval: the matches, and a response like the function's own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Passage(FusedPassage):
 
     Attributes:
         item: The passage as a search returned it.
-        shown: The passage as the result shows it. Its score may differ from the score in *item*.
+        shown: The passage in the result. Its score may differ from the score in *item*.
         answers_question: Whether the search for the user's question found the passage. If true, the
             score in *item* was computed for this question.
     """
@@ -52,18 +52,19 @@ def build_result(
     rerank_scores: Sequence[float | None],
     request: Request,
 ) -> tuple[Any, tuple[Match, ...]]:
-    """Return the best passages of *ranked*, in the shape of the original's response and as matches.
+    """Return (response, matches) with the best passages of *ranked*.
 
-    The result has as many passages as the caller asked for, or as the longest list if that number
-    is unknown. With ``concat`` it has all passages. It never has fewer passages than the plain call
-    returns. If the plain call returns fewer than were asked for, all of its passages are included.
+    The response has the type of the function's own response. It has as many passages as the caller
+    asked for, or as the longest list if that number is unknown; with ``concat``, all passages. It
+    never has fewer passages than the plain call returns. If the plain call returns fewer than the
+    caller asked for, all of these are included.
 
     Args:
         results: The responses that were read, the original's first.
         fusion: The fused list, and the rankings that it was made from.
-        ranked: The fused list after evidence and reranking.
-        rerank_scores: The scores of the leading passages of *ranked*.
-        request: The query and everything that decides how it is retrieved.
+        ranked: The fused list after keyword evidence and reranking.
+        rerank_scores: The reranker's scores of the first passages of *ranked*.
+        request: The query, its settings and the number of passages asked for.
     """
     original_result, settings = results[0], request.settings
     shows_fused_scores = settings.scores == "fused"
@@ -106,9 +107,9 @@ def build_result(
 
 
 def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
-    """Return all matches in *response*, in the order of the response.
+    """Return the passages in *response* as matches, in the same order.
 
-    Returns nothing if the response cannot be read. Raises nothing.
+    Never raises. Returns an empty tuple if *response* cannot be read.
     """
     try:
         options = request.settings.keyword_evidence
@@ -133,9 +134,9 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
 def hide_field(
     retrieval: Retrieval, field: str, custom: Shape | None, options: KeywordEvidenceSettings
 ) -> Retrieval:
-    """Return *retrieval* without the document field *field*.
+    """Return *retrieval* with *field*, which the caller did not ask for, removed from all passages.
 
-    The caller did not ask for this field. A response that cannot be rebuilt stays as it is.
+    If the response cannot be rebuilt, *retrieval* is returned unchanged.
     """
     response = retrieval.response
     try:
@@ -157,15 +158,15 @@ def hide_field(
 def _choose_passages(
     ranked: FusedList, original_ranking: Ranking, count: int, top_k: int | None
 ) -> list[_Passage]:
-    """Return the best *count* passages of *ranked*, with passages that must not be lost.
+    """Return the best *count* passages of *ranked*, plus passages that the plain call returns.
 
     If the plain call returns fewer than *top_k* passages, or *top_k* is unknown, all of its
-    passages are included, after the best ones. If this makes too many passages, the last passages
-    that only variants found are removed. A passage that the plain call returns twice is included
-    twice only if there would be too few passages otherwise.
+    passages are included, after the best ones. If this gives more than *top_k* passages, the last
+    passages that only variants found are removed. A passage that the plain call returns twice is
+    included twice only if there would otherwise be fewer passages than in the plain call.
 
     Args:
-        ranked: The fused list after evidence and reranking.
+        ranked: The fused list after keyword evidence and reranking.
         original_ranking: The plain call's list.
         count: How many passages are wanted.
         top_k: How many passages the caller asked for. ``None`` if that is unknown or the call is
@@ -217,7 +218,7 @@ def _choose_passages(
 
 
 def _find_missing_places(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
-    """Return the places in *keys* of passages that are not *chosen*, and of repeated passages."""
+    """Return two lists of indexes in *keys*: of keys not in *chosen*, and of repeated keys."""
     seen: set[Key] = set()
     missing: list[int] = []
     repeated: list[int] = []
@@ -231,10 +232,9 @@ def _find_missing_places(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[in
 
 
 def make_strictly_falling(scores: Sequence[float]) -> list[float]:
-    """Return *scores* sorted from the highest down, each lower than the one before.
+    """Return *scores* sorted from highest to lowest, with equal scores made different.
 
-    Equal scores are lowered by about a millionth. *scores* may be in any order, for example after
-    reranking.
+    Each score that is not lower than the score before it is lowered by about a millionth.
     """
     falling: list[float] = []
     for score in sorted(scores, reverse=True):
@@ -246,11 +246,11 @@ def make_strictly_falling(scores: Sequence[float]) -> list[float]:
 def _show_question_scores(
     passages: Sequence[_Passage], question_ranking: Ranking, score_field: str | None
 ) -> None:
-    """Show each passage as *question_ranking*, the list for the user's question, holds it.
+    """Replace *passages* by their versions in *question_ranking*, the list for the user's question.
 
-    A passage that only variants found has no score for the question. It is shown with the lowest
-    score of the question's list, since a higher score would have put it into that list. If the list
-    has no scores, such passages are shown unchanged.
+    The result then shows scores that were computed for the question. A passage that only variants
+    found is shown with the lowest score of *question_ranking*, since a passage with a higher score
+    would be in that list. If the list has no scores, such a passage is shown unchanged.
     """
     scores = [score for score in question_ranking.scores if score is not None]
     lowest = None
@@ -274,9 +274,13 @@ def _build_match(
     options: KeywordEvidenceSettings,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
-    """Build the match for *passage*.
+    """Return *passage* as a match. Its score is ``None`` unless computed for the user's question.
 
-    The score is ``None`` if it was not computed for the user's question.
+    Args:
+        passage: A passage of the result.
+        found_by: The kinds of variant that found the passage.
+        options: The settings that name the fields of ids, texts and scores.
+        rerank_scores: The reranker's scores by key.
     """
     return Match(
         id=read_id(passage.item, options.id_field),
@@ -293,10 +297,10 @@ def _build_match(
 
 
 def _list_variant_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
-    """Return the kinds of variant that found a passage, from the bits of *sources*.
+    """Return the kinds of variant that found a passage: *kinds* whose bit in *sources* is set.
 
-    Returns ``original`` if no list in the fusion found the passage, which happens if the question's
-    own list took no part.
+    Returns ``original`` if no bit is set. Then only the question's own search found the passage,
+    and its list was not fused.
     """
     return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or (
         "original",
@@ -304,10 +308,9 @@ def _list_variant_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
 
 
 def _choose_template(results: Sequence[SearchResult]) -> SearchResult:
-    """Return the search result whose response shows the shape of the final response.
+    """Return the first result, whose response is the model for the final response.
 
-    This is the first result. If its response is ``None`` or empty, it shows no shape, and the first
-    result with passages is used.
+    If its response is ``None`` or an empty list, the first result with passages is returned.
     """
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):
@@ -316,9 +319,9 @@ def _choose_template(results: Sequence[SearchResult]) -> SearchResult:
 
 
 def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
-    """Return a response with *items*, in the shape of the response in *template*.
+    """Return a copy of the response in *template* with other *items*.
 
-    If the template has the same items, its own response is returned.
+    If *template* already has these items in this order, its own response is returned.
     """
     template_items = template.ranking.items
     if len(items) == len(template_items) and all(map(is_, items, template_items)):

@@ -1,6 +1,6 @@
-"""Choose the variants of a question that are searched, weigh them and search them.
+"""Choose the variants of a question, weigh them and search them.
 
-If a search fails, the failure is noted and the results of the other searches are used.
+If a search fails, the failure is recorded and the results of the other searches are used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
 NOT_SEARCHED: Final = "not searched"
 PASSAGE_LEADS: Final = "not searched: the hypothetical passage is used instead"
-"""The notes on a variant that has no search of its own."""
+"""Notes in the trace on a variant without a search of its own."""
 
 # A text that holds at least this share of the question's keywords is about the question and keeps
 # its whole weight.
@@ -53,18 +53,18 @@ WEIGHT_OF_EXPANDED: Final = 1.0
 def build_variants(
     transformation: Transformation, original: str, options: FusionSettings, keywords: str = ""
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return the variants to search besides *original*, and a note on each repeated text.
+    """Return the variants made from the model's texts, and (kind, note) for each repeated text.
 
-    All texts of one kind share the weight of the kind. A text that repeats the original is searched
-    only if the original takes no part in the fusion.
+    The texts of one kind, such as sub-queries, share the weight of the kind. A text that repeats
+    *original* becomes a variant only if the settings exclude the original from the fusion.
 
     Args:
         transformation: The model's texts.
         original: The question's own text.
-        options: The weights, and whether the original takes part.
-        keywords: The question's keywords. If all texts of a kind together hold less than the share
-            `ON_TOPIC` of the keywords, their weight is lowered in proportion, in case the model
-            answered another question. Empty to skip this check.
+        options: The weights, and whether the original is included in the fusion.
+        keywords: The question's keywords. If the texts of a kind contain less than the fraction
+            `ON_TOPIC` of them, the model may have answered another question, and the weight is
+            lowered in proportion. ``""`` to skip this check.
     """
     if transformation is NOTHING:
         return (), ()
@@ -101,9 +101,9 @@ def build_variants(
 
 
 def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
-    """Return how closely *texts* match a question with these *terms*, from 0 to 1.
+    """Return how relevant *texts* are to a question with these *terms*, from 0 to 1.
 
-    Returns 1 if the question has fewer than `TELLING` terms.
+    Returns 1 if there are fewer than `TELLING` terms.
     """
     if len(terms) < TELLING:
         return 1.0
@@ -113,20 +113,18 @@ def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
 def choose_searches(
     variants: Sequence[Variant], question: str, count: int | None
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return the *variants* that are searched, and a note on each of the others.
+    """Return the variants to search, and (kind, note) for each variant without its own search.
 
-    - If there are enough searches, every variant is searched as it is.
-    - If there are fewer, the variants of the largest weight have a search of their own. The last
-      search takes one joined text: the *question* and all other texts that may hold words of an
-      answer.
-    - In a follow-up with too few searches, only the joined text is searched, for any *count*. It
-      holds the standalone form in place of the question. In measurements, more searches gained
-      nothing.
+    - If *count* allows it, every variant is searched separately.
+    - If not, the variants with the largest weights are searched separately. The last search is for
+      one joined text: the *question* and the other variants that may contain words of an answer.
+    - If *count* is too small in a conversation, only the joined text is searched. It begins with
+      the standalone form instead of the question. Measurements showed no gain from more searches.
 
     Args:
         variants: The variants of the question.
         question: The question's own text.
-        count: How many searches may be made besides the question's own; ``None`` for any number.
+        count: How many searches may be made besides the question's own; ``None`` for no limit.
     """
     if count is None or len(variants) <= count:
         return tuple(variants), ()
@@ -160,7 +158,7 @@ def choose_searches(
 def build_expanded(
     question: str, glossary_terms: Sequence[Term], request: Request
 ) -> Variant | None:
-    """Return a variant of *question* with other forms of its terms.
+    """Return a variant of *question* with other forms of its glossary terms added.
 
     Returns ``None`` if there are no other forms, or if the variant must not be searched.
     """
@@ -182,10 +180,9 @@ def build_expanded(
 
 
 def count_most_searches(request: Request) -> int:
-    """Return how many searches a question like that of *request* makes at most.
+    """Return the largest number of searches for *request*, including the question's own search.
 
-    The question's own search is included. A follow-up makes at least one more search, even if that
-    exceeds the limit.
+    A follow-up question may make one search more than the limit allows.
     """
     settings, most_searches = request.settings, request.max_searches
     by_words = int(request.why_not_by_words is None)
@@ -219,14 +216,18 @@ def count_most_searches(request: Request) -> int:
 def let_passage_lead(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return a follow-up's *variants* with the hypothetical passage as the main one, and notes.
+    """Replace a follow-up's *variants* with the hypothetical passage, if it is relevant enough.
 
-    All passages found in a conversation contain the topic that the standalone form names, so the
-    standalone form fits all of them. A hypothetical answer shows which of them fit best.
+    The passages found in a conversation usually all concern its topic, so they all match the
+    standalone form. A hypothetical answer separates them better.
 
-    - If the hypothetical passage holds nearly enough of the keywords, it becomes the only variant,
-      with the weight of the standalone form.
-    - If not, the hypothetical passage is dropped and the other variants stay.
+    - If the hypothetical passage is relevant enough (`LEADS_FROM`), it becomes the only variant.
+      Its weight is that of the standalone form times its relevance.
+    - If not, the hypothetical passage is dropped.
+    - If there is no hypothetical passage or no standalone form, nothing changes.
+
+    Returns:
+        The variants, and (kind, note) for each kind of variant that was dropped.
     """
     by_kind = {variant.kind: variant for variant in variants}
     standalone, passage = by_kind.get(STANDALONE), by_kind.get("hyde")
@@ -243,10 +244,10 @@ def let_passage_lead(
 
 
 def select_parts(transformation: Transformation) -> Transformation:
-    """Return the texts that are needed to answer a question part by part.
+    """Return the texts of *transformation* that are needed to answer each sub-query separately.
 
-    These are the sub-queries, and the standalone form of a follow-up, which is answered if too few
-    parts are. If there are fewer than two sub-queries, all of *transformation* is returned.
+    These are the sub-queries and, as a fallback, the standalone form of a follow-up. If there are
+    fewer than two sub-queries, *transformation* is returned unchanged.
     """
     if len(transformation.sub_queries) < 2:
         return transformation
@@ -265,16 +266,17 @@ def search_variants(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[list[SearchResult]]:
-    """Search the *variants* at the same time and return the responses that could be read.
+    """Search *variants* at the same time, and return the responses that could be read.
 
-    Searches that fail or are late are noted. If the wrapped function takes vectors, all variants
-    are embedded in one batch first.
+    Searches that fail or are late are recorded as degradations. If the wrapped function takes
+    vectors, all variants are embedded in one batch first.
 
     Args:
         variants: The variants to search.
-        request: The query and everything that decides how it is retrieved.
-        width: How many passages each search asks for; ``None`` for as many as the caller asks for.
-        may_narrow: Whether to repeat a search as the caller asks, if the function rejects *width*.
+        request: The query, its settings and the function's known limits.
+        width: How many passages each search asks for; ``None`` for as many as the caller asked for.
+        may_narrow: Whether to repeat a search with the caller's number of passages, if the function
+            rejects *width*.
         deadline: The time by which the searches must have ended.
         trace: Receives the durations and counts.
         degradations: Receives the failures.
@@ -329,12 +331,12 @@ def search_by_words(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[list[SearchResult], BaseException | None]]:
-    """Search *keywords* with a text clause over the request's fields.
+    """Search *keywords* with a text clause over the request's text fields.
 
     Returns:
-        A list with the response. Empty if the search failed, which is noted.
-        The error of the function, or the error that its response cannot be read. ``None`` if the
-            search succeeded or was late.
+        A list with the response; empty if the search failed, which is recorded as a degradation.
+        The function's error, or the error in reading its response; ``None`` if the search succeeded
+            or was late.
     """
     hybrid = request.settings.hybrid
     weight = (
@@ -360,7 +362,7 @@ def _read_outcomes(
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
-    """Return the responses that can be read. Every other outcome is noted as a degradation."""
+    """Return the responses in *outcomes* that can be read. Others become degradations."""
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
         if outcome.ok:
@@ -378,23 +380,24 @@ def _read_outcomes(
 
 
 def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
-    """Record the failed *stage* in the trace, and return its degradation."""
+    """Record the failure of *stage* in the trace, and return it as a degradation."""
     trace.stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
 class Searching:
-    """A running call of a wrapped function for *step*, which code inside the call can find.
+    """A context manager that registers a running call of a wrapped function.
 
-    During the call, the function may note in *step* how it searched. If the call is repeated, it is
-    counted again and the earlier notes are deleted.
+    Code inside the call can find the call and record in *step* how it searched. If the call is
+    repeated, *step* counts it again and the earlier records are deleted.
 
-    An interrupt, such as Ctrl+C, leaves no running call behind:
+    An interrupt such as Ctrl+C leaves no call registered. `is_nested_call` recognises a call only
+    after the caller has set *fn* inside the ``with`` block, and the context has only a weak
+    reference to the call.
 
-    - *fn*, the function itself, is set inside the ``with`` block. After an interrupt before this,
-      the call belongs to no function.
-    - The context holds only a weak reference. After an interrupt at the end, the call disappears
-      with the frame that made it.
+    Attributes:
+        step: The search that the call is made for.
+        fn: The wrapped function; ``None`` before it is set and after the call.
     """
 
     __slots__ = ("__weakref__", "_token", "fn", "step")
@@ -425,13 +428,13 @@ class Searching:
 
 
 _running_calls: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_way", default=())
-"""The calls of functions that the running code is part of, the innermost last."""
+"""References to the calls that the current code runs inside, the innermost last."""
 
 
 def is_nested_call(fn: Callable[..., Any]) -> bool:
-    """Return whether the running code is inside a call of *fn* that qtmiddleware made.
+    """Return whether the current code runs inside a call of *fn* that qtmiddleware made.
 
-    This happens if a function searches through its own wrapped form.
+    This happens if *fn* calls its own wrapped version.
     """
     running_calls = _running_calls.get()
     return bool(running_calls) and any(
@@ -440,29 +443,29 @@ def is_nested_call(fn: Callable[..., Any]) -> bool:
 
 
 def _find_running_step() -> Search | None:
-    """Return the step of the innermost running call; ``None`` if no call is running."""
+    """Return the search step of the innermost running call; ``None`` if no call is running."""
     running_calls = _running_calls.get()
     call = running_calls[-1]() if running_calls else None
     return None if call is None else call.step
 
 
 def note_embedding(seconds: float) -> None:
-    """Note that embedding the text of the current search took *seconds*."""
+    """Add *seconds* to the time that the current search spent on embedding its text."""
     if (step := _find_running_step()) is not None:
         step.embed_seconds += seconds
 
 
 def note_reads(response: Any) -> None:
-    """Note the read units that *response* reports for the current search, if it reports any."""
+    """Record the read units that *response* reports, if any, for the current search."""
     units = read_usage(response)
     if units is not None and (step := _find_running_step()) is not None:
         step.reads.append(units)
 
 
 def note_initial_list(name: str, ranking: Ranking) -> None:
-    """Note *ranking* as one of the lists that the function merges in the current search.
+    """Record *ranking* as one of the lists that the function merges in the current search.
 
-    Lists with the same *name* are joined.
+    A second list with the same *name* is appended to the first.
     """
     step = _find_running_step()
     if step is None:

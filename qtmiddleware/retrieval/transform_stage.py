@@ -1,4 +1,4 @@
-"""The transform stage: get the model's reply to one question, from the cache if possible."""
+"""Get the model's transformation of one question, from the cache if possible."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ Result = tuple[Transformation, tuple[Degradation, ...]]
 
 
 class TransformStage:
-    """Asks the model about one *question*, within the time of *deadline*.
+    """Asks the model to transform one question.
 
-    Equal questions that are asked at the same time in one process share one model call. The first
-    question is the leader, which asks the model. The others are followers, which get the leader's
-    transformation or its degradations. If the leader is cancelled or out of time, a follower
-    becomes the leader.
+    Equal questions in one process at the same time share one model call. The first of them, the
+    leader, asks the model. The others, the followers, get the leader's transformation and
+    degradations. If the leader is cancelled or out of time, a follower becomes the leader.
 
     Args:
         question: Builds the prompts and reads the replies.
-        query: The query, for its language.
-        request: Everything that decides how the query is retrieved.
+        query: The query, used for its language.
+        request: The query's settings, cache and model.
         trace: Receives the decision, costs and notes.
         degradations: Receives the failures.
         find_spans: Returns the parts of the query that the model must keep.
@@ -69,10 +68,10 @@ class TransformStage:
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
 
     def recall(self, *, counts: bool = True) -> Transformation | None:
-        """Return the transformation that this process remembers; ``None`` if there is none.
+        """Return the transformation in this process's cache; ``None`` if there is none.
 
-        *counts* is whether the cache counts this look-up as a hit or a miss. It is false for the
-        second look-up of a question.
+        *counts* says whether the cache counts this lookup as a hit or a miss. It is false for the
+        second lookup of a question.
         """
         remembered = None if self._key is None else self._cache.local.get(self._key, counts=counts)
         if remembered is not None:
@@ -90,7 +89,10 @@ class TransformStage:
         return transformation
 
     def _lead_or_follow(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Ask the model, or wait for an equal question that is already asking the model."""
+        """Ask the model, or wait for an equal question that is already asking the model.
+
+        Returns the transformation and the degradations.
+        """
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.shares:
             return (yield from self._recall_or_ask(llm_deadline))
@@ -124,9 +126,9 @@ class TransformStage:
                 )
 
     def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Return the transformation from memory or Redis, or else ask the model.
+        """Return the transformation from memory or Redis, or else from the model, and degradations.
 
-        The model's transformation is remembered if there were no degradations.
+        If there are no degradations, the model's transformation is cached.
         """
         remembered = self.recall(counts=False)
         if remembered is None:
@@ -157,9 +159,9 @@ class TransformStage:
         return transformation, degradations
 
     def _recall_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
-        """Return the transformation that Redis holds, and remember it in this process.
+        """Return the transformation from Redis, and copy it to this process's cache.
 
-        Returns ``None`` if Redis holds none.
+        Returns ``None`` if Redis has none.
         """
         if self._redis is None or self._key is None:
             return None
@@ -171,9 +173,9 @@ class TransformStage:
         return transformation
 
     def _ask_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """Return the result of *call*.
+        """Return the result of *call*, a call to Redis.
 
-        Returns ``None`` if Redis takes too long, or is not used for a while after a failure.
+        Returns ``None`` if Redis is too slow, has failed, or is paused after a failure.
         """
         if self._redis is None or self._redis.rest:
             return None
@@ -182,6 +184,6 @@ class TransformStage:
         return outcome.value
 
     def _note_not_asked(self, reason: str) -> None:
-        """Record in the trace's decision that the model was not asked, with the *reason*."""
+        """Record in the trace that the model was not asked, with the *reason*."""
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)

@@ -1,4 +1,4 @@
-"""Write the result of a search tool for an agent: passages as quoted data, in a token budget."""
+"""Write the result of an agent's search tool as JSON, within a token budget."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from qtmiddleware.tools.tokens import count_tokens, cut_text
 from qtmiddleware.types import Match, Retrieval
 
 TITLES: Final = ("title", "heading", "name", "file_name", "filename", "source", "path", "url")
-"""Fields of a passage's metadata that hold its title; the first one that is there counts."""
+"""Metadata fields that may contain a passage's title. The first one with a value is used."""
 LEAST_TOKENS: Final = 200
-"""The smallest budget: below that, what is said about the passages would leave no room for them."""
+"""The smallest token budget. With fewer tokens, the notes would leave no room for passages."""
 _MOST_OF_FIELD: Final = 40
-"""Tokens of a title, an id or another field that are shown."""
+"""How many tokens of a title, an id or another field are shown at most."""
 _LEAST_OF_PASSAGE: Final = 40
-"""Tokens of a passage below which it is left out instead of cut."""
+"""A passage is left out if fewer than this many tokens of its text could be shown."""
 _LOW: Final = 0.2
-"""A confidence below this is worth another search."""
+"""Another search is recommended if the confidence is below this."""
 
 
 def write_json(value: Any) -> str:
-    """Return *value* as JSON on one line.
+    """Return *value* as one line of JSON.
 
-    Characters that hide or reorder text are replaced by visible escapes.
+    Control characters that hide or reorder text are replaced by escapes.
     """
     return escape_json(json.dumps(value, ensure_ascii=False, skipkeys=True, default=str))
 
@@ -44,16 +44,14 @@ def build_result(
 ) -> str:
     """Return the passages of *retrieval* as JSON of at most *max_tokens* tokens.
 
-    `count_tokens` counts the tokens.
-
     Args:
         retrieval: The result of the search.
-        collection: The collection that the passages are from, in words.
-        fields: The names of the metadata fields that each result shows.
-        top_k: The most passages to show.
-        max_tokens: The budget, at least `LEAST_TOKENS`.
-        notes: Sentences about how the search was made.
-        can_try_harder: Whether the tool can search with more effort.
+        collection: A description of the collection that was searched.
+        fields: The names of the metadata fields to show for each passage.
+        top_k: How many passages to show at most.
+        max_tokens: The token budget, at least `LEAST_TOKENS`, as counted by `count_tokens`.
+        notes: Sentences for the agent about the search.
+        can_try_harder: Whether the tool offers a higher effort.
     """
     rows = [_describe_passage(*row, fields=fields) for row in list_rows(retrieval)[:top_k]]
     could_help, advice = _list_advice(retrieval, rows, can_try_harder=can_try_harder)
@@ -72,9 +70,9 @@ def build_result(
 
 
 def build_text(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
-    """Return one document as JSON of at most *max_tokens* tokens.
+    """Return *fields* and *text* as JSON of at most *max_tokens* tokens.
 
-    The *fields* are shown whole. The *text* is cut to the tokens that remain.
+    Only *text* is cut. If *fields* alone exceed the limit, so does the JSON.
     """
     whole = {**fields, "text": ""}
     room = max_tokens - count_tokens(write_json(whole))
@@ -88,14 +86,22 @@ def build_text(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
 
 
 def build_failure(sentence: str) -> str:
-    """Return *sentence*, the reason why there is no result, as JSON."""
+    """Return *sentence*, the reason why a tool call failed, as JSON."""
     return write_json({"error": cut_text(sentence, LEAST_TOKENS)})
 
 
 def _describe_passage(
     place: int, plain_place: str, match: Match, move_reason: str, *, fields: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the entry for one passage in the result, with the whole text."""
+    """Return the fields of one passage in the result, with its uncut text.
+
+    Args:
+        place: The rank of the passage, from 1.
+        plain_place: Its rank in the plain call's result, as text; "new" if it was not there.
+        match: The passage.
+        move_reason: Why its rank changed; may be empty.
+        fields: The names of the metadata fields to show.
+    """
     row: dict[str, Any] = {"id": _shorten_value(match.id)}
     if title := next((value for name in TITLES if (value := match.metadata.get(name))), None):
         row["title"] = _shorten_value(title)
@@ -115,7 +121,14 @@ def _describe_passage(
 
 
 def _explain_place(place: int, plain_place: str, match: Match, move_reason: str) -> str:
-    """Return which searches found the passage, or why it moved to this *place*."""
+    """Return a phrase on which searches found the passage, or why its rank changed.
+
+    Args:
+        place: The rank of the passage, from 1.
+        plain_place: Its rank in the plain call's result, as text; "new" if it was not there.
+        match: The passage.
+        move_reason: Why its rank changed; may be empty.
+    """
     if plain_place in ("", str(place)):
         kinds = match.found_by or ("original",)
         names = ["the query" if kind == "original" else kind.replace("_", " ") for kind in kinds]
@@ -125,7 +138,7 @@ def _explain_place(place: int, plain_place: str, match: Match, move_reason: str)
 
 
 def _shorten_value(value: Any) -> Any:
-    """Return *value* in a form that JSON can hold, cut if it is a long text."""
+    """Return *value* as a number, boolean, ``None`` or short text. Long texts are cut."""
     if isinstance(value, (bool, int)) or value is None:
         return value
     if isinstance(value, float):
@@ -160,16 +173,19 @@ def _list_advice(
 
 
 def _add_response(result: dict[str, Any], response: Any, max_tokens: int) -> str:
-    """Return *result* with the function's own *response*, from which no passages could be read."""
+    """Return *result* as JSON with the function's *response* as text, in place of passages.
+
+    Used if no passages could be read from *response*.
+    """
     text = response if isinstance(response, str) else write_json(response)
     del result["results"]
     return build_text(result, text, max_tokens)
 
 
 def _fit_rows(result: dict[str, Any], rows: Sequence[dict[str, Any]], max_tokens: int) -> str:
-    """Return *result* as JSON with as many of *rows* as fit into *max_tokens*.
+    """Return *result* as JSON, with as many of the passages *rows* as fit into *max_tokens*.
 
-    Long texts are cut to equal lengths.
+    Long texts are cut, so that they share the tokens equally.
     """
     texts = [row["text"] for row in rows]
     room = max_tokens
@@ -184,9 +200,9 @@ def _fit_rows(result: dict[str, Any], rows: Sequence[dict[str, Any]], max_tokens
 
 
 def _note_left_out(shown_rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> dict[str, str]:
-    """Return a note on how many texts were cut and how many passages were left out.
+    """Return a note on how many texts were cut, and how many passages were left out.
 
-    It is empty if all *texts* are shown whole in *shown_rows*.
+    Returns an empty dict if *shown_rows* contain all *texts* uncut.
     """
     cut = sum(row["text"] != text for row, text in zip(shown_rows, texts, strict=False))
     left = len(texts) - len(shown_rows)
@@ -203,7 +219,7 @@ def _cut_rows(
     texts: Sequence[str],
     max_tokens: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the first *rows*, with their texts cut so that all of them fit into *max_tokens*."""
+    """Yield as many of *rows* as fit into *max_tokens* together with *result*, with texts cut."""
     room = max_tokens - count_tokens(write_json(result))
     bare = [count_tokens(write_json({**row, "text": ""})) for row in rows]
     # No text is read further than it could be shown.
@@ -222,9 +238,14 @@ def _cut_rows(
 
 
 def _share_tokens(least_sizes: Sequence[int], wanted_sizes: Sequence[int], room: int) -> list[int]:
-    """Return how many tokens each text gets: its least size, and a share of the *room* tokens.
+    """Return how many tokens each text gets: its least size plus a part of the *room* tokens.
 
-    A short text gets what it needs. Longer texts share the remaining tokens equally.
+    Short texts get what they need, and long texts share the remaining tokens equally.
+
+    Args:
+        least_sizes: The tokens that each text gets in any case.
+        wanted_sizes: The tokens of each uncut text.
+        room: How many tokens to share out.
     """
     shares = list(least_sizes)
     open_ = sorted(range(len(wanted_sizes)), key=lambda place: wanted_sizes[place])
@@ -237,7 +258,7 @@ def _share_tokens(least_sizes: Sequence[int], wanted_sizes: Sequence[int], room:
 
 
 def _note_cut_text(text: str, shown_text: str) -> dict[str, str]:
-    """Return a note that *text* was cut to *shown_text*; empty if it was not cut."""
+    """Return a note that *text* was cut; an empty dict if *shown_text* equals *text*."""
     if shown_text == text:
         return {}
     return {"cut": "The text is longer. Ask with a larger max_tokens for more of it."}

@@ -1,4 +1,4 @@
-"""Turn a wrapped function into a tool: its name, description, schema, and two callables."""
+"""Turn a wrapped function into an agent's tool: name, description, schema and two callables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EFFORTS: Final[Mapping[str, str]] = {
     "medium": "balanced",
     "high": "thorough",
 }
-"""What an agent calls the presets, the cheapest one first. All but the first ask a model."""
+"""The agent's names for presets, the cheapest first. All but ``minimal`` ask a model."""
 TOP_K: Final = 5
 MOST_PASSAGES: Final = 50
 TOKENS: Final = 2_000
@@ -33,11 +33,11 @@ _MEANINGS: Final[Mapping[str, str]] = {
 
 
 class SearchTool:
-    """A search as a tool for agents. `Wrapped.as_tool` makes it.
+    """A wrapped function as a tool for agents. Create it with `Wrapped.as_tool`.
 
     Attributes:
-        name: The name of the tool, which the model uses to call it.
-        description: The description of the tool, which the model reads.
+        name: The name by which the model calls the tool.
+        description: The description that the model reads.
         efforts: The values of the argument ``effort``; only ``minimal`` if there is no model.
         input_schema: The arguments as JSON schema: ``query``, ``top_k``, ``effort`` and
             ``max_tokens``.
@@ -95,10 +95,11 @@ class SearchTool:
         }
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """Return the result for *arguments*, as a model wrote them.
+        """Search with *arguments*, as written by a model, and return the result as JSON text.
 
         Raises:
-            ToolFailure: An argument is wrong. The error is a sentence for the model.
+            ToolFailure: An argument is wrong. The message is a sentence for the model.
+            Exception: The error of the search.
         """
         unknown = sorted(map(str, set(arguments) - set(_MEANINGS)))
         if unknown:
@@ -106,7 +107,7 @@ class SearchTool:
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
 
     def _write_description(self, about: str) -> str:
-        """Return the description of the tool. *about* says what the collection is about."""
+        """Return the description of the tool. *about* describes the content of the collection."""
         fields = f" Each result shows the fields {', '.join(self.fields)}." if self.fields else ""
         said = f" {about.strip().rstrip('.')}." if about.strip() else ""
         return (
@@ -116,10 +117,10 @@ class SearchTool:
         )
 
     def _make_callables(self) -> tuple[Callable[..., str], Callable[..., Awaitable[str]]]:
-        """Return the blocking and the asynchronous function of the tool.
+        """Return two functions that run the tool: a blocking one and an asynchronous one.
 
-        Agent frameworks read the signature and the docstring of a function, so both repeat the
-        schema.
+        Their annotations and docstrings repeat the tool's schema and description, because agent
+        frameworks read them.
         """
         from typing import Annotated, Literal
 
@@ -177,7 +178,7 @@ class SearchTool:
     def _prepare_search(
         self, query: Any, top_k: Any, effort: Any, max_tokens: Any
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
-        """Return the keyword arguments of the search, and a function that writes its result.
+        """Return the keyword arguments for the search, and a function that writes its result.
 
         Raises:
             ToolFailure: An argument is wrong.
@@ -216,16 +217,16 @@ class SearchTool:
 
 
 class ToolFailure(Exception):
-    """The reason why a tool has no result, as a sentence for the agent."""
+    """A tool call cannot be performed. The message is a sentence for the agent."""
 
 
 def read_number(name: str, value: Any, least: int, most: int, default: int) -> int:
-    """Return *value* as a whole number from *least* to *most*; *default* for ``None``.
+    """Return the argument *value* as an integer from *least* to *most*; *default* for ``None``.
 
-    A number outside this range becomes the nearest allowed number.
+    A number outside this range becomes *least* or *most*.
 
     Raises:
-        ToolFailure: *value* is not a whole number.
+        ToolFailure: *value* is not a whole number. The message names the argument *name*.
     """
     if value is None:
         return default
@@ -236,7 +237,7 @@ def read_number(name: str, value: Any, least: int, most: int, default: int) -> i
 
 
 def describe_failure(error: Exception) -> str:
-    """Return a sentence about *error* for an agent. Secrets such as API keys are hidden."""
+    """Return a sentence that tells an agent about *error*, without secrets such as API keys."""
     if isinstance(error, ToolFailure):
         return str(error)
     said = " ".join(hide_secrets(str(error)).split())[:_MOST_SAID]
@@ -245,7 +246,7 @@ def describe_failure(error: Exception) -> str:
 
 
 def _read_effort(effort: str) -> dict[str, Any]:
-    """Return the settings for an *effort*. The configured model stays the same."""
+    """Return the settings of the preset for *effort*, without its choice of a model."""
     _, settings = read_preset(EFFORTS[effort])
     kept = {
         key: value

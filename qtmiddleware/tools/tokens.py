@@ -1,7 +1,7 @@
-"""Estimate the tokens of a text without a tokenizer, and cut a text to a number of tokens.
+"""Estimate the number of tokens in a text without a tokenizer, and cut texts to a token limit.
 
-The estimate is on the high side: for prose, code and encoded data, no tokenizer of a current model
-makes more tokens. A test compares the estimate with one such tokenizer.
+The estimate is meant to be an upper bound for prose, code and encoded data with the tokenizers of
+current models. A test compares it with one of these tokenizers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 from qtmiddleware.preprocessing.sentences import compile_sentence_end
 
 CUT: Final = " […]"
-"""Stands at the end of a text that was cut."""
+"""The mark at the end of a text that was cut."""
 _LOOK_AHEAD: Final = 64
-"""Characters behind a place that show whether a sentence ends there."""
+"""How many characters after an offset are read to see whether a sentence ends there."""
 _LEAST_SHARE: Final = 0.5
-"""The least share of what fits that a cut at a sentence must keep; else the cut is at a word."""
+"""The least fraction of the fitting text to keep when cutting at the end of a sentence or word."""
 
 # What looks like a key or an encoded file, a word, a number, white space, and letters by how many
 # of them make a token.
@@ -42,26 +42,29 @@ _RATES: Final = {
     "marks": (0.4, 0.5),
     "letters": (0.0, 1.3),
 }
-"""Tokens per piece and per character, of the kinds of piece that may be cut anywhere."""
+"""(tokens per piece, tokens per character) for the pieces of text that may be cut anywhere."""
 
 
 @cache
 def _compile_pieces() -> Any:
-    """Return the pattern that splits a text into pieces. It is compiled at the first call."""
+    """Return the pattern that splits a text into words, numbers, spaces and other pieces.
+
+    It is compiled once, on the first call.
+    """
     import regex
 
     return regex.compile(_PIECES, regex.VERSION1 | regex.VERBOSE | regex.DOTALL)
 
 
 def count_tokens(text: str) -> int:
-    """Return an estimate of the number of tokens in *text*, on the high side."""
+    """Return a high estimate of the number of tokens in *text*."""
     return ceil(
         sum(_estimate_tokens(it.lastgroup, it[0]) for it in _compile_pieces().finditer(text))
     )
 
 
 def _estimate_tokens(kind: str, piece: str) -> float:
-    """Return the estimated number of tokens in *piece*, a match of the group *kind*."""
+    """Return the estimated number of tokens in *piece*. *kind* is its group in `_PIECES`."""
     length = len(piece)
     if kind == "word":
         if length > 1 and piece.isupper():
@@ -76,12 +79,12 @@ def _estimate_tokens(kind: str, piece: str) -> float:
 
 
 def cut_text(text: str, tokens: int) -> str:
-    """Return *text* cut to at most *tokens* tokens, at the end of a sentence, followed by `CUT`.
+    """Return *text*, cut at the end of a sentence if it has more than *tokens* tokens.
 
-    - A text that fits is returned unchanged.
-    - If no sentence ends in the second half of the part that fits, the text is cut at the end of a
-      word.
-    - If not even one word fits, the result is empty.
+    - A text that fits is returned unchanged. A text that was cut ends with `CUT`.
+    - If no sentence ends in the second half of the text that fits, the cut is at the end of a word
+      if possible.
+    - If nothing fits, the result is ``""``.
     """
     if (end := _find_end(text, tokens)) == len(text):
         return text
@@ -96,7 +99,10 @@ def cut_text(text: str, tokens: int) -> str:
 
 
 def _cut_before(text: str, end: int) -> str:
-    """Return the beginning of *text* up to a sentence or a word that ends at *end* or before."""
+    """Return *text* up to the last end of a sentence, or else of a word, at or before *end*.
+
+    If that would keep less than half of *end* characters, the text is cut at *end*.
+    """
     least = end * _LEAST_SHARE
     # The characters after a full stop show whether a sentence ends there.
     matches = compile_sentence_end().finditer(text[: max(0, end) + _LOOK_AHEAD])

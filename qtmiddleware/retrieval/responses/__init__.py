@@ -1,8 +1,7 @@
-"""Read the passages of any response, and write them back in exactly the same shape.
+"""Read the passages of any response, and write them back in exactly the same structure.
 
-A response is recognised by its fields, not by its vendor. Its items are in an envelope or in
-columns. An envelope is a path of fields that ends in a list, and is recognised by the names of
-these fields. Items are recognised by their type.
+Responses are recognised by the names of their fields, not by their library. The items of a response
+are either in a list inside it, such as ``result.hits``, or in parallel columns.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ _GENERAL_ENVELOPES: Final = (
     ),
     *("items", "value", "data", "result"),
 )
-"""Names that other things have too, such as the other columns of Chroma's results."""
+"""Names that are also used for other data, so they count only if the list contains passages."""
 
 _ENVELOPES: Final = (*_KNOWN_ENVELOPES, *_GENERAL_ENVELOPES)
 _PATHS: Final = {name: tuple(name.split(".")) for name in _ENVELOPES}
@@ -136,15 +135,15 @@ _USUAL: Final = KeywordEvidenceSettings()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
-    """Reads one kind of response and writes it back. The caller may supply a shape.
+    """Two functions that read the items of a response and write a response with other items.
 
     Attributes:
         items: Returns the items of a response in the backend's order, as the same objects:
             mappings, ``(id, score)`` pairs, documents, objects with an id, or strings.
-        rebuild: Returns a copy of a response with other items, without changing the response. There
-            may be any number of items in any order. They may come from other responses of the same
-            function, and have other scores.
-        name: The kind of response, in words for people.
+        rebuild: Returns a copy of a response with other items, and leaves the response unchanged.
+            It gets any number of items in any order. They may come from other responses of the same
+            function, and have new scores.
+        name: A description of the structure, such as "a list".
     """
 
     items: Callable[[Any], Sequence[Any]]
@@ -154,7 +153,13 @@ class Shape:
 
 @dataclass(eq=False, repr=False, slots=True)
 class SearchResult:
-    """The response to one variant, with the ranking that was read from it."""
+    """The response to the search for one variant, and the ranking read from it.
+
+    Attributes:
+        ranking: The keys, scores and items of the passages, best first.
+        shape: Reads and rebuilds the response.
+        response: The function's own response.
+    """
 
     ranking: Ranking
     shape: Shape
@@ -169,17 +174,17 @@ def read_response(
     options: KeywordEvidenceSettings = _USUAL,
     initial: Mapping[str, Ranking] | None = None,
 ) -> SearchResult:
-    """Read the *response* to *variant*.
+    """Return the ranking in *response*, together with the response and its shape.
 
     Args:
-        variant: The text that was searched.
+        variant: The variant that was searched.
         response: The function's response.
-        custom: The shape to use. If ``None``, the shape is recognised.
+        custom: The user's shape; ``None`` to recognise the response.
         options: The settings that name the fields of ids, texts and scores.
         initial: The lists that the search merged, by name.
 
     Raises:
-        ResponseShapeError: The response has no known shape.
+        ResponseShapeError: The response cannot be read.
     """
     shape = custom or find_shape(response, options)
     items = shape.items(response)
@@ -193,14 +198,14 @@ def read_response(
 def read_keys_and_scores(
     response: Any, items: Sequence[Any], options: KeywordEvidenceSettings = _USUAL
 ) -> tuple[list[Key], list[float | None]]:
-    """Return the key of each item, ``(namespace, id)``, and its score.
+    """Return two lists: the key ``(namespace, id)`` of each item, and its score.
 
     Items with the same key are the same passage.
 
     - The namespace is the item's own, or else the response's.
-    - If an item has no id, NUL and its text are used as the id.
-    - If an id names only the document, NUL and the text are added, so that two chunks of one
-      document stay two passages.
+    - If an item has no id, the id in the key is NUL and the item's text.
+    - If an item has only the id of its document, NUL and the text are added, so that chunks of one
+      document have different keys.
 
     Raises:
         ResponseShapeError: An item is not a passage.
@@ -223,18 +228,22 @@ def read_keys_and_scores(
 
 
 def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
-    """Return an id made of the document's id, if any, NUL, and the item's text or printed form."""
+    """Return an id for *item*, which has none: the document's id, NUL, and the item's text.
+
+    The document's id may be empty. An item without text is represented by its printed form.
+    """
     text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
     return f"{read_id(item, options.id_field) or ''}\0{text or format_item(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
-    """Return the shape of *response*.
+    """Return the functions that read and rebuild *response*.
 
-    ``None`` is an empty response. It is rebuilt as ``None`` if there are no items.
+    ``None`` is read as an empty response.
 
     Raises:
-        ResponseShapeError: No list of passages can be read. The error names the response's type.
+        ResponseShapeError: *response* contains no readable list of passages. The error names its
+            type.
     """
     if type(response) is list or type(response) is tuple:
         return _find_list_shape(response)
@@ -267,10 +276,10 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 
 
 def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
-    """Return the path to the list of passages in *response*; ``None`` if no name leads to a list.
+    """Return the path of field names to the list of passages in *response*; ``None`` if not found.
 
-    The first name with a list of passages, or with an empty list, is used. If there is no such
-    name, a known name with ``None`` or another list is used.
+    The usual names are tried in order. The first with an empty list or a list of passages is used,
+    or else the first known name whose value is ``None`` or another list.
     """
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
@@ -289,17 +298,17 @@ def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str
 
 
 def _is_container(response: Any) -> bool:
-    """Return whether *response* holds its passages without a name for them, as a list does."""
+    """Return whether *response* is a list, an array, a mapping of columns or ``None``."""
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
     return is_list(response) and not _is_record(response)
 
 
 def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
-    """Raise `ResponseShapeError` if another list may belong to the passages item by item.
+    """Raise `ResponseShapeError` if *response* has a list that may run parallel to the passages.
 
-    The other list would no longer match once the passages are in a new order. If the passages are
-    texts, any list of the same length may belong to them. If not, only a list of numbers may.
+    Such a list would no longer match the passages after reranking. It has as many values as there
+    are passages in *path*. Unless the passages are texts, the values must be numbers.
     """
     items = get_path(response, path)
     if len(path) > 1 or not items:
@@ -316,7 +325,7 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
 
 
 def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at the end of *path*; `ABSENT` if there is none or if reading raises."""
+    """Return the value at the end of *path* in *response*; `ABSENT` if missing or unreadable."""
     try:
         return get_path(response, path)
     except Exception:
@@ -324,7 +333,7 @@ def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
 
 
 def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
-    """Return whether *items* is empty or its first item shows that the items are passages."""
+    """Return whether *items* is empty or seems to be a list of passages."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
             isinstance(item, str) and reads_like_text(item) for item in items
@@ -337,12 +346,12 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
 
 
 def _is_record(response: Any) -> bool:
-    """Return whether *response* is a named tuple or a row, and so not a list of passages."""
+    """Return whether *response* is a named tuple or a database row, not a list of passages."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
 def _find_list_shape(response: Sequence[Any]) -> Shape:
-    """Return the shape of a list, which holds passages, or passages and scores in parallel."""
+    """Return the shape of *response*: a list of passages, or a pair (passages, scores)."""
     if (
         len(response) == 2
         and isinstance(response, (list, tuple))
@@ -357,9 +366,9 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
 
 @cache
 def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
-    """Return the shape whose items are at the end of *path*.
+    """Return the shape of responses with their items in the list at the end of *path*.
 
-    If *path* is empty, the response itself is the list of items.
+    If *path* is empty, the response itself is the list.
     """
 
     def read_items(response: Any) -> Sequence[Any]:
@@ -376,9 +385,9 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
 
 
 def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
-    """Return the shape of passages in *field* with their scores in another field.
+    """Return the shape of *response* with passages in *field* and their scores in another field.
 
-    Returns ``None`` if no other field holds scores.
+    Returns ``None`` if no other field contains scores.
     """
     for scores_field in (1,) if field == 0 else _NUMBERS:
         if (numbers := get_field(response, scores_field)) is not ABSENT and _are_parallel(
@@ -393,7 +402,7 @@ def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
-    """Return whether *numbers* has the length of *passages* and may hold their scores."""
+    """Return whether *numbers* may be the scores of *passages*: as many numbers as passages."""
     if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
@@ -402,7 +411,7 @@ def _are_parallel(passages: Any, numbers: Any) -> bool:
 
 
 def _read_pairs(passages_field: str | int, scores_field: str | int, response: Any) -> Sequence[Any]:
-    """Return a list of (passage, score) pairs."""
+    """Return (passage, score) pairs from two fields of *response*."""
     numbers = get_field(response, scores_field)
     return list(
         zip(
@@ -416,7 +425,7 @@ def _read_pairs(passages_field: str | int, scores_field: str | int, response: An
 def _write_pairs(
     passages_field: str | int, scores_field: str | int, response: Any, items: Sequence[Any]
 ) -> Any:
-    """Return a copy of *response* with the (passage, score) pairs in *items*."""
+    """Return a copy of *response* with the (passage, score) pairs *items* in its two fields."""
     response = replace_items(response, (passages_field,), [passage for passage, _ in items])
     return replace_items(response, (scores_field,), [score for _, score in items])
 
@@ -425,19 +434,22 @@ def _write_pairs(
 
 
 def _has_columns(response: Any) -> bool:
-    """Return whether *response* is a mapping with columns of ids or metadata, as Chroma's."""
+    """Return whether *response* is a mapping with a column of ids or metadata, as in Chroma."""
     return isinstance(response, Mapping) and any(is_list(response.get(name)) for name in _LEADING)
 
 
 def _read_columns(response: Any) -> Sequence[Any]:
-    """Return each item as a dict, whose keys are the singular names of the columns."""
+    """Return the items of *response*, a mapping of columns, as dicts.
+
+    The keys are the singular names of the columns: ``ids`` becomes ``id``.
+    """
     columns, _ = _split_columns(response)
     names = [_FIELDS.get(name, name) for name in columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _write_columns(response: Any, items: Sequence[Any]) -> Any:
-    """Return a copy of *response* with *items* in its columns.
+    """Return a copy of *response*, a mapping of columns, with *items* in its columns.
 
     Columns that are ``None`` stay ``None``.
     """
@@ -451,7 +463,12 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
 
 def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
-    """Return the columns by name, and whether each column is nested in another list."""
+    """Return the columns of *response* by name, and whether each is nested in another list.
+
+    Raises:
+        ResponseShapeError: *response* has the results of several queries, or columns of different
+            lengths.
+    """
     leading_column = next(values for name in _LEADING if is_list(values := response.get(name)))
     is_nested = len(leading_column) > 0 and is_list(leading_column[0])
     if is_nested and len(leading_column) > 1:
@@ -480,8 +497,8 @@ class _Row(dict[Any, Any]):
     """One row of a data frame: its values by column name, with ``None`` for missing values.
 
     Attributes:
-        frame: The data frame that holds the row.
-        place: The position of the row in the data frame.
+        frame: The data frame that contains the row.
+        place: The index of the row in the data frame, from 0.
     """
 
     __slots__ = ("frame", "place")
@@ -491,10 +508,10 @@ class _Row(dict[Any, Any]):
 
 
 def _is_data_frame(response: Any) -> bool:
-    """Return whether *response* is a data frame of passages.
+    """Return whether *response* is a data frame that may contain passages.
 
-    It must have a column or index with a usual name of an id or text, or any column of texts, or no
-    rows.
+    It must be empty, have a column or index with a usual name for an id or text, or have a string
+    in its first row.
     """
     class_ = type(response)
     if not (hasattr(class_, "iloc") and hasattr(class_, "columns") and response.columns.is_unique):
@@ -507,9 +524,9 @@ def _is_data_frame(response: Any) -> bool:
 
 
 def _read_frame(response: Any) -> Sequence[Any]:
-    """Return the rows of a data frame.
+    """Return the rows of *response*, a data frame.
 
-    A level of the index with the name of an id is read as a column.
+    An index level with a usual name for an id or text is read as a column.
     """
     cells = response.astype(object).where(response.notna(), None)
     rows = [_Row(fields) for fields in cells.to_dict("records")]
@@ -525,7 +542,10 @@ def _read_frame(response: Any) -> Sequence[Any]:
 
 
 def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) -> Any:
-    """Return a data frame like *response* with the rows and scores of *items*."""
+    """Return a copy of *response*, a data frame, with the rows and scores of *items*.
+
+    *score_field* names the column of scores. If it is ``None``, the usual names are tried.
+    """
     if all(row.frame is response for row in items):
         frame = response.iloc[[row.place for row in items]]
     else:
@@ -543,9 +563,9 @@ def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) 
 
 
 def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
-    """Return *rows* of several data frames as one data frame like *response*.
+    """Return *rows*, from several data frames, as one data frame with the columns of *response*.
 
-    The columns keep the types of *response* if these can hold the values.
+    A column keeps its type unless the type would change a value.
     """
     model_frame = response if len(response) else rows[0].frame
     names = response.columns if len(response.columns) else model_frame.columns
@@ -571,7 +591,7 @@ def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
 
 
 def _build_column(values: Sequence[Any], dtype: Any) -> Any:
-    """Return *values* in a column of *dtype*, or of another type if *dtype* would change them."""
+    """Return *values* as a pandas array of *dtype*, or of another type if values do not fit."""
     # A data frame was passed in, so pandas is loaded already.
     import pandas as pd
 
@@ -585,9 +605,9 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
 
 
 def read_usage(response: Any) -> float | None:
-    """Return the read units that *response* reports, as Pinecone does.
+    """Return the read units that *response* reports; ``None`` if it reports none.
 
-    Returns ``None`` if it reports none.
+    Responses of Pinecone report them.
     """
     if type(response) is list or type(response) is tuple:
         return None
@@ -613,10 +633,12 @@ def read_usage(response: Any) -> float | None:
 
 
 def wait_for_response(response: Any) -> Any:
-    """Return the result of a future or of a thread pool's task; any other *response* unchanged.
+    """Return *response*; if it is a future or an async result of a pool, wait for its result.
 
-    Waits for the result, and raises the error of the call. An awaitable is returned unchanged,
-    since the caller can await it.
+    Awaitables are returned unchanged, because the caller can await them.
+
+    Raises:
+        Exception: The error of the future.
     """
     class_ = type(response)
     if hasattr(class_, "__await__"):
@@ -629,5 +651,5 @@ def wait_for_response(response: Any) -> Any:
 
 
 def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
-    """Return whether the class *class_* has all methods in *names*."""
+    """Return whether *class_* has a method with each of *names*."""
     return all(callable(getattr(class_, name, None)) for name in names)

@@ -1,7 +1,7 @@
-"""Read the fields of a whole list of items, faster than item by item.
+"""Read the ids, scores, texts and metadata of a list of items, faster than item by item.
 
-The results are equal to those of reading each item. Field names are looked up once, in the first
-item. Items with another layout than the first item are read one by one.
+The results are the same as for reading each item. Field names are looked up once, in the first
+item. Items with other fields than the first item are read one by one.
 """
 
 from __future__ import annotations
@@ -45,19 +45,18 @@ _NODE_CONTENT = Names(("_node_content",))
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _Layout:
-    """The fields of the first item in a list. Other items with these fields are read quickly.
+    """The class and field names of an item. All items with the same layout are read the same way.
 
     Attributes:
         class_: The class of the items.
-        own_names: The keys of a dict, or the names of the fields that an object has besides those
-            of its class.
-        get: Reads a field of an item by name.
-        ids: The usual names of ids that the items have.
-        scores: The usual names of scores that the items have.
-        texts: The usual names of texts that the items have.
-        metadata: The usual names of metadata that the items have.
+        own_names: The keys of a dict, or the names of an object's instance attributes.
+        get: Returns the value of an item's field, given the item and the field's name.
+        ids: The names of the items' id fields, in order of preference.
+        scores: The names of the items' score fields, in order of preference.
+        texts: The names of the items' text fields, in order of preference.
+        metadata: The names of the items' metadata fields, in order of preference.
         has_namespace: Whether the items have a field ``namespace``.
-        is_packed: Whether the items have LlamaIndex's ``_node_content``.
+        is_packed: Whether the items have LlamaIndex's field ``_node_content``.
     """
 
     class_: type
@@ -80,10 +79,7 @@ class _Layout:
 
 
 def _find_layout(items: Sequence[Any]) -> _Layout | None:
-    """Return the layout of the first of *items*.
-
-    Returns ``None`` if there are no items, or if items of its class must be read one by one.
-    """
+    """Return the layout of the first item; ``None`` if *items* must be read one by one."""
     if not items:
         return None
     first = items[0]
@@ -103,9 +99,10 @@ def _build_dict_layout(keys: tuple[Any, ...]) -> _Layout:
 
 @lru_cache(maxsize=256)
 def _build_object_layout(class_: type, own_names: tuple[str, ...]) -> _Layout | None:
-    """Return the layout of objects of *class_* with *own_names*.
+    """Return the layout of objects of *class_* with the instance attributes *own_names*.
 
-    Returns ``None`` for unusual objects, which must be read one by one.
+    Returns ``None`` for objects that must be read one by one: those without a score field, wrappers
+    of another item, strings and numbers.
     """
 
     def pick_names(names: Names) -> Sequence[str]:
@@ -128,7 +125,14 @@ def _build_layout(
     get: Callable[[Any, str], Any],
     pick_names: Callable[[Names], Sequence[str]],
 ) -> _Layout:
-    """Return the layout of items in which *pick_names* finds the usual names."""
+    """Return a layout with the names of fields that *pick_names* selects.
+
+    Args:
+        class_: The class of the items.
+        own_names: The keys of a dict, or the names of an object's instance attributes.
+        get: Returns the value of an item's field, given the item and the field's name.
+        pick_names: Returns those of the given names that the items have.
+    """
     names = pick_names(IDS), pick_names(SCORES), pick_names(TEXTS), pick_names(METADATA)
     return _Layout(
         class_,
@@ -145,12 +149,12 @@ def read_columns(
 ) -> tuple[list[str | None], list[str], list[float | None]]:
     """Return three lists: the ids, the namespaces and the scores of *items*.
 
-    The results equal those of `read_own_id`, `read_namespace` and `read_score` for each item.
+    The results are those of `read_own_id`, `read_namespace` and `read_score` for each item.
 
     Args:
         items: The items of one response.
         options: The settings that name the fields of ids, texts and scores.
-        namespace: The namespace of items without a namespace.
+        namespace: The default for items without a namespace.
 
     Raises:
         ResponseShapeError: An item is not a passage.
@@ -178,9 +182,9 @@ def read_columns(
 def _read_ids(
     items: Sequence[Any], fits_layout: Sequence[bool], layout: _Layout
 ) -> list[str | None]:
-    """Return the id of each of *items*, ``None`` for an item without an id.
+    """Return the id of each item; ``None`` for an item without an id.
 
-    *fits_layout* says for each item whether it has the *layout*.
+    *fits_layout* says for each item whether it has this *layout*.
     """
     get, names = layout.get, layout.ids
     ids: list[str | None] = []
@@ -197,9 +201,9 @@ def _read_ids(
 def _read_scores(
     items: Sequence[Any], fits_layout: Sequence[bool], layout: _Layout
 ) -> list[float | None]:
-    """Return the score of each of *items*, ``None`` for an item without a score.
+    """Return the score of each item; ``None`` for an item without a score.
 
-    *fits_layout* says for each item whether it has the *layout*.
+    *fits_layout* says for each item whether it has this *layout*.
     """
     get, names = layout.get, layout.scores
     scores: list[float | None] = []
@@ -218,7 +222,10 @@ def _read_scores(
 
 
 def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]:
-    """Return the text of each of *items*, as `read_text` returns it."""
+    """Return the text of each item; ``None`` for an item without text.
+
+    *text_field* names the field of the text. If it is ``None``, the usual names are tried.
+    """
     layout = _find_layout(items) if text_field is None else None
     if layout is None:
         return [read_text(item, text_field) for item in items]
@@ -239,7 +246,7 @@ def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]
 
 
 def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Return the metadata of each of *items*; empty metadata for an item that cannot be read."""
+    """Return the metadata of each item; an empty mapping for an item that cannot be read."""
     layout = _find_layout(items)
     try:
         return list(map(read_metadata, items)) if layout is None else _read_metadata(items, layout)
@@ -249,7 +256,7 @@ def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 
 def _read_metadata_safely(item: Any) -> Mapping[str, Any]:
-    """Return the metadata of *item*; empty metadata if reading raises."""
+    """Return the metadata of *item*; an empty mapping if *item* cannot be read."""
     try:
         return read_metadata(item)
     except Exception:
@@ -257,9 +264,9 @@ def _read_metadata_safely(item: Any) -> Mapping[str, Any]:
 
 
 def read_titles(metadata: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ``title`` in the *metadata* of each item; ``""`` for an item without a title.
+    """Return the ``title`` in each item's *metadata*; ``""`` for an item without a title.
 
-    If any metadata cannot be read, all titles are empty.
+    If the metadata of any item cannot be read, all titles are empty.
     """
     try:
         titles = [fields.get("title") for fields in metadata]
@@ -270,7 +277,7 @@ def read_titles(metadata: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, Any]]:
-    """Return the metadata of each of *items*. Items without this *layout* are read one by one."""
+    """Return the metadata of each item. Items without this *layout* are read one by one."""
     names, get = layout.metadata, layout.get
     if not names:
         return list(map(read_metadata, items))
@@ -284,9 +291,10 @@ def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, A
 def _find_texts(
     holders: Sequence[Any], layout: _Layout, read_single: Callable[[Any], str | None]
 ) -> list[str | None]:
-    """Return the text under a usual name in each of *holders*.
+    """Return the text in each of *holders*, which are items or their metadata.
 
-    *read_single* reads the holders that do not have the *layout*.
+    *read_single* reads the text of a holder that does not have this *layout*. The text is ``None``
+    if no field with a usual name contains one.
     """
     names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []

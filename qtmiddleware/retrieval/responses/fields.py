@@ -1,8 +1,8 @@
-"""Read one field of any object, or copy the object with another value in that field.
+"""Read a field of any object, or copy the object with a new value in that field.
 
 Objects may be mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs,
-rows of databases, the OpenAPI models of older SDKs and plain objects. They are recognised by their
-attributes, never by the name of their library. A field of a list or tuple is named by its position.
+database rows, OpenAPI models of older SDKs, and plain objects. They are recognised by their
+attributes, never by their library. A field of a list or tuple is named by its index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from qtmiddleware.errors import ResponseShapeError
 
 ABSENT: Final = object()
-"""Stands for a field that is not there, since ``None`` may be a value."""
+"""The value of a missing field, because ``None`` may be the value of a field."""
 
 ADVICE: Final = "pass read= (response -> list of items) and write= (response, items -> response)"
 
@@ -40,10 +40,10 @@ _NO_ROWS: Final = (
 
 
 def _find_kind(class_: type) -> str:
-    """Return how the fields of an object of the class *class_* are read.
+    """Return how to read the fields of an object of class *class_*.
 
     ``mapping``  By key.
-    ``plain``    By position: a list, or a tuple without names for its positions.
+    ``plain``    By index: a list, or a tuple that is not a named tuple.
     ``named``    As attributes of a named tuple.
     ``row``      By column name. Each row of a database, such as ``sqlite3.Row`` or SQLAlchemy's
                  ``Row``, has its own column names.
@@ -66,17 +66,17 @@ find_kind: Final = cast("Callable[[type[Any]], str]", lru_cache(maxsize=1_024)(_
 
 
 class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
-    """Names that a field may have, in order of preference."""
+    """Alternative names of a field, such as ``id`` and ``_id``, in order of preference."""
 
     pick: Callable[[type, tuple[str, ...]], tuple[str, ...]]
-    """Returns the names that a class has, or that are among its object's own fields."""
+    """Returns the names that a class declares or that are among an object's own fields."""
     pick_keys: Callable[[tuple[Any, ...]], tuple[str, ...]]
     """Returns the names that are among the keys of a dict."""
 
     def __new__(cls, names: Iterable[str]) -> Names:
-        """Make a tuple of *names* that caches which of them a class or a dict has.
+        """Create the tuple of *names*, with cached lookups of the names that an object has.
 
-        The items of a list usually have the same fields, so most look-ups repeat.
+        The items of a list usually have the same fields, so most lookups repeat.
         """
         self = super().__new__(cls, names)
         self.pick_keys = lru_cache(maxsize=1_024)(partial(_pick_present, tuple(self)))
@@ -85,29 +85,29 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 
 
 def pick_fields(holder: Any, names: Names) -> Sequence[str]:
-    """Return the *names* that *holder* declares as attributes or columns.
+    """Return those of *names* that *holder* declares as attributes or columns.
 
-    *holder* is not a mapping. Its attributes are not read for this: OpenAPI models return ``None``
-    for any name, and documents return the user's own fields.
+    *holder* must not be a mapping. Its attributes are not read, because OpenAPI models return
+    ``None`` for any name, and documents return the user's own fields.
     """
     return names.pick(type(holder), list_own_names(holder))
 
 
 def list_own_names(holder: Any) -> tuple[str, ...]:
-    """Return the names of the fields that *holder* has and its class does not declare."""
+    """Return the names of the instance attributes of *holder*, or the columns of a row."""
     names = getattr(holder, "__dict__", None) or ()
     return (*_list_columns(holder), *names) if find_kind(type(holder)) is ROW else tuple(names)
 
 
 def _pick_present(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the *names* that are among *keys*."""
+    """Return those of *names* that are in *keys*."""
     return tuple(name for name in names if name in keys)
 
 
 def _pick_declared(
     names: Iterable[str], class_: type, own_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the *names* that *class_* declares or that are among *own_names*."""
+    """Return those of *names* that *class_* declares or that are in *own_names*."""
     declared = getattr(class_, "attribute_map", None)
     if isinstance(declared, Mapping):
         return tuple(name for name in names if name in declared or name in own_names)
@@ -115,29 +115,29 @@ def _pick_declared(
 
 
 def _list_columns(row: Any) -> tuple[str, ...]:
-    """Return the names of a row's columns, in order."""
+    """Return the column names of *row*, a database row, in order."""
     return tuple(row._fields if hasattr(type(row), "_fields") else row.keys())
 
 
 def _get_column(row: Any, name: str) -> Any:
-    """Return the value of the first column with this *name*."""
+    """Return the value of the first column *name* of *row*, a database row."""
     return row[row._fields.index(name)] if hasattr(type(row), "_fields") else row[name]
 
 
 def has_field(holder: Any, name: str) -> bool:
-    """Return whether *holder*, which is not a mapping, declares an attribute or column *name*."""
+    """Return whether *holder* declares an attribute or column *name*. Not for mappings."""
     class_: type = type(holder)
     return _has_declared(name, class_, list_own_names(holder))
 
 
 @lru_cache(maxsize=1_024)
 def _has_declared(name: str, class_: type, own_names: tuple[str, ...]) -> bool:
-    """Return whether *class_* declares *name* or *own_names* includes it."""
+    """Return whether *class_* declares an attribute *name* or *own_names* contains it."""
     return bool(_pick_declared((name,), class_, own_names))
 
 
 Path = Sequence[str | int]
-"""The names of fields, each inside the field before."""
+"""The names of nested fields, the outermost first."""
 
 
 def get_field(holder: Any, name: str | int) -> Any:
@@ -153,7 +153,7 @@ def get_field(holder: Any, name: str | int) -> Any:
 
 
 def get_path(holder: Any, path: Path) -> Any:
-    """Return the value at the end of *path*; `ABSENT` if a field of the path is missing."""
+    """Return the value at the end of *path* in *holder*; `ABSENT` if a field is missing."""
     for name in path:
         if (holder := get_field(holder, name)) is ABSENT:
             return ABSENT
@@ -161,7 +161,7 @@ def get_path(holder: Any, path: Path) -> Any:
 
 
 def list_fields(holder: Any) -> Mapping[str, Any]:
-    """Return all fields of *holder*, which is not a mapping, by name."""
+    """Return the fields of *holder* by name. Not for mappings."""
     class_ = type(holder)
     if find_kind(class_) is ROW:
         return {name: _get_column(holder, name) for name in _list_columns(holder)}
@@ -175,9 +175,9 @@ def list_fields(holder: Any) -> Mapping[str, Any]:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether *value* is a sequence of items and not a text.
+    """Return whether *value* is a sequence of items, not text or bytes.
 
-    An array counts if it has one dimension and holds objects or texts.
+    A numpy array must have one dimension and contain objects or strings.
     """
     return (
         isinstance(value, (list, tuple))
@@ -192,7 +192,7 @@ def is_list(value: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Return whether *value* is a numpy array with at least one dimension.
 
-    An instance of a subclass does not count, since it may hold more than its values.
+    Subclasses of ``ndarray`` are rejected, because they may contain more data than the values.
     """
     class_ = type(value)
     return (
@@ -201,7 +201,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether *value* is a number of any library. Booleans and texts are not numbers."""
+    """Return whether *value* is a number of Python or any library. Booleans do not count."""
     return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
 
 
@@ -219,9 +219,9 @@ def to_number(value: Any) -> float | None:
 
 
 def build_like(container: Any, values: Sequence[Any]) -> Any:
-    """Return *values* in a tuple, array or list: the same kind of container as *container*.
+    """Return *values* as a tuple or numpy array if *container* is one; otherwise as a list.
 
-    An array keeps its type if the type can hold the values.
+    An array keeps its dtype unless the values do not fit.
     """
     if type(container) is tuple:
         return tuple(values)
@@ -257,9 +257,12 @@ def replace_path(holder: Any, path: Path, value: Any) -> Any:
 
 
 def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
-    """Return a copy of *holder* with *items* at the end of *path*.
+    """Return a copy of *holder* in which *items* replace the items at the end of *path*.
 
-    The items are in the same kind of container as before.
+    They are in a list, tuple or numpy array, as before.
+
+    Raises:
+        ResponseShapeError: No copy can be made.
     """
     return replace_path(holder, path, build_like(get_path(holder, path), items))
 
@@ -284,9 +287,9 @@ def remove_field(holder: Any, name: str) -> Any:
 
 
 def shape_error(value: Any, problem: str) -> ResponseShapeError:
-    """Return the error for a *value* that cannot be read.
+    """Return the error for *value*, which cannot be read or copied because of *problem*.
 
-    The error names the type of the value and never quotes its content.
+    The error names the type of *value* and never quotes its content.
     """
     class_ = type(value)
     shape = (
@@ -298,7 +301,11 @@ def shape_error(value: Any, problem: str) -> ResponseShapeError:
 
 
 def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
-    """Return a shallow copy of *holder*, of the same type, with *value* in the field *name*."""
+    """Return a shallow copy of *holder* with *value* in the field *name*.
+
+    Raises:
+        ResponseShapeError: No copy can be made.
+    """
     try:
         if isinstance(holder, Mapping):
             return _copy_mapping(holder, name, value)
@@ -314,15 +321,15 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
 
 
 def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
-    """Return a copy of a list or tuple with *value* at *place*."""
+    """Return a copy of *holder*, a list or tuple, with *value* at the index *place*."""
     class_: Any = type(holder)
     return getattr(class_, "_make", class_)((*holder[:place], value, *holder[place + 1 :]))
 
 
 def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
-    """Return a copy of a mapping with *value* under *name*.
+    """Return a copy of *holder*, a mapping, with *value* under the key *name*.
 
-    The copy is a dict if the mapping is read-only.
+    The copy is a dict if *holder* is read-only.
     """
     if type(holder) is dict or not isinstance(holder, MutableMapping):
         return {**holder, name: value}
@@ -332,7 +339,7 @@ def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Map
 
 
 def _copy_object(holder: Any, name: str, value: Any) -> Any:
-    """Return a copy of an object with *value* in the field *name*, as its class allows."""
+    """Return a copy of *holder*, an object, with *value* in the attribute *name*."""
     class_ = type(holder)
     if hasattr(class_, "__struct_fields__"):
         return class_(
@@ -366,7 +373,8 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
 def _copy_shallow(holder: Any) -> Any:
     """Return a shallow copy of *holder*.
 
-    Raises `ResponseShapeError` if the class returns the same object instead of a copy.
+    Raises:
+        ResponseShapeError: ``copy.copy()`` returns *holder* itself.
     """
     copied = copy.copy(holder)
     if copied is holder:

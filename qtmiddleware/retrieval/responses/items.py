@@ -1,4 +1,4 @@
-"""Read the id, score, metadata and text of one item of a response, for items of any type."""
+"""Read the id, score, metadata and text of one item of a response. Items may have any type."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 
 
 def check_item(item: Any, text_field: str | None = None, id_field: str | None = None) -> None:
-    """Raise `ResponseShapeError`, which names the type, if *item* cannot be a passage.
+    """Raise `ResponseShapeError` if *item* cannot be a passage.
 
-    A passage has an id, a text or a field that reads like a text. Mappings and strings are always
-    accepted.
+    A passage has an id, a text or another field that looks like a text. Mappings and strings are
+    always accepted. The error names the type of *item*.
     """
     kind = find_kind(type(item))
     if kind is MAPPING or isinstance(item, str):
@@ -133,9 +133,9 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
 
 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
-    """Return whether *item* has an id, a text or a field that reads like a text.
+    """Return whether *item* has an id, a text or another field that looks like a text.
 
-    Items of other lists, such as facets, may have none of them.
+    *text_field* and *id_field* name the fields; ``None`` to try the usual names.
     """
     try:
         check_item(item, text_field, id_field)
@@ -147,10 +147,9 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
 
 
 def format_item(item: Any) -> str:
-    """Return the printed form of an item that has neither id nor text.
+    """Return *item* as a string that identifies it, if it has neither an id nor a text.
 
-    Scores and fractions are left out: they may say how well the item fits, and may differ between
-    two searches.
+    Scores and other fractional numbers are left out, because they may differ between searches.
     """
     fields = _list_own_fields(item)
     if not fields:
@@ -173,12 +172,12 @@ def read_id(item: Any, id_field: str | None = None) -> str | None:
 
 
 def read_own_id(item: Any, id_field: str | None = None) -> str | None:
-    """Return the id of *item*, as `read_id` does, but not the id of a whole document."""
+    """Return the id of *item*; ``None`` if it has none, or only the id of its document."""
     return _read_id(item, id_field, IDS)
 
 
 def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
-    """Return the id in the field *id_field*.
+    """Return the id of *item* in the field *id_field*; ``None`` if there is no id.
 
     If *id_field* is ``None``, the id is read from the first of *names* that has a value.
     """
@@ -201,10 +200,9 @@ def read_namespace(item: Any, default: str) -> str:
 
 
 def read_score(item: Any, score_field: str | None = None) -> float | None:
-    """Return the backend's score of *item*.
+    """Return the backend's score of *item*; ``None`` if there is no finite number.
 
-    Returns ``None`` if the score is missing, not a number or not finite. *score_field* names the
-    field of the score. If it is ``None``, the usual names are tried.
+    *score_field* names the field of the score. If it is ``None``, the usual names are tried.
     """
     for value in (
         _read_scores(item) if score_field is None else _read_named_field(item, score_field)
@@ -215,9 +213,9 @@ def read_score(item: Any, score_field: str | None = None) -> float | None:
 
 
 def read_metadata(item: Any) -> Mapping[str, Any]:
-    """Return the metadata of *item*, which must not be changed.
+    """Return the metadata of *item*. The caller must not change the returned mapping.
 
-    If the item has no separate metadata, its other fields are returned.
+    If *item* has no separate metadata, its other fields are returned.
     """
     if find_kind(type(item)) is PLAIN and len(item) == 3:
         return item[2] or {}
@@ -239,9 +237,9 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
 def read_text(item: Any, text_field: str | None) -> str | None:
     """Return the passage's text in *item*; ``None`` if there is no text.
 
-    *text_field* names the only field to read. The field is searched in the metadata and then in the
-    item itself; dots reach into nested fields. If *text_field* is ``None``, the usual names are
-    tried, in the item first, and LlamaIndex's ``_node_content`` last.
+    If *text_field* is set, only this field is read, from the metadata or else from the item. A dot
+    separates the names of nested fields. If *text_field* is ``None``, the usual names are tried,
+    first in the item, then in the metadata.
     """
     if text_field is not None:
         return next(
@@ -259,16 +257,16 @@ def read_text(item: Any, text_field: str | None) -> str | None:
 
 
 def holds_text(item: Any, text_field: str | None) -> bool:
-    """Return whether *item* holds a passage's text.
+    """Return whether *item* contains a passage's text.
 
-    A bare word does not count, since it is probably an id.
+    If *item* itself is a single word, it does not count, because it is probably an id.
     """
     text = read_text(item, text_field)
     return text is not None and (text is not _find_holder(item) or reads_like_text(text))
 
 
 def estimate_chars(item: Any) -> int:
-    """Return about how many characters the texts and numbers of *item* take in a response."""
+    """Return roughly how many characters the texts and numbers of *item* take up in JSON."""
     # A pair may have a bare text in front and the fields behind it.
     remaining: list[Any] = [_list_own_fields(item) or (_find_holder(item), read_metadata(item))]
     # A structure may hold itself, or one part several times: each container counts once.
@@ -319,9 +317,9 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
 
 
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
-    """Return the problem with *items* that have no texts, and its fix, as two clauses.
+    """Return (problem, fix), two clauses about *items* in which no text was found.
 
-    The clauses may name a field whose values read like texts, but never quote any content.
+    The clauses may name a field whose values look like texts, but never quote any content.
     """
     if all(isinstance(_find_holder(item), str | int) and not read_metadata(item) for item in items):
         return (
@@ -351,10 +349,10 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
 
 
 def suggest_id_field(items: Sequence[Any]) -> str | None:
-    """Return the name of a field that may hold ids.
+    """Return the name of a field that may contain the ids of *items*.
 
-    The name must look like that of an id, and the values must differ between all *items*. Returns
-    ``""`` if there is no such field, and ``None`` if the items have no fields.
+    The name must look like that of an id, and all values must be different. Returns ``""`` if there
+    is no such field, and ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
         return None
@@ -363,10 +361,10 @@ def suggest_id_field(items: Sequence[Any]) -> str | None:
 
 
 def suggest_score_field(items: Sequence[Any]) -> str | None:
-    """Return the name of a field that may hold scores.
+    """Return the name of a field that may contain the scores of *items*.
 
-    Its values must be numbers, not all of them whole, that only rise or only fall. Returns ``""``
-    if there is no such field, and ``None`` if the items have no fields.
+    Its values must be numbers that only rise or only fall, and not all of them whole. Returns
+    ``""`` if there is no such field, and ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
         return None
@@ -376,8 +374,8 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
 def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     """Return a copy of *item*, of the same type, with *score* as its score.
 
-    *item* itself stays unchanged. If *item* has no score to replace or cannot be copied, such as a
-    row of a database, it is returned.
+    If *item* has no score or cannot be copied, as with a database row, *item* itself is returned.
+    *score_field* names the field of the score; ``None`` to try the usual names.
     """
     if read_score(item, score_field) == score or find_kind(type(item)) is ROW:
         return item
@@ -399,7 +397,7 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
 
 
 def to_namespace(value: Any) -> str:
-    """Return *value* as the name of a namespace; the default namespace for an empty value."""
+    """Return *value* as a namespace's name; the default namespace if *value* is empty."""
     return DEFAULT_NAMESPACE if value is None or value is ABSENT or value == "" else str(value)
 
 
@@ -411,9 +409,10 @@ def _is_pair_with_id(item: Any) -> bool:
 
 
 def _find_holder(item: Any) -> Any:
-    """Return the object that has the item's own fields.
+    """Return the object with the fields of *item*.
 
-    This is the item itself, the first value of a pair, or the node in LlamaIndex's wrapper.
+    This is the first value of a pair, the node in LlamaIndex's wrapper, the document in a database
+    row, or else *item* itself.
     """
     if type(item) is dict:
         return item
@@ -426,9 +425,9 @@ def _find_holder(item: Any) -> Any:
 
 
 def _find_holder_in_row(row: Any) -> Any:
-    """Return *row*, or the document in it, as in ``(document, distance)``.
+    """Return the document in *row*, as in ``(document, distance)``, or else *row* itself.
 
-    The row is returned if any of its own columns is an id or a text, or if it holds no document.
+    *row* is returned if one of its columns is an id or a text, or if it contains no document.
     """
     get = get_field if find_kind(type(row)) is ROW else getattr
     for name in pick_fields(row, _TELLING):
@@ -448,7 +447,7 @@ def _is_document(value: Any) -> bool:
 
 
 def _find_score_paths(item: Any) -> Iterator[Path]:
-    """Return the paths to the fields that may hold the score, in order of preference."""
+    """Return the paths to the fields of *item* that may contain its score, best candidate first."""
     kind = find_kind(type(item))
     if kind is PLAIN:
         return iter(((1,),))
@@ -466,17 +465,17 @@ def _find_score_paths(item: Any) -> Iterator[Path]:
 
 
 def _read_scores(item: Any) -> Iterable[Any]:
-    """Return the values that may be the score, in order of preference."""
+    """Return the values in *item* that may be its score, best candidate first."""
     if type(item) is dict:
         return _list_values(item, SCORES)
     return (get_path(item, path) for path in _find_score_paths(item))
 
 
 def _read_named_field(item: Any, name: str) -> Iterator[Any]:
-    """Return the values of *item* under the field *name*, which the user chose.
+    """Yield the values of the field *name* in *item*. A dot separates the names of nested fields.
 
-    The field is searched in the metadata, then in the object with the item's own fields, then in
-    the item.
+    The field is searched in the metadata, then in the document or node inside *item*, then in
+    *item* itself.
     """
     for root in (read_metadata(item), _find_holder(item), item):
         for path in ((name,), name.split(".")):
@@ -485,7 +484,10 @@ def _read_named_field(item: Any, name: str) -> Iterator[Any]:
 
 
 def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
-    """Return the paths to the values that `_read_named_field` returns."""
+    """Yield the paths to all fields *name* in *item*, its metadata, and the object inside it.
+
+    A dot separates the names of nested fields.
+    """
     starts: Sequence[Path] = (
         [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
     )
@@ -498,7 +500,10 @@ def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
 
 
 def find_text(holder: Any) -> str | None:
-    """Return the first text under a usual name, or else in LlamaIndex's ``_node_content``."""
+    """Return the first text in *holder* under a usual name; ``None`` if there is no text.
+
+    LlamaIndex's ``_node_content`` is read last.
+    """
     for value in _list_values(holder, TEXTS):
         if isinstance(value, str) and value and not value.isspace():
             return value
@@ -515,7 +520,7 @@ def find_text(holder: Any) -> str | None:
 
 
 def _list_values(holder: Any, names: Names) -> Iterable[Any]:
-    """Return the values of the fields of *holder* that are in *names*."""
+    """Return the values of those fields of *holder* whose names are in *names*."""
     if type(holder) is dict:
         picked = names.pick_keys(tuple(holder))
         return [holder[name] for name in picked] if picked else ()
@@ -532,7 +537,7 @@ def get_attribute(holder: Any, name: str) -> Any:
 
 
 def _list_own_fields(item: Any) -> Mapping[str, Any]:
-    """Return all fields of the item itself, by name. Fields in its metadata are not listed."""
+    """Return the fields of *item* by name, without the fields inside its metadata."""
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
         return {}
@@ -540,7 +545,7 @@ def _list_own_fields(item: Any) -> Mapping[str, Any]:
 
 
 def _measure_texts(item: Any) -> dict[str, int]:
-    """Return the length of each field that reads like a text, by the name of the field."""
+    """Return the number of characters of each field of *item* with several words, by field name."""
     leaves = _flatten_item(item).items()
     return {
         name: len(value)
@@ -550,15 +555,12 @@ def _measure_texts(item: Any) -> dict[str, int]:
 
 
 def _flatten_item(item: Any) -> dict[str, Any]:
-    """Return the fields of *item* and of its metadata, by name.
-
-    The names of nested fields have dots.
-    """
+    """Return the fields of *item* and of its metadata by name. Nested names are joined by dots."""
     return _flatten_fields(_list_own_fields(item)) | _flatten_fields(read_metadata(item))
 
 
 def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
-    """Return *fields* and their nested fields, down to *depth* levels, by dotted name."""
+    """Return the values in nested *fields*, down to *depth* levels, by names joined with dots."""
     leaves: dict[str, Any] = {}
     for name, value in fields.items():
         if not (isinstance(name, str) and _FIELD_NAME.fullmatch(name)) or name in _NOT_METADATA:
@@ -576,9 +578,9 @@ def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]
 
 
 def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """Return, by name, the values of each field that all *items* have.
+    """Return the values of each field that all *items* have, by field name.
 
-    Returns ``None`` if the items have no fields at all.
+    Returns ``None`` if no item has any field.
     """
     leaves = list(map(_flatten_item, items))
     if not any(leaves):
@@ -591,7 +593,7 @@ def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def _are_distinct_ids(column: Sequence[Any]) -> bool:
-    """Return whether *column* holds only ids and no id twice."""
+    """Return whether all values of *column* are ids, and no id occurs twice."""
     words = {str(value) for value in column if is_id(value)}
     return len(words) == len(column) and "" not in words
 
@@ -605,14 +607,14 @@ def _find_first_value(holder: Any, names: Names) -> Any:
 
 
 def _to_text(value: Any) -> str | None:
-    """Return *value* if it is a text and not blank, else ``None``."""
+    """Return *value* if it is a string that is not blank; otherwise ``None``."""
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
 def _runs_setter_code(class_: type, name: str) -> bool:
-    """Return whether setting the attribute *name* runs code of the class.
+    """Return whether setting the attribute *name* runs code of *class_*, such as a property setter.
 
-    This code might change data that the copy shares with the original.
+    Such code might change data that a copy shares with the original.
     """
     descriptor = getattr(class_, name, None)
     settable = (

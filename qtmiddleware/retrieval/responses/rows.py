@@ -1,7 +1,6 @@
-"""Name the values of plain tuples as databases return them, such as ``(id, text, score)``.
+"""Name the values of plain tuples from databases, such as ``(id, text, score)``.
 
-A tuple has no names for its values, so the types in the whole list decide. A `PlainRow` holds such
-a tuple together with the names.
+The names are guessed from the values in all rows. `PlainRow` combines a tuple with these names.
 """
 
 from __future__ import annotations
@@ -25,14 +24,13 @@ _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")
 class PlainRow(dict[str, Any]):
     """One row of a list of plain tuples, with its values by name.
 
-    The names are ``id``, ``text``, ``score`` and ``metadata``. The name of any other value is its
+    The names are ``id``, ``text``, ``score`` and ``metadata``. Any other value is named by its
     position in the row.
 
     Attributes:
         row: The caller's own tuple or list.
         names: The name of each value.
-        key: Identifies the row. The key does not depend on the names, since another list of the
-            same function may have other names.
+        key: Identifies the row in all responses of a function, even if they get different names.
     """
 
     __slots__ = ("key", "names", "row")
@@ -42,10 +40,7 @@ class PlainRow(dict[str, Any]):
         self.row, self.names, self.key = row, names, _build_key(row)
 
     def rescore(self, score: float, name: str) -> PlainRow:
-        """Return a copy of the row with *score* under *name*.
-
-        The row itself is returned if no value has this name.
-        """
+        """Return a copy of the row with *score* under *name*; the row itself without this name."""
         if name not in self.names:
             return self
         return PlainRow(replace_path(self.row, (self.names.index(name),), score), self.names)
@@ -55,28 +50,28 @@ class PlainRow(dict[str, Any]):
 
 
 def get_raw(item: Any) -> Any:
-    """Return the caller's own object for *item*, which may be a `PlainRow`."""
+    """Return *item*, or the caller's own tuple or list if *item* is a `PlainRow`."""
     return item.row if type(item) is PlainRow else item
 
 
 def reads_like_text(value: str) -> bool:
-    """Return whether *value* reads like a text rather than an id."""
+    """Return whether *value* looks like a text, not an id: it has spaces or CJK punctuation."""
     return _READS_LIKE_A_TEXT.search(value) is not None
 
 
 def is_pair(row: Sequence[Any]) -> bool:
-    """Return whether the plain *row* is ``(id or document, score)``, with or without metadata."""
+    """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
     if len(row) not in (2, 3) or not (row[1] is None or is_number(row[1])):
         return False
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
 
 def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
-    """Return *items* as `PlainRow` objects if their values can be named, else unchanged.
+    """Return *items* as `PlainRow` objects if their values can be named; otherwise unchanged.
 
-    Values can be named if the items are plain tuples or lists of one type and length, and not all
-    of them are (id, score) pairs. A position that the user named in *fields*, such as ``"2"``,
-    keeps this name.
+    The items must be plain tuples or lists of one type and length, not all of them (id, score)
+    pairs, and have a text, or an id and metadata. A position that the user named in *fields*, such
+    as ``"2"``, keeps this name.
     """
     classes = set(map(type, items))
     if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
@@ -92,10 +87,9 @@ def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> 
 
 
 def _build_key(row: Sequence[Any]) -> str:
-    """Return a key for the row: its id and its texts, joined by NUL.
+    """Return a key for *row*: its id (empty if the row has none) and its texts, joined by NUL.
 
-    If the row does not begin with an id, the id in the key is empty. All texts are used, since any
-    of them may be the passage.
+    All texts are used, because any of them may be the passage.
     """
     id_ = str(row[0]) if is_id(row[0]) else ""
     texts = [
@@ -114,9 +108,9 @@ def is_id(value: Any) -> bool:
 
 
 def may_be_scores(column: Sequence[Any]) -> bool:
-    """Return whether *column* holds numbers that only rise or only fall, as scores do.
+    """Return whether *column* may contain scores: numbers that only rise or only fall.
 
-    Numbers that are all whole do not count as scores.
+    Columns of whole numbers are rejected, because they may be ids.
     """
     numbers = [value for value in column if value is not None]
     if all(hasattr(value, "__index__") for value in numbers) or not all(map(is_number, numbers)):
@@ -126,10 +120,10 @@ def may_be_scores(column: Sequence[Any]) -> bool:
 
 
 def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> list[str]:
-    """Return a name for each of the *columns*.
+    """Return a name for each of *columns*: ``id``, ``text``, ``score``, ``metadata`` or its index.
 
-    With *needs_number*, columns are named only if any value is a number. Without numbers, a list of
-    lists may hold columns instead of rows, as ``[texts, sources]`` does.
+    With *needs_number*, all names are indexes unless some value is a number. Without a number, a
+    list of lists may contain columns instead of rows, such as ``[texts, sources]``.
     """
     names = list(map(str, range(len(columns))))
     if needs_number and not any(is_number(value) for column in columns for value in column):
@@ -150,9 +144,9 @@ def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> li
 
 
 def _choose_text_column(columns: Sequence[Sequence[Any]]) -> list[int]:
-    """Return the position of the column with the longest texts, in a list; empty if there is none.
+    """Return a list with the index of the column with the longest texts; empty if there is none.
 
-    If no column reads like texts, the first column of strings after the id is used.
+    If no column looks like texts, the first column of strings after the id is used.
     """
     places = [place for place, column in enumerate(columns) if _are_instances(column, str)]
     text_places = [
@@ -164,9 +158,9 @@ def _choose_text_column(columns: Sequence[Sequence[Any]]) -> list[int]:
 
 
 def _are_instances(column: Sequence[Any], class_: type) -> bool:
-    """Return whether all values of *column* are of *class_*. ``None`` is ignored.
+    """Return whether all values of *column* except ``None`` are instances of *class_*.
 
-    Returns false if there are no values.
+    Returns false if there are no such values.
     """
     return any(value is not None for value in column) and all(
         isinstance(value, class_) for value in column if value is not None
