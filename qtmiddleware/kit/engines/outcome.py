@@ -26,8 +26,8 @@ class Outcome:
     def dump(self) -> bytes:
         """Return the outcome as pickled bytes.
 
-        If this fails, an error takes its place. That error gives only the original error's type,
-        because messages may quote a text.
+        If the outcome cannot be pickled, an outcome with an `EngineError` is pickled instead. The
+        `EngineError` gives only the original error's type, because messages may quote a text.
         """
         try:
             data = pickle.dumps(self)
