@@ -162,8 +162,8 @@ def ingest(
     changed. A file in two data paths belongs to the data path ingested last.
 
     If the run is killed or interrupted, the next run completes the work, without embedding a text
-    or asking for a context twice. Memory use does not grow with the number of documents. Counts are
-    logged to ``qtmiddleware.ingest``.
+    or asking for a context twice. Only a few chunks are in memory at a time, for any number of
+    documents. Counts are logged to ``qtmiddleware.ingest``.
 
     Args:
         data_path: a file, a folder or a glob. By default, the setting ``dataPath``.
