@@ -216,7 +216,7 @@ def read_mark(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether the database is new: it has no tables and no ``application_id``."""
+    """Return whether the database is new: no tables, no ``application_id``, no ``user_version``."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return tables == 0 and read_mark(connection) == (0, 0)
 
@@ -299,7 +299,7 @@ def get_result_code(error: Exception) -> int:
 
 
 class Damage(sqlite3.DatabaseError):
-    """Raised if a SQLite file is damaged, or was written by another program."""
+    """Raised if a SQLite file is damaged, or was written by another program or version."""
 
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -310,9 +310,9 @@ FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether *error* means that a file's content is damaged.
+    """Return whether *error* comes from a file's content, for example because it is damaged.
 
-    False if the file only cannot be accessed, for example because permissions are missing.
+    False if the file cannot be accessed, for example without permissions.
     """
     return (
         isinstance(error, Damage | UnicodeDecodeError)
@@ -322,7 +322,7 @@ def is_damage(error: Exception) -> bool:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Return whether *error* means that a file is damaged or from another program."""
+    """Return whether *error* means that the file to open is damaged or from another program."""
     # SQLite reports a missing table as a general error.
     return is_damage(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
 
