@@ -134,7 +134,7 @@ class ModelRecord:
 
     @property
     def identity(self) -> str:
-        """The index's host, the namespace, and the record's random token; empty if unknown."""
+        """The index's host, the namespace, and the record's random token if it is known."""
         return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
@@ -214,7 +214,7 @@ def _describe_model(model: str, dimension: int) -> str:
 
 
 WRITING: Final = "written to"
-"""What a store could not be, in the message of a failed write."""
+"""The action in the error message of a failed write: the index could not be written to."""
 
 
 class PineconeBase(ClosingStore):
