@@ -66,7 +66,7 @@ class FilePass:
     Attributes:
         source: The file of questions.
         config: The config.
-        journal: The output file; its questions are skipped.
+        journal: The output file; questions with a result in it are skipped.
         recording: The file in which replies are recorded.
         share: The batch price as a fraction of the normal price; ``None`` if unknown.
         report: Counts the output records.
