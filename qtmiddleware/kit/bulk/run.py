@@ -90,7 +90,7 @@ class BulkReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this run has no failed or broken lines."""
+        """Whether all lines of this run succeeded: none is failed or broken."""
         return not (self.failed or self.broken_lines)
 
     def to_dict(self) -> dict[str, Any]:

@@ -111,7 +111,10 @@ class _TextWindow:
         self._at = 0
 
     def read_window(self, start: int, length: int) -> str:
-        """Return *length* characters from *start*, or fewer at the end of the text."""
+        """Return *length* characters from position *start*, or fewer at the end of the text.
+
+        Text before *start* is dropped, and cannot be read again.
+        """
         missing = start + length - self._at - len(self._held)
         new_pieces: list[str] = []
         while missing > 0 and (piece := next(self._pieces, None)) is not None:

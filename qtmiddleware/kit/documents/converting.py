@@ -227,7 +227,7 @@ def serve() -> None:
 
 
 def _start_watchdog(seconds: float, null_file: Any) -> None:
-    """End this process after *seconds*, unless the watchdog is restarted or cancelled earlier."""
+    """Start or restart a timer that ends this process after *seconds*, unless it is cancelled."""
     # A thread in C ends the process, even if Python code or a library hangs.
     faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
 

@@ -33,7 +33,7 @@ _ROWS: Final = 256
 
 
 class _Number(str):
-    """A number, as the text written in the JSON file."""
+    """A number from a JSON file, kept as the text in the file."""
 
     __slots__ = ()
 
@@ -244,7 +244,7 @@ def _describe_record(record: Any, number: int) -> Iterator[Piece]:
 
 
 def _describe_value(value: Any, name: str = "") -> Iterator[str]:
-    """Yield one line per value nested in *value*, such as ``address.city: Oslo``."""
+    """Yield one line of text per value nested in *value*, such as ``address.city: Oslo``."""
     label = f"{name}: " if name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -267,7 +267,7 @@ def _format_value(value: Any) -> str:
 
 
 def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
-    """Yield the records of the JSON file whose text is in *pieces*.
+    """Parse the JSON text in *pieces*, and yield its records one by one.
 
     Raises `UnreadableDocument` if the text is not JSON, or if a record is too long.
     """

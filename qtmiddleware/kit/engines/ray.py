@@ -223,7 +223,7 @@ class _Feed:
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """Record that there are no more batches."""
+        """Record that no more batches will be added."""
         async with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -176,7 +176,7 @@ class Hybrid:
         top_k: int | None = None,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the best *top_k* passages for *query* that meet *filter*."""
+        """Return the *top_k* passages that best match *query* and meet *filter*, best first."""
         top_k = self._options.search_top_k if top_k is None else top_k
         if top_k < 1:
             return []

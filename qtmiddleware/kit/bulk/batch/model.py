@@ -77,7 +77,7 @@ class BatchModel:
             raise
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the stored reply to *prompt*, as `complete` does, without waiting."""
+        """Return the stored reply to *prompt*; raises `ModelError` if there is none."""
         return self.complete(prompt, deadline)
 
     def take_requests(self) -> list[Mapping[str, Any]]:

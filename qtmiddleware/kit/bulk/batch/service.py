@@ -1,4 +1,4 @@
-"""The Batch API of OpenAI, and of services with the same API, through OpenAI's own client."""
+"""Call the Batch API of OpenAI, or of services with the same API, through OpenAI's client."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class BatchService:
         return SHARE if is_openai(self.host) else None
 
     def close(self) -> None:
-        """Close the connections; a client that was passed in stays open."""
+        """Close the connections; a client that you passed in stays open."""
         self._clients.close()
 
     def upload(self, path: Path, name: str) -> str:

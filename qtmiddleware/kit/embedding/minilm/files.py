@@ -53,7 +53,7 @@ class ModelFiles:
 
     @property
     def present(self) -> bool:
-        """Whether both files exist."""
+        """Whether both the weights and the tokenizer file exist."""
         return self.weights.is_file() and self.tokenizer.is_file()
 
     def check(self) -> None:

@@ -438,7 +438,7 @@ class HybridPineconeStore(PineconeStore):
         return self._sparse.search(text, top_k, filter=filter)
 
     def close(self) -> None:
-        """Close both indexes."""
+        """Close the dense and the sparse index."""
         self._sparse.close()
         super().close()
 

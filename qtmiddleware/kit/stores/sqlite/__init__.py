@@ -176,7 +176,7 @@ def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tup
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
-    """Write *row* with its *vector*, replacing the stored row with the same id."""
+    """Write *row*, a passage, with its *vector*, replacing the stored passage with the same id."""
     id_, text, metadata = row
     _delete_row(connection, id_)
     number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
@@ -184,7 +184,7 @@ def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
 
 
 def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
-    """Remove the row with the id *id_* and its words, if the row exists."""
+    """Remove the passage with the id *id_* and its indexed words, if the passage exists."""
     for row, text, metadata in connection.execute(
         "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)
     ).fetchall():

@@ -279,7 +279,7 @@ def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead logging.
 
-    If another process switches at the same time, SQLite fails at once. This function then retries.
+    SQLite fails if another process does the same at this moment, so this function retries.
     """
     deadline = monotonic() + BUSY_SECONDS
     while True:

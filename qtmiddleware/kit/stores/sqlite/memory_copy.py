@@ -94,7 +94,7 @@ class MemoryCopy:
         self._drop()
 
     def clear(self) -> None:
-        """Drop the vectors and the metadata."""
+        """Drop the vectors and the metadata from memory."""
         with self._lock.free:
             self._drop()
 
