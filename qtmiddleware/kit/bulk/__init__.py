@@ -1,7 +1,7 @@
 """Transform a file of many questions, in a run that can be stopped and continued.
 
-`transform_file` reads the questions, skips questions that are done in the output already, and
-appends the result of each other question as soon as it is done.
+`transform_file` reads the questions, skips those that are already done in the output file, and
+appends each result to the output file as soon as it is ready.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings that affect a run's texts: store them beside the output, and detect changes."""
+"""Store the settings that affect transformations beside the output, and detect changes to them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOST_UNKNOWN: Final = 5
 
 
 def read_fingerprint(settings: Settings) -> dict[str, Any]:
-    """Return the settings that affect how a question is transformed, and the prompts' versions.
+    """Return the settings that affect how questions are transformed, and the prompts' versions.
 
-    All values are JSON values.
+    The result maps setting names, and ``prompts``, to JSON values.
     """
     keys = {
         key.name: to_json(key.read(settings))
@@ -44,7 +44,7 @@ def read_fingerprint(settings: Settings) -> dict[str, Any]:
 
 
 def parse_fingerprint(text: Any) -> dict[str, Any]:
-    """Parse a fingerprint that was stored as JSON *text*.
+    """Parse the JSON *text* of a stored fingerprint: the settings of an earlier run.
 
     Raises `ValueError` if *text* is damaged; the message quotes nothing of *text*.
     """
@@ -58,10 +58,10 @@ def parse_fingerprint(text: Any) -> dict[str, Any]:
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a short description of each setting that differs; long values are left out.
+    """Yield a short description of each setting that differs between *before* and *now*.
 
-    An option that is missing in *before* was added in a later version. It counts as having its
-    default value, which leaves the texts unchanged.
+    Long values are left out. A setting that is missing in *before* was added in a later version,
+    and is assumed to have its default value.
     """
     defaults = {key.name: to_json(key.make_hashable(key.default)) for key in all_keys()}
     for name in (*now, *islice((key for key in before if key not in now), _MOST_UNKNOWN)):

@@ -1,4 +1,4 @@
-"""The output file of a run over many questions; a later run can continue it."""
+"""The output file of a bulk run, which a later run can continue."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _RUN_FILE: Final = FileKind(
 class Journal:
     """The output file at *path*: one record per question, appended when the question is done.
 
-    When an existing file is opened, some lines are removed, so that their questions are asked
-    again: records with an ``error``, lines that cannot be read (for example after a power failure),
-    and an incomplete last line. With *overwrite*, the file is emptied. For each question that is
-    done, a digest of eight bytes is kept in memory, to detect another question on the same line.
-    Not thread-safe. Use `hold_journal` to open a journal.
+    When an existing file is opened, its failed questions are removed, so that they are asked again.
+    These are records with an ``error``, lines that cannot be read (for example after a power
+    failure), and an incomplete last line. With *overwrite*, the file is emptied. A digest of eight
+    bytes per finished question stays in memory, to detect changes of the input. Not thread-safe.
+    Use `hold_journal` to open a journal.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -74,9 +74,9 @@ class Journal:
             self._synced_at = monotonic()
 
     def holds(self, query: InputQuery) -> bool:
-        """Return whether *query* is done.
+        """Return whether the output already has a result for *query*.
 
-        Raises `ConfigError` if the output has a different question for the same line of the input.
+        Raises `ConfigError` if the output has another question for the same input line.
         """
         line = query.line
         digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
@@ -88,9 +88,9 @@ class Journal:
         return digest > 0
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Append *record* as a whole line.
+        """Append *record* to the output file as one line.
 
-        On failure, raises `StoreError` and leaves the file unchanged.
+        If this fails, raises `StoreError` and leaves the file unchanged.
         """
         data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with _explain_write_error(self._path):
@@ -119,7 +119,10 @@ class Journal:
         self._synced_at = monotonic()
 
     def _load_done(self) -> bool:
-        """Load the digests of all done questions; return whether there are lines to remove."""
+        """Load the digests of all finished questions from the output file.
+
+        Returns whether the file has lines to remove, such as records with an ``error``.
+        """
         is_whole = True
         size = self._path.stat().st_size if self._path.exists() else 0
         # A huge line number must not allocate memory: the array has at most as many bytes as the
@@ -139,10 +142,10 @@ class Journal:
         return not is_whole
 
     def _read_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield pairs of a line of the file and the question that the line reports as done.
+        """Yield each line of the output file, and which question it has a result for.
 
-        The question is given as its line number in the input and its digest; ``None`` if the line
-        does not report a question as done.
+        The question is given as its line number in the input and its digest. It is ``None`` if the
+        line has no result.
         """
         try:
             file = open_document(self._path, follow_link=False)
@@ -162,14 +165,14 @@ class Journal:
             return None
 
     def _compute_digest(self, record: Mapping[str, Any]) -> int:
-        """Return a number that identifies the question in *record*; never 0."""
+        """Return a number above 0 that identifies the question in *record*."""
         identity = json.dumps([record.get("id"), record["query"], record.get("history")])
         digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
         return int.from_bytes(digest) or 1
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of lines of the output at *path*; 0 if the file cannot be read."""
+    """Return the number of lines in the file at *path*; 0 if it cannot be read."""
     try:
         with open_document(path, follow_link=False) as file:
             return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
@@ -181,19 +184,19 @@ def count_lines(path: Path) -> int:
 def hold_journal(
     path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Journal]:
-    """Open the journal at *path*, and lock it until the end of the block.
+    """Open the output file of a bulk run, and lock it until the end of the ``with`` block.
 
     The lock is on the file ``<path>.run``, which also stores the fingerprint. The operating system
     releases the lock when the process ends for any reason.
 
     Args:
         path: The output file.
-        fingerprint: The settings that affect the texts.
+        fingerprint: The settings that affect the transformations.
         overwrite: Whether to replace an existing output.
 
     Raises:
-        ConfigError: Without *overwrite*, if the output has another fingerprint, or if its
-            fingerprint is missing. The message names the changes.
+        ConfigError: Without *overwrite*, if the output was made with other settings, or if
+            ``<path>.run`` is missing. The message names the changed settings.
         StoreError: If the output is in use or cannot be written.
     """
     with _explain_write_error(path):
@@ -272,7 +275,10 @@ def _explain_write_error(path: Path) -> Iterator[None]:
 
 
 def _is_done(record: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether *record* belongs to a question that is done."""
+    """Return whether *record*, a line of the output, has the result of a question.
+
+    False for records with an ``error``, which are asked again, and for invalid records.
+    """
     if not isinstance(record, dict) or "error" in record:
         return False
     line, id_ = record.get("line"), record.get("id")

@@ -1,4 +1,4 @@
-"""Read a file of questions line by line; errors give the line's number, never its text."""
+"""Read a file of questions line by line; error messages give a line's number, never its text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ID: Final = ("id", "_id")
 
 @dataclass(frozen=True, slots=True)
 class InputQuery:
-    """One question of the input.
+    """One question of the input file.
 
     Attributes:
         line: The number of the question's line, from 1.
         text: The question.
-        id: The id given in the input, if any.
+        id: The question's id in the input, if it has one.
         history: The earlier messages of the conversation.
     """
 
@@ -39,7 +39,7 @@ class InputQuery:
     history: History = field(default=History(), repr=False)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the fields that identify the question in its output record."""
+        """Return the question as the first fields of its output record."""
         record: dict[str, Any] = (
             {"line": self.line} if self.id is None else {"line": self.line, "id": self.id}
         )
@@ -54,26 +54,31 @@ class InputQuery:
 
 @dataclass(frozen=True, slots=True)
 class BrokenLine:
-    """A line without a valid question, and the reason, which quotes nothing of the line."""
+    """An input line without a valid question.
+
+    Attributes:
+        line: The number of the line, from 1.
+        error: Why the line is invalid; quotes nothing of the line.
+    """
 
     line: int
     error: str
 
     def to_record(self) -> dict[str, Any]:
-        """Return the output record of the line."""
+        """Return the record to write to the output for this line."""
         return {"line": self.line, "error": self.error}
 
 
 def read_queries(
     file: BinaryIO, settings: Settings, *, has_json: bool | None
 ) -> Iterator[InputQuery | BrokenLine]:
-    """Yield the questions of *file*, one at a time.
+    """Yield the question or the error in each line of *file*.
 
-    Blank lines are skipped but counted. Raises `OSError`.
+    Blank lines are skipped, but have line numbers. Raises `OSError`.
 
     Args:
         file: The input.
-        settings: The limits for questions.
+        settings: The settings, which limit the length of questions.
         has_json: Whether each line is JSON: an object with a ``query`` (or ``text``, as in BEIR)
             and optionally an ``id`` (``_id``) and a ``history``, or the question as a JSON string.
             If false, each line is a question. If ``None``, the first line decides.
@@ -90,15 +95,15 @@ def read_queries(
 
 
 def count_queries(path: Path) -> int:
-    """Return the number of lines at *path* that `read_queries` yields; raises `OSError`."""
+    """Return the number of lines in the file at *path* that are not blank; raises `OSError`."""
     with path.open("rb") as file:
         return sum(1 for _ in _read_numbered_lines(file))
 
 
 def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the number and the content of each line that is not blank.
+    """Yield the number and the bytes of each line in *file* that is not blank.
 
-    The content of a line that is too long is ``None``.
+    For a line that is too long, ``None`` is yielded instead of its bytes.
     """
     for number, raw in enumerate(read_lines(file, MOST_BYTES), 1):
         line = raw.removeprefix(b"\xef\xbb\xbf") if raw is not None and number == 1 else raw
@@ -119,7 +124,10 @@ def read_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
 
 
 def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: bool) -> InputQuery:
-    """Return the question in the line *raw*; raises `ValueError` if there is none."""
+    """Return the question in *raw*, the bytes of line *number*.
+
+    Raises `ValueError` if the line is too long (``None``), or has no valid question.
+    """
     if raw is None:
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
     text = raw.decode("utf-8").strip("\r\n")

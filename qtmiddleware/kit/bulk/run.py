@@ -1,4 +1,4 @@
-"""Transform a file of questions: ask the open questions, write the results and count them."""
+"""Transform a file of questions with a model, and write and count the results."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class BulkReport:
     Attributes:
         total: The number of lines; ``None`` if unknown.
         before: The number of lines done by earlier runs.
-        asked: The number of lines in this run that needed model calls.
-        unasked: The number of lines in this run without model calls, because the answer was cached
-            or no model was needed.
-        failed: The number of lines for which the model returned nothing, per reason.
-        broken: The first lines that could not be read, with the reasons.
+        asked: The number of lines transformed in this run with model calls.
+        unasked: The number of lines transformed in this run without model calls, because the reply
+            was cached or no model was needed.
+        failed: The number of lines without a transformation, per reason.
+        broken: The numbers of the first lines that could not be read, with the reasons.
         broken_lines: The number of lines that could not be read.
         calls: The number of model calls.
         input_tokens: The number of input tokens.
@@ -90,7 +90,7 @@ class BulkReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this run has no failed or broken lines."""
+        """Whether all lines of this run succeeded: none is failed or broken."""
         return not (self.failed or self.broken_lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class BulkReport:
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
     def add(self, record: Record) -> None:
-        """Add one record of the output to the counts."""
+        """Count *record*, a record of the output, in this report."""
         if "query" not in record:
             self.broken_lines += 1
             self.broken += (
@@ -129,33 +129,33 @@ def transform_file(
     show: ShowBulk | None = None,
     engine: Engine | None = None,
 ) -> BulkReport:
-    """Transform every question of *source*, and write the results to *out*.
+    """Transform each question in *source*, write the results to *out*, and return a report.
 
-    The output has one line per question (or broken line) of the input, in the order in which they
-    are done. An output line holds the input line's number (``line``), the question, the
-    transformation and its cost. If there is no transformation, it holds an ``error`` with the
-    reason.
+    The output has one JSON line per question or broken line of the input, in the order in which
+    they finish. An output line has the input line's number (``line``), the question, the
+    transformation and its cost. A failed question has an ``error`` with the reason.
 
-    If *out* exists, only questions that are not done, or that have an error, are transformed. After
-    an exception, *out* holds all results so far; repeat the call to continue.
+    If *out* exists, only questions without a result are transformed. After an exception, *out* has
+    all results so far; repeat the call to continue.
 
     Args:
         source: The input file; ``-`` is standard input.
         out: The output file.
         config: The config.
-        client: The model, in any form that `QueryMiddleware` takes.
+        client: The model, in any form that `QueryMiddleware` accepts.
         concurrency: The maximum number of model calls at a time. If the service is overloaded,
             fewer calls are made, see `runtime.pace`.
         overwrite: Whether to replace *out* instead of continuing it.
         show: A function that is called with the report whenever the report changes.
-        engine: Runs the work in its workers. Each worker has its own model, *concurrency*, pace,
-            budget and cache; this process reads and writes. The engine is not closed.
+        engine: Makes the model calls in its workers; this process reads and writes the files. Each
+            worker has its own model, budget and cache, and *concurrency* applies per worker. The
+            engine is not closed.
 
     Raises:
         ConfigError: *source* cannot be read, *out* belongs to another config or input, or both
             *client* and *engine* are given.
-        StoreError: *out* cannot be written.
-        ModelError: The model can no longer be asked.
+        StoreError: *out* is in use or cannot be written.
+        ModelError: The model cannot be called any more, for example because the budget is used up.
         EngineError: Workers of *engine* crash repeatedly.
     """
     if engine is not None and client is not None:
@@ -201,7 +201,7 @@ def transform_file(
 def _transform_here(
     queries: Iterable[InputQuery], config: Config, client: Any, concurrency: int
 ) -> Generator[Record]:
-    """Transform *queries* in this process, and yield each record as soon as it is done."""
+    """Transform *queries* in this process, and yield each output record as soon as it is ready."""
     with (
         QueryMiddleware(config, client=client) as middleware,
         closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream,
@@ -213,9 +213,9 @@ def _transform_here(
 def _transform_with_engine(
     engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int
 ) -> Generator[Record]:
-    """Transform *queries* in the workers of *engine*, and yield the records of each batch.
+    """Transform *queries* in the workers of *engine*, and yield their output records.
 
-    If a batch has an error, the error is raised after the batch's records.
+    If a batch of questions ends with an error, its records are yielded before the error is raised.
     """
     build = partial(build_transformer, config, concurrency)
     for batch in engine.map(build, _split_batches(queries, concurrency * ROUNDS)):
@@ -234,8 +234,9 @@ class TransformedBatch:
     """The result of a batch of questions.
 
     Attributes:
-        records: The records of the questions that were done.
-        error: The error that ended the batch early because the model can no longer be asked.
+        records: The output records of the questions that were transformed.
+        error: The error that ended the batch early, because the model cannot be called any more;
+            ``None`` if the batch is complete.
     """
 
     records: list[Record]
@@ -245,9 +246,9 @@ class TransformedBatch:
 def build_transformer(
     config: Config, concurrency: int
 ) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
-    """Return a function that transforms a batch of questions; each worker of an engine calls this.
+    """Return a function that transforms a batch of questions; called once per worker of an engine.
 
-    Each worker makes at most *concurrency* model calls at a time.
+    The returned function makes at most *concurrency* model calls at a time.
     """
     middleware, pace = QueryMiddleware(config), Pace(concurrency)
 
@@ -267,7 +268,10 @@ def build_transformer(
 
 
 def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
-    """Return the output record of one transformed question."""
+    """Return the output record of one transformed question: its texts, token counts and cost.
+
+    *keywords* are the question's keywords.
+    """
     replies = transformed.replies
     return {
         **transformed.question.to_record(),
@@ -282,7 +286,7 @@ def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
 
 
 def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
-    """Open the file of questions *source*.
+    """Open *source*, a file of questions, or standard input if *source* is ``-``.
 
     Raises `ConfigError` if the file cannot be read, or if *out* is the same file.
     """
@@ -304,7 +308,10 @@ def select_open_questions(
     report: BulkReport,
     write: Callable[[Record], None],
 ) -> Iterator[InputQuery]:
-    """Yield the questions that are not done; call *write* with a record for each broken line."""
+    """Yield the questions in *lines* that have no result in *journal* yet.
+
+    Calls *write* with a record for each broken line, and counts finished questions in *report*.
+    """
     for line in lines:
         if isinstance(line, BrokenLine):
             write(line.to_record())

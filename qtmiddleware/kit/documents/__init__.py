@@ -1,6 +1,6 @@
-"""Find documents, read them piece by piece, and cut them into chunks.
+"""Find documents, read them piece by piece, and split them into chunks.
 
-Each chunk records its place in the document, such as the page number.
+Each chunk records its location in the document, such as the page number.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
-    """Raised for a file in a folder that neither a built-in reader nor the user's own reader reads.
+    """Raised if no reader, built-in or supplied by the user, supports a file in a folder.
 
-    Only runs with a user's own reader try to read such files.
+    Only runs with a reader supplied by the user try to read such files.
     """
 
 
@@ -50,26 +50,26 @@ def read_document(
 ) -> Iterator[Piece]:
     r"""Yield the text of the document at *path* in pieces, with few pieces in memory at once.
 
-    The document is read by the first of these readers that reads this kind of file:
+    The first reader in this list that supports the file reads it:
 
-    - *reader*, the user's own reader;
-    - the reader for ``.pdf`` files, page by page;
-    - the `Converter`, for endings in `READERS` and endings that installed packages read;
-    - the text reader, in UTF-8, or in UTF-16 with a byte order mark.
+    - *reader*, a function that the user supplied;
+    - the PDF reader, page by page;
+    - the `Converter`, for file extensions in `READERS` and those of installed packages;
+    - the text reader, for UTF-8, and for UTF-16 with a byte order mark.
 
     Byte order marks are dropped, and every line break becomes ``\n``. Markdown and reStructuredText
     are not changed, and their front matter is kept.
 
     Args:
         path: the file.
-        follow_link: whether to follow a link; if false, a link cannot be opened.
+        follow_link: whether to follow a symbolic link; if false, a link raises an error.
         reader: the user's own reader.
-        converter: a running converter; by default one is started for this file only.
+        converter: a running converter; by default, one is started for this file only.
         bound: limits the text of all documents of a run; text from *reader* is not limited.
 
     Raises:
-        UnreadableDocument: at the first or a later piece, if any reader fails.
-        MissingExtra: if a package for this kind of file is not installed.
+        UnreadableDocument: if the reader fails, possibly after some pieces.
+        MissingExtra: if a package for this file type is not installed.
     """
     own_pieces = None if reader is None else ask_reader(reader, path)
     if own_pieces is not None:
@@ -95,12 +95,13 @@ def read_document(
 
 @dataclass(frozen=True, slots=True)
 class DocumentChunk:
-    """A chunk and its place in the document.
+    """A chunk and its location in the document.
 
     Attributes:
         chunk: the chunk.
-        place: the place of the chunk's first word, such as ``page``. If the last word has another
-            place, the differing values are added with the prefix ``last_``, such as ``last_page``.
+        place: the location of the chunk's first word, such as ``{"page": 3}``. If the last word is
+            elsewhere, the values that differ are added with the prefix ``last_``, such as
+            ``last_page``.
     """
 
     chunk: Chunk
@@ -121,12 +122,12 @@ def cut_document(
     """Yield the chunks of the document at *path* while the document is read.
 
     See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the other
-    arguments. A chunk that holds only white space has no place.
+    arguments. A chunk of only white space has an empty `DocumentChunk.place`.
 
     Raises:
-        ConfigError: at once, for impossible sizes.
+        ConfigError: at the call, if *size* or *overlap* is invalid.
         UnreadableDocument: while reading, possibly after the last chunk.
-        MissingExtra: while reading, if a package for this kind of file is not installed.
+        MissingExtra: while reading, if a package for this file type is not installed.
     """
     pieces = read_document(
         path, follow_link=follow_link, reader=reader, converter=converter, bound=bound
@@ -139,9 +140,9 @@ def cut_document(
 def _cut_texts(
     pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """Join the texts of *pieces*, cut the joined text with *cut*, and yield the chunks.
+    """Join the texts of *pieces*, split the joined text with *cut*, and yield the chunks.
 
-    A piece that stands alone is not joined with other pieces.
+    A piece with ``stands_alone`` is split by itself.
     """
     index = start = 0
     # The place of a record holds its number, so that two records next to each other stay apart.
@@ -159,14 +160,17 @@ def _cut_texts(
 
 
 class _PlaceFinder:
-    """Finds the place of a chunk from the places of the pieces."""
+    """Finds the location of each chunk from the locations of a document's pieces."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
         self._begins: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
     def read_texts(self) -> Iterator[str]:
-        """Yield the text of each piece, and record the position where each place begins."""
+        """Yield the text of each piece, and record the offset at which each location begins.
+
+        A location is a page, a row or a heading, for example.
+        """
         position = 0
         for piece in self._pieces:
             if not self._begins or self._begins[-1][1] != piece.place:
@@ -175,10 +179,10 @@ class _PlaceFinder:
             yield piece.text
 
     def find_place(self, chunk: Chunk) -> Mapping[str, str | int | float]:
-        """Return the place of the first word of *chunk*.
+        """Return the location of the first word of *chunk*, such as ``{"page": 3}``.
 
-        If the last word has another place, the result also holds the differing values, with the
-        prefix ``last_``. Call this method for the chunks in their order.
+        If the last word is elsewhere, the result also contains the values that differ, with the
+        prefix ``last_``. Call this method for the chunks in document order.
         """
         first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
         last_char = chunk.start + len(chunk.text.rstrip()) - 1

@@ -1,7 +1,7 @@
 """Limit the text of documents, and the time to read them.
 
-The limits are far above the needs of ordinary documents. They stop a file of a few kilobytes that
-refers to one page, slide or text millions of times, and a folder with many such files.
+The limits are far above the needs of ordinary documents. They stop a small file that refers to one
+page, slide or text millions of times, and a folder with many such files.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ The slowest honest documents, spreadsheets, take some 10 seconds per MB.
 
 
 class TextBound:
-    """Limits the text of the documents of one run.
+    """Limits the text of all documents of one run.
 
-    Each document may have an amount of text in proportion to its file size. All documents together
-    may exceed these amounts by *spare* characters.
+    Each document may have `CHARS_PER_BYTE` characters per byte of its file. All documents together
+    may exceed their limits by *spare* characters.
     """
 
     def __init__(self, spare: int = SPARE_CHARS) -> None:
         self._shared = self._spare = spare
 
     def limit(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield *pieces*, the pieces of the document at *path*.
+        """Yield the *pieces* of the document at *path* until their text exceeds the limit.
 
-        Raises `UnreadableDocument` when the text of the pieces exceeds the limit.
+        Raises `UnreadableDocument` at that point.
         """
         size = path.stat().st_size
         remaining, count = size * CHARS_PER_BYTE, 0
@@ -68,15 +68,15 @@ class TextBound:
 
 
 def count_chars(piece: Piece) -> int:
-    """Return the number of characters in the text and the place of *piece*."""
+    """Return the number of characters in the text and the location of *piece*."""
     return len(piece.text) + sum(len(name) + len(str(value)) for name, value in piece.place.items())
 
 
 def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield *pieces*, the pieces of the document at *path*, which has *size* bytes.
+    """Yield the *pieces* of the document at *path* until reading them takes too long.
 
-    Raises `UnreadableDocument` if producing the pieces takes more processor time than
-    `compute_time_limit` allows. The time that the caller spends between two pieces does not count.
+    Then raises `UnreadableDocument`. `compute_time_limit` returns the limit for *size* bytes. The
+    caller's own processor time does not count.
     """
     iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(size)
     while True:
@@ -96,7 +96,7 @@ def compute_time_limit(size: int) -> float:
 
 
 def build_late_error(path: Path, seconds: float) -> UnreadableDocument:
-    """Return the error for the document at *path*, whose reading took more than *seconds*."""
+    """Return the error for a document that took more than *seconds* of processor time to read."""
     detail = (
         f"reading it takes more than {seconds:,.0f} seconds of processor time; save the file in"
         " smaller parts"

@@ -1,4 +1,4 @@
-"""Cut a document into overlapping chunks while it is read."""
+"""Split a document into overlapping chunks while it is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDINGS: Final = ("sentence", "clause")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a document, with ``document[start:end] == text``.
+    """A section of a document's text: ``document[start:end] == text``.
 
     Attributes:
         index: the chunk's number, from 0.
@@ -50,34 +50,31 @@ class Chunk:
 def cut_into_chunks(
     pieces: Iterable[str], *, size: int, overlap: int, boundary: ChunkBoundary = "sentence"
 ) -> Iterator[Chunk]:
-    """Cut a document into chunks of at most *size* characters while the document is read.
+    """Split a document into chunks of at most *size* characters while the document is read.
 
-    The first chunk begins at 0, and the last chunk ends at the document's end. Each chunk begins
-    inside the previous chunk or right after it, and shares at most *overlap* characters with the
-    previous chunk. The chunks can be rejoined to the exact document. The result does not depend on
-    how the document was split into pieces. Memory holds at most one piece, a few chunks, and the
-    white space before the first word. A document of white space has no chunks.
+    The chunks cover the whole document. Each chunk begins inside the previous chunk or right after
+    it. The chunks do not depend on the lengths of *pieces*. Only one piece and a few chunks are in
+    memory at once. A document of only white space has no chunks.
 
     With the boundary ``"sentence"``:
 
     - A chunk ends in the last third of *size*, at the best boundary there. The boundaries are, best
       first: the end of a paragraph that ends with a sentence, the end of a sentence, a paragraph
-      (or heading), a line, a clause, a word. Among boundaries of one kind, the last one is used.
+      (or heading), a line, a clause, a word. Among equally good boundaries, the last one is used.
       Without any boundary, the chunk ends at *size*, between two grapheme clusters if possible.
     - The next chunk begins with the first sentence or paragraph in the earlier half of the overlap,
       else with a word.
-    - White space after a boundary belongs to the chunk before the boundary. White space that does
-      not fit there is cut like text. Only in this case can a chunk hold only white space.
+    - White space after a boundary belongs to the chunk before the boundary. If it does not fit
+      there, it is split like text, and a chunk may contain only white space.
 
-    With the boundary ``"character"``, the chunks are the windows ``document[i : i + size]`` for
-    each *i* of ``range(0, len(document), size - overlap)``. The last window is kept even if it lies
-    within the previous window. Windows of white space are kept, too.
+    With the boundary ``"character"``, the chunks are ``document[i : i + size]`` for each *i* of
+    ``range(0, len(document), size - overlap)``. The last chunk may lie within the previous chunk.
 
     Args:
         pieces: the document's text, in pieces of any length.
         size: the maximum length of a chunk, in characters.
-        overlap: the maximum number of characters that neighbouring chunks share.
-        boundary: where chunks may end.
+        overlap: the maximum number of characters that two consecutive chunks share.
+        boundary: where chunks may end, ``"sentence"`` or ``"character"``.
 
     Raises:
         ConfigError: if *size* is below 1, or *overlap* is negative or not less than *size*.
@@ -106,7 +103,7 @@ def cut_into_chunks(
 
 
 class _TextWindow:
-    """The joined text of the pieces, read through a window that only moves forward."""
+    """A document's text, read through a window that only moves forward."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = pieces
@@ -114,7 +111,10 @@ class _TextWindow:
         self._at = 0
 
     def read_window(self, start: int, length: int) -> str:
-        """Return *length* characters from *start*, or fewer at the end of the text."""
+        """Return *length* characters from position *start*, or fewer at the end of the text.
+
+        Text before *start* is dropped, and cannot be read again.
+        """
         missing = start + length - self._at - len(self._held)
         new_pieces: list[str] = []
         while missing > 0 and (piece := next(self._pieces, None)) is not None:
@@ -127,7 +127,7 @@ class _TextWindow:
 
 
 def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield all *pieces*, or nothing if all of them hold only white space."""
+    """Yield all *pieces*, or nothing if all of them contain only white space."""
     iterator = iter(pieces)
     blank: list[str] = []
     for piece in iterator:
@@ -139,7 +139,10 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
-    """Cut *text* into chunks of *size* characters; the last chunk may be shorter."""
+    """Split *text* into chunks of *size* characters that share *overlap* characters.
+
+    The last chunks may be shorter.
+    """
     index = 0
     while window := text.read_window(start := index * (size - overlap), size):
         yield Chunk(index, start, start + len(window), window)
@@ -147,7 +150,7 @@ def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
 
 
 def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
-    """Cut *text* into chunks that end at boundaries, such as the ends of sentences."""
+    """Split *text* into chunks that end at boundaries, such as the ends of sentences."""
     index = start = shared = 0
     # Each chunk adds at least half of the new characters that it could. Otherwise tiny sentences
     # would make a chunk for every few characters.
@@ -163,7 +166,7 @@ def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[C
 
 @cache
 def _compile_pattern(kind: str) -> Any:
-    """Return the regular expression that finds boundaries of this *kind*."""
+    """Return the regular expression that finds boundaries of *kind*, such as ``"sentence"``."""
     import regex
 
     if kind == "sentence":
@@ -184,11 +187,11 @@ def _compile_pattern(kind: str) -> Any:
 
 
 def _find_chunk_end(window: str, size: int, shortest: int) -> int:
-    """Return the position in *window* where the chunk that begins at 0 ends.
+    """Return the best position in *window* at which to end the chunk that begins at 0.
 
-    The position is greater than *shortest* and at most *size*. *window* must have more than *size*
-    characters: it reaches up to `_LOOK_AHEAD` characters further, or to the end of the text. White
-    space after a boundary belongs to the chunk as far as it fits.
+    The position is greater than *shortest* and at most *size*. *window* must contain `_LOOK_AHEAD`
+    characters after *size*, or all remaining text. If white space follows a boundary, the chunk
+    includes as much of it as fits.
     """
     longest = _find_limit(window, size, shortest)
     lowest = max(shortest, longest * 2 // 3)
@@ -209,11 +212,11 @@ def _find_chunk_end(window: str, size: int, shortest: int) -> int:
 
 
 def _find_next_start(window: str, cut: int, overlap: int) -> int:
-    """Return the position in *window* where the next chunk begins; this chunk ends at *cut*.
+    """Return the position in *window* at which the next chunk begins; this chunk ends at *cut*.
 
     The position is at least 1, and at most *overlap* characters before *cut*. The next chunk begins
-    with the first sentence that begins in the earlier half of the overlap, else with the first word
-    there.
+    with the first sentence or paragraph in the earlier half of the overlap, else with the first
+    word there.
     """
     earliest = max(cut - overlap, 1)
     latest = cut - (cut - earliest) // 2
@@ -230,10 +233,10 @@ def _find_next_start(window: str, cut: int, overlap: int) -> int:
 
 
 def _find_limit(window: str, size: int, shortest: int) -> int:
-    """Return the maximum length of the chunk: *size*, or less if only white space follows.
+    """Return the maximum length of the chunk: *size*, or less near the end of the text.
 
-    If only white space follows, the limit is the start of the last word. The next chunk then begins
-    with this word.
+    If only white space follows *size*, the limit is the start of the last word. The next chunk then
+    begins with this word and is not blank.
     """
     if len(window) - size < _LOOK_AHEAD and window[size:].isspace():
         words = window[:size].rstrip()
@@ -244,15 +247,15 @@ def _find_limit(window: str, size: int, shortest: int) -> int:
 
 
 def _find_ends(kind: str, window: str, lowest: int) -> Iterator[int]:
-    """Yield the end of the text before each boundary of this *kind* after *lowest*, in order."""
+    """Yield the positions after *lowest* at which text ends before a boundary of *kind*."""
     for boundary in _compile_pattern(kind).finditer(window, lowest):
         yield boundary.end() if kind in _ENDINGS else boundary.start()
 
 
 def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator[int]:
-    """Yield the first position from *earliest* to *latest* that follows a boundary of this *kind*.
+    """Yield the first position from *earliest* to *latest* that follows a boundary of *kind*.
 
-    Yields nothing if there is no such position.
+    Yields at most one position.
     """
     tried = 0
     for end in _find_ends(kind, window, max(0, earliest - _LOOK_BACK)):
@@ -267,19 +270,22 @@ def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator
 
 
 def _skip_space(window: str, end: int, limit: int) -> int:
-    """Return the position after the white space that begins at *end*, at most *limit*."""
+    """Return the position after the white space that begins at *end* in *window*.
+
+    The position is at most *limit*, and never splits a Windows line break.
+    """
     place: int = min(_compile_pattern("space").match(window, end).end(), limit)
     return place - 1 if end < place and window[place - 1 : place + 1] == "\r\n" else place
 
 
 def _is_cluster_boundary(window: str, place: int) -> bool:
-    """Return whether the position *place* lies between two grapheme clusters."""
+    """Return whether *place*, a position in *window*, is between two grapheme clusters."""
     around = window[place - 1 : place + 1]
     return (around.isascii() and around != "\r\n") or place in _find_clusters(window, place)
 
 
 def _find_clusters(window: str, place: int) -> list[int]:
-    """Return the start positions of the grapheme clusters around the position *place*."""
+    """Return the positions near *place* at which grapheme clusters begin in *window*."""
     begin = max(0, place - _AROUND)
     return [
         cluster.start()

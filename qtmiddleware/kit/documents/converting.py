@@ -1,6 +1,6 @@
-"""Read documents that are not text, such as PDF, in a separate process.
+"""Read documents that are not plain text, such as Word files, in a separate process.
 
-If a document makes its reader hang or crash, only this document is lost.
+If a document makes its reader hang or crash, only this document is skipped.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ _START: Final = (
 class Converter:
     """Reads documents one after another in a separate process.
 
-    Reads the file types in `READERS`, and the file types that installed packages can read. Use a
-    converter as a context manager. The process starts with the first document. It ends with the
-    block, or when the current process ends for any reason. Not thread-safe.
+    Reads the file types in `READERS` and those that installed packages support. Use a converter as
+    a context manager. The separate process starts with the first document, and ends with the
+    ``with`` block or the current process. Not thread-safe.
     """
 
     def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
@@ -112,10 +112,10 @@ class Converter:
         """Yield the pieces of the document at *path*, with only a few pieces in memory at once.
 
         Raises:
-            UnreadableDocument: if the document cannot be read, or its reader is too slow or
+            UnreadableDocument: if the document cannot be read, or if reading takes too long or
                 crashes.
-            MissingExtra: if a package for this kind of file is not installed.
-            OSError: if no process can be started.
+            MissingExtra: if a package for this file type is not installed.
+            OSError: if the separate process cannot be started.
         """
         if self._is_reading:
             # The caller gave up the document before. Its remaining pieces would be taken for those
@@ -148,7 +148,7 @@ class Converter:
                     self.close()
 
     def close(self) -> None:
-        """Stop the process."""
+        """Stop the separate process that reads documents."""
         process, self._process = self._process, None
         self._is_reading = False
         if process is not None:
@@ -160,7 +160,7 @@ class Converter:
             process.wait()
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        """Start the process, and send it the module search path and the limits."""
+        """Start the separate process, and send it the module path and the resource limits."""
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
@@ -177,7 +177,7 @@ class Converter:
 
     @staticmethod
     def _ask_process(process: subprocess.Popen[bytes], question: Any) -> Iterator[Any]:
-        """Send *question* to *process*, and yield the answers until the output ends."""
+        """Send *question* to *process*, and yield its answers until *process* ends."""
         with suppress(OSError):
             _send_message(process.stdin, question)
         for line in process.stdout or ():
@@ -187,19 +187,25 @@ class Converter:
 
     @staticmethod
     def _explain_death(process: subprocess.Popen[bytes]) -> str:
-        """Return a description of why the process ended; exit code 1 means that it was too slow."""
+        """Wait until *process* ends, and return the reason, such as ``its reader crashed``.
+
+        Exit code 1 means that reading took too long.
+        """
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
 
 
 def _send_message(stream: Any, message: Any) -> None:
-    """Write *message* as one line of JSON."""
+    """Write *message* to *stream* as one line of JSON."""
     stream.write(json.dumps(message).encode() + b"\n")
     stream.flush()
 
 
 def serve() -> None:
-    """Answer questions from standard input until it closes; runs in the separate process."""
+    """Read the documents named on standard input, and write their text to standard output.
+
+    Runs in the separate process until standard input closes. Messages are lines of JSON.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process handles interrupts.
     warnings.simplefilter("ignore")
     # Whatever a library prints must not get between the answers.
@@ -221,13 +227,13 @@ def serve() -> None:
 
 
 def _start_watchdog(seconds: float, null_file: Any) -> None:
-    """End this process after *seconds*, unless the watchdog is restarted or cancelled earlier."""
+    """Start or restart a timer that ends this process after *seconds*, unless it is cancelled."""
     # A thread in C ends the process, even if Python code or a library hangs.
     faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
 
 
 def _queue_questions(questions: queue.SimpleQueue[list[Any]]) -> None:
-    """Put each question from standard input into *questions*; at its end, end this process."""
+    """Put each message from standard input into *questions*; exit when standard input closes."""
     for line in sys.stdin:
         questions.put(json.loads(line))
     os._exit(0)  # The parent process is gone.
@@ -244,10 +250,10 @@ def _limit_memory(size: int) -> None:
 def _answer_question(
     path: Path, follow_link: bool, restart_timer: Callable[..., None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the answers for one document.
+    """Yield the text of the document at *path* as messages for the parent process.
 
-    The first answers hold the document's pieces. The last answer holds the error, or is empty if
-    there was no error. Call *restart_timer* to restart the time limit for the next answer.
+    The first messages contain the document's pieces. The last message contains the error, or is
+    empty if there was no error. *restart_timer* restarts the time limit before each message.
     """
     restart_timer()
     try:
@@ -276,7 +282,10 @@ def _answer_question(
 def _batch_pieces(
     pieces: Iterator[Piece], restart_timer: Callable[..., None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield answers that hold many pieces each; one message per piece would be slow."""
+    """Yield messages of many pieces each, because one message per piece would be slow.
+
+    *restart_timer* is called after each full message.
+    """
     batch: list[Any] = []
     chars = 0
     for piece in pieces:
@@ -297,7 +306,10 @@ def _batch_pieces(
 def _read_non_blank(
     path: Path, file: BinaryIO, restart_timer: Callable[..., None]
 ) -> Iterator[Piece]:
-    """Yield the pieces of *file*; raises `UnreadableDocument` if all are only white space."""
+    """Yield the pieces of *file*, from the first one that is not blank.
+
+    Raises `UnreadableDocument` if all pieces are blank.
+    """
     ending = path.suffix.casefold()
     if ending in _ZIPPED:
         restart_timer(_check_zip(path, file) / (1 << 20) * _SECONDS_PER_MB)
@@ -310,7 +322,7 @@ def _read_non_blank(
 
 
 def _read_by_package(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the pieces of *file*, read by the installed package for files with this *ending*.
+    """Yield the pieces of *file*, read by the installed package for the file extension *ending*.
 
     Raises `UnreadableDocument` if the package's reader fails.
     """
@@ -325,9 +337,9 @@ def _read_by_package(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]
 
 
 def _check_zip(path: Path, file: BinaryIO) -> int:
-    """Return the unpacked size of a zip file in bytes.
+    """Check the zip archive *file*, and return its unpacked size in bytes.
 
-    Raises `UnreadableDocument` if the file is encrypted or too large.
+    Raises `UnreadableDocument` if the file is empty, encrypted or too large.
     """
     start = file.read(len(_OLE))
     if not start:

@@ -23,15 +23,16 @@ _ALLOWED: Final = (
 
 
 def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
-    """Return the paths of the documents of *data_path*, sorted.
+    """Return the sorted paths of all documents in *data_path*, a file, a folder or a pattern.
 
-    - A single file is always a document, whatever its name. A name that exists is not a pattern.
-    - In a folder, or for a pattern, the documents are the files with an ending in `EXTENSIONS` or
-      an ending that an installed package reads. With *every*, all files are documents. Hidden files
-      and folders are skipped. Links to folders are not followed, unless *data_path* names the link.
+    - A single file is always a document, whatever its name. The name of an existing file is not
+      read as a pattern.
+    - In a folder or pattern, documents are the files with an extension in `EXTENSIONS` or of an
+      installed package. With *every*, all files are documents. Hidden files and folders are
+      skipped. Links to folders are not followed, unless *data_path* itself is such a link.
 
-    Raises `ConfigError` if there are no documents, or if a folder cannot be read: otherwise the
-    folder's documents would seem to be deleted.
+    Raises `ConfigError` if there are no documents, or if a folder cannot be read. An unreadable
+    folder must not look as if its documents were deleted.
     """
     if not str(data_path).strip():
         raise _build_error(data_path, "dataPath must not be empty")
@@ -56,10 +57,10 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
 
 
 def count_left_out(data_path: str | Path) -> dict[str, int]:
-    """Return the number of files of *data_path* that are not documents, per file ending.
+    """Return how many files in *data_path* are not documents, per file extension.
 
-    The most frequent ending comes first. The key ``""`` counts files without an ending. Hidden
-    files are not counted. The result is empty for a single file.
+    The most frequent extension comes first. The key ``""`` counts files without an extension.
+    Hidden files are not counted. The result is empty for a single file.
     """
     path = Path(data_path)
     with suppress(RuntimeError):
@@ -69,7 +70,10 @@ def count_left_out(data_path: str | Path) -> dict[str, int]:
 
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
-    """Return *counts* in words, such as ``3 .html, 1 .csv``; the rarest endings are added up."""
+    """Return *counts* of files per extension as text, such as ``3 .html, 1 .csv``.
+
+    After the first eight extensions, the other files are counted together, as ``5 others``.
+    """
     shown_counts = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
     rest_count = sum(list(counts.values())[_MOST_ENDINGS:])
     return ", ".join(
@@ -78,9 +82,9 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
 
 
 def _select_files(path: Path, every: bool) -> Iterable[Path]:
-    """Return the documents of *path*: the file itself, or the documents in a folder or pattern.
+    """Return the documents in *path*, which may be a file, a folder or a pattern.
 
-    With *every*, all files in the folder or pattern are documents.
+    A single file is always a document. With *every*, so are all files in a folder or pattern.
     """
     if os.path.lexists(path) and not path.is_dir():
         return [path]
@@ -88,9 +92,10 @@ def _select_files(path: Path, every: bool) -> Iterable[Path]:
 
 
 def _find_files(path: Path) -> Iterable[Path]:
-    """Return all files below a folder, or all files that match a pattern, whatever their ending.
+    """Return all files in the folder *path*, or all files that match the pattern *path*.
 
-    The result is empty if *path* is a single file.
+    The result is empty if *path* is a single file. Raises `FileNotFoundError` if *path* does not
+    exist and is not a pattern.
     """
     if path.is_dir():
         return _walk_folder(path)
@@ -102,7 +107,7 @@ def _find_files(path: Path) -> Iterable[Path]:
 
 
 def _walk_folder(folder: Path) -> Iterator[Path]:
-    """Yield the files below *folder*, without hidden files.
+    """Yield the files in *folder* and its subfolders, except hidden ones.
 
     Raises `OSError` if a folder cannot be read.
     """
@@ -118,8 +123,7 @@ def _walk_folder(folder: Path) -> Iterator[Path]:
 def _match_pattern(path: Path) -> Iterator[Path]:
     """Yield the files that match the pattern *path*.
 
-    The leading parts of *path* that exist as folders are taken literally, even if they contain
-    brackets.
+    Folders that exist are not read as patterns, even if their names contain brackets.
     """
     base, *pattern_parts = (Path(path.anchor), *path.parts[bool(path.anchor) :])
     # A folder's name may have brackets, so each part that exists is taken as a name.
@@ -141,14 +145,17 @@ def _match_pattern(path: Path) -> Iterator[Path]:
 
 
 def is_document(path: Path) -> bool:
-    """Return whether folders and patterns include the file at *path*, judged by its ending."""
+    """Return whether the file at *path* has the file extension of a document.
+
+    Other files in folders and patterns are skipped.
+    """
     return path.name.casefold().endswith(EXTENSIONS) or has_own_reader(path)
 
 
 def has_own_reader(path: Path) -> bool:
-    """Return whether an installed package can read the file at *path*.
+    """Return whether an installed package has a reader for the file at *path*.
 
-    False for the endings in `EXTENSIONS`, which packages cannot take over.
+    False for extensions in `EXTENSIONS`: their built-in readers cannot be replaced.
     """
     ending = path.suffix.casefold()
     if not ending or ending in EXTENSIONS:

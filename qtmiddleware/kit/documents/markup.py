@@ -139,9 +139,10 @@ class _Page:
             self._has_words = self._has_words or not self._words[-1].isspace()
 
     def end_paragraph(self, tag: str = "") -> None:
-        """Save the collected text as the title or as a paragraph.
+        """Save the text since the last paragraph as the page's title or as a paragraph.
 
-        If *tag* is a heading's tag, the text is also the heading of the paragraphs that follow.
+        *tag* is the tag that ends the text. If it is a heading's tag, the text also becomes the
+        heading of the paragraphs that follow.
         """
         text = "".join(self._words)
         self._words.clear()
@@ -158,8 +159,8 @@ class _Page:
 def _parse_page(text: str, page: _Page) -> None:
     """Parse the HTML in *text* as browsers do, and pass its tags and texts to *page*.
 
-    Takes linear time. `html.parser` would take quadratic time for unclosed tags and comments. Here
-    each kind of end mark is searched for only up to its last occurrence, and nothing is read twice.
+    Takes linear time, even for unclosed tags and comments. For these, `html.parser` takes quadratic
+    time.
     """
     position, last_marks = 0, {mark: text.rfind(mark) for mark in _ENDS}
     # After the last ">" there can be no tag.
@@ -188,9 +189,10 @@ def _parse_page(text: str, page: _Page) -> None:
 
 
 def _find_comment_end(text: str, begin: int, last_marks: Mapping[str, int]) -> int:
-    """Return the position where the comment, declaration or instruction at *begin* ends.
+    """Return the position after the comment or declaration that begins at *begin* in *text*.
 
-    An unclosed comment ends at the next ``>``.
+    An unclosed comment ends at the next ``>``. *last_marks* maps each end mark, such as ``-->``, to
+    its last position in *text*.
     """
     kind = (
         "-->"
@@ -204,10 +206,10 @@ def _find_comment_end(text: str, begin: int, last_marks: Mapping[str, int]) -> i
 
 
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs of an HTML page, with the page's title and the heading as the place.
+    """Yield the paragraphs of an HTML page, each with the page's title and the heading above it.
 
-    Navigation, scripts and styles are left out. As in browsers, the encoding is that of the byte
-    order mark, else the encoding that the page declares, else UTF-8, else Windows-1252.
+    Navigation, scripts and styles are left out. Raises `UnreadableDocument` if the page is empty or
+    too large. See `decode_page` for the encoding.
     """
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -218,7 +220,7 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_page(text: str, title: str = "") -> Iterator[Piece]:
-    """Yield the paragraphs of the HTML page in *text*, with the title and the heading as the place.
+    """Yield the paragraphs of the HTML page in *text*, each with *title* and the heading above it.
 
     Without *title*, the page's own title is used.
     """
@@ -231,7 +233,11 @@ def _read_page(text: str, title: str = "") -> Iterator[Piece]:
 
 
 def decode_page(content: bytes) -> str:
-    """Decode an HTML page with the encoding that its first bytes declare, and return the text."""
+    """Decode the bytes of an HTML page, and return its text.
+
+    As in browsers, the encoding is that of the byte order mark, else the encoding that the page
+    declares, else UTF-8, else Windows-1252.
+    """
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             return content.decode(encoding, "replace")
@@ -248,7 +254,10 @@ def decode_page(content: bytes) -> str:
 
 
 def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs of a book in reading order, with the title and headings as places."""
+    """Yield the paragraphs of a book in reading order, each with the book's title and its heading.
+
+    Raises `UnreadableDocument` if the book is encrypted.
+    """
     with ZipFile(file) as book:
         if "META-INF/rights.xml" in book.namelist():
             raise UnreadableDocument(path, "encrypted")

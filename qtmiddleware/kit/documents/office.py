@@ -20,7 +20,7 @@ _DRAWN: Final = (f"{_DRAWING}t", f"{_DRAWING}br")
 
 
 def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs and table rows of a Word file, with the heading above as the place."""
+    """Yield the paragraphs and table rows of a Word file, each with the heading above it."""
     try:
         import docx
         from docx.oxml.ns import qn
@@ -73,7 +73,7 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the texts, tables and notes of each slide; the place is the slide's number, from 1."""
+    """Yield the texts, tables and notes of each slide, with the slide's number from 1."""
     try:
         import pptx
     except ImportError:
@@ -94,7 +94,7 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
-    """Yield the texts and tables of *shapes* and of the shapes in their groups."""
+    """Yield the texts and tables in *shapes* of slide *number*, including grouped shapes."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _read_shapes(shape.shapes, number)
@@ -114,7 +114,7 @@ def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
 
 
 def _read_cell(cell: Any) -> str:
-    """Return the text of a table cell, one line per paragraph."""
+    """Return the text of *cell*, a table cell on a slide, with one line per paragraph."""
     paragraphs = cell.iter(f"{_DRAWING}p")
     return "\n".join(
         "".join(part.text or " " for part in paragraph.iter(*_DRAWN)) for paragraph in paragraphs
@@ -122,10 +122,10 @@ def _read_cell(cell: Any) -> str:
 
 
 def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield one line of text per row, with the column names.
+    """Yield one line of text per row of an Excel file, such as ``Item: Pump | Price: 7``.
 
-    The place of a line is the sheet's name and the row's number, from 1. Only one row is in memory
-    at a time. A formula is read as the value saved in the file; without a saved value, the cell is
+    Each line has the sheet's name and the row's number, from 1. Only one row is in memory at a
+    time. For a formula, the value saved in the file is used; without a saved value, the cell is
     empty.
     """
     try:
@@ -146,7 +146,7 @@ def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _format_cell(cell: Any) -> str:
-    """Return the value of *cell* as people write it."""
+    """Return the value of an Excel cell as people would write it, such as ``12%``."""
     value = cell.value
     if value is None or isinstance(value, str):
         return value or ""

@@ -1,4 +1,4 @@
-"""Call the user's own reader for a document, and check the returned pieces one by one."""
+"""Call the reader function that the user supplied, and check the text it returns."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ It returns ``None`` for a file that it does not read.
 
 
 class _InvalidResult(TypeError):
-    """The user's reader returned something other than text.
+    """Raised if the user's reader returned something other than text.
 
-    The message is written by this package and quotes nothing of the returned value.
+    The message quotes nothing of the returned value, so it can be shown.
     """
 
 
 def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
-    """Return the pieces that *reader* makes of the file at *path*.
+    """Read the file at *path* with the user's *reader*, and return an iterator of its pieces.
 
-    Returns ``None`` if *reader* returns ``None`` and so leaves the file to the built-in readers.
+    Returns ``None`` if *reader* returns ``None``. The built-in readers then read the file.
 
-    Raises `UnreadableDocument`, at once or while the pieces are read, if *reader* raises any
-    exception or returns something other than text.
+    Raises `UnreadableDocument`, at the call or during iteration, if *reader* raises any exception
+    or returns something other than text.
     """
     with _convert_reader_errors(path):
         result = reader(path)
@@ -47,7 +47,10 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
 
 
 def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
-    """Check each item of a reader's *result*, and yield the items as pieces."""
+    """Check the text and location in each item of a reader's *result*, and yield it as a piece.
+
+    Raises `UnreadableDocument` if an item is invalid, or if all texts are blank.
+    """
     blank = True
     with _convert_reader_errors(path):
         for item in [result] if isinstance(result, str) else result:
@@ -70,7 +73,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
 
 @contextmanager
 def _convert_reader_errors(path: Path) -> Iterator[None]:
-    """Convert any exception of the user's reader into `UnreadableDocument`."""
+    """Convert any exception that the user's reader raises for *path* into `UnreadableDocument`."""
     try:
         yield
     except (UnreadableDocument, GeneratorExit):

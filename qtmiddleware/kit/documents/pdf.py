@@ -36,18 +36,17 @@ _LONE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 class _TooSlow(Exception):
-    """Reading a page took longer than any ordinary page needs."""
+    """Raised if reading a page takes more than `PAGE_SECONDS`."""
 
 
 def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of each page of *file*, the file at *path*; empty pages are skipped.
+    """Yield the text of each page of the PDF *file* at *path*, with the page's number from 1.
 
-    The text of every page ends with a line break. Lines are kept as on the page. So are hyphens at
-    the ends of lines, because most of them belong to the word. Ligatures are replaced by their
-    letters. Soft hyphens, and spaces at the ends of lines, are dropped.
+    Empty pages are skipped. Line breaks and hyphens at the ends of lines are kept. Ligatures are
+    replaced by their letters. Soft hyphens, and spaces at the ends of lines, are removed.
 
     A page that cannot be read is skipped and logged. Raises `UnreadableDocument` if no page can be
-    read, or after three pages that took too long.
+    read, after three pages that took too long, or if the document as a whole takes too long.
     """
     allowed_seconds = compute_time_limit(os.fstat(file.fileno()).st_size)
     try:
@@ -108,7 +107,10 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _open_reader(path: Path, file: BinaryIO) -> Any:
-    """Open the file with pypdf; raises `UnreadableDocument` if it needs a password."""
+    """Open *file* with pypdf, and return pypdf's reader.
+
+    Raises `UnreadableDocument` if *file* needs a password.
+    """
     try:
         import pypdf
     except ImportError:
@@ -125,10 +127,10 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
 
 
 def _drop_repeated_pages(reader: Any) -> int:
-    """Remove each page, and each branch of the page tree, that occurred before.
+    """Remove repeated pages, and repeated branches of the page tree, from *reader*.
 
-    Returns the number of removed pages and branches. A tree that names each branch ten times has a
-    billion pages after nine levels, in a file of 1 KB.
+    Returns the number of removed pages and branches. If each branch is repeated ten times, a file
+    of 1 KB with nine levels has a billion pages.
     """
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NameObject
 
@@ -154,7 +156,7 @@ def _drop_repeated_pages(reader: Any) -> int:
 
 
 def _build_error(path: Path, error: Exception) -> UnreadableDocument:
-    """Return the error for the file at *path*, whose reading raised *error*."""
+    """Return the error to raise for the file at *path*, given pypdf's *error*."""
     if _lacks_aes(error):
         return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
     if type(error).__name__ == "EmptyFileError":
@@ -168,7 +170,10 @@ def _lacks_aes(error: Exception) -> bool:
 
 
 def _extract_text(page: Any) -> str:
-    """Return the text of *page*, without characters that only affect the layout."""
+    """Return the text of *page*, cleaned of soft hyphens, ligatures and control characters.
+
+    Raises `_TooSlow` after `PAGE_SECONDS`.
+    """
     deadline = Deadline.after(PAGE_SECONDS)
     is_late = False
 

@@ -1,4 +1,4 @@
-"""Describe the place of a chunk in its document in words."""
+"""Describe the location of a chunk in its document, such as ``page 3``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from qtmiddleware.catalogue import PLACES
 
 
 def describe_place(metadata: Mapping[str, Any]) -> str:
-    """Return the place of a chunk in words, such as ``page 3``; ``""`` if the chunk has no place.
+    """Return the location of a chunk, read from its *metadata*, as text such as ``page 3``.
 
-    Other examples are ``sheet Costs, rows 12-31`` and ``sheet A, row 9 to sheet B, row 2``. A
-    heading is left out if the place also has other values: a heading may be long, and readers find
-    numbers faster.
+    Other examples are ``sheet Costs, rows 12-31`` and ``sheet A, row 9 to sheet B, row 2``. Returns
+    ``""`` if *metadata* has no location. A heading is used only if there is nothing else, because
+    numbers are shorter and faster to find.
     """
     names = [name for name in PLACES if _is_place(metadata.get(name))]
     names = [name for name in names if name != "heading"] or names

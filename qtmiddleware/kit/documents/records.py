@@ -1,4 +1,4 @@
-"""Read rows and records from CSV, JSON and Parquet files, and format tables of other documents."""
+"""Read CSV, JSON and Parquet files, and format the tables of all documents as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ROWS: Final = 256
 
 
 class _Number(str):
-    """A number, as the text written in the JSON file."""
+    """A number from a JSON file, kept as the text in the file."""
 
     __slots__ = ()
 
@@ -41,12 +41,12 @@ class _Number(str):
 def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int) -> Iterator[Piece]:
     """Yield one line of text per row, such as ``Item: Pump | Price: 7``.
 
-    The first row with two or more cells holds the column names, unless one of its cells is a number
-    or a date. Empty cells and empty rows are left out.
+    The first row with two or more filled cells contains the column names, unless one of its cells
+    is a number or a date. Empty cells and empty rows are left out.
 
     Args:
         rows: pairs of a row's number and its cells.
-        place: values to add to the place of each line, besides the row's number.
+        place: values to add to each line's location, such as ``sheet="Costs"``.
     """
     names: Sequence[str] | None = None
     for number, cells in rows:
@@ -74,10 +74,10 @@ def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int)
 
 
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield one line of text per row of *file*, with the column names.
+    """Yield one line of text per row of a CSV file, such as ``Item: Pump | Price: 7``.
 
-    The place of a line is the row's number, from 1. The separator is the character of ``, ; tab |``
-    that splits the first line into the most cells. The encoding is found as for text files.
+    Each line has the row's number, from 1. The separator is the comma, semicolon, tab or ``|`` that
+    splits the first line into the most cells. See `read_text` for the encoding.
     """
     lines = _split_lines(path, read_text(path, file))
     first_line, rows = next(lines), None
@@ -93,10 +93,9 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _count_cells(line: str, mark: str) -> tuple[bool, int]:
-    """Return a sort key that tells how well the separator *mark* splits *line* into cells.
+    """Return a sort key for the separator *mark*: the greatest key splits *line* best.
 
-    The key has two parts: whether each closing quotation mark is followed by *mark*, and the number
-    of cells.
+    The key contains whether the quoting is valid with *mark*, and the number of cells.
     """
     count = len(next(csv.reader([line], delimiter=mark), []))
     try:
@@ -113,7 +112,7 @@ def _prepend(line: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
-    """Yield the lines of *pieces*, at least one line.
+    """Yield the lines of the text in *pieces*; an empty text has one empty line.
 
     Raises `UnreadableDocument` if a line is too long.
     """
@@ -129,9 +128,9 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
 
 
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield one line of text per value in *file*, such as ``address.city: Oslo``.
+    """Yield one line of text per value in a JSON file, such as ``address.city: Oslo``.
 
-    Records are the items of a list, or a sequence of JSON values as in JSON lines. Records are
+    Records are the items of a top-level list, or JSON values that follow each other. Records are
     numbered from 1, and a blank line follows each record. Numbers are written as in the file. Only
     one record is in memory at a time.
     """
@@ -140,18 +139,20 @@ def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of each record in *file*, with the record's other values as its place.
+    """Yield the text of each record in a JSON Lines file, with the other fields as metadata.
 
-    For the fields, see `_read_record`. A record without a text is described as `read_json` does.
+    See `_read_record` for the fields. If a record has no text, all its values are listed, as by
+    `read_json`.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _read_record(record, number)
 
 
 def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the rows of *file* as `read_json_lines` yields records, with few rows in memory.
+    """Yield the text of each row in a Parquet file, with the other columns as metadata.
 
-    Columns with nested values are left out. Raises `MissingExtra` if pyarrow is not installed.
+    See `_read_record` for the columns. Nested columns other than ``metadata`` are left out. Only a
+    few hundred rows are in memory at a time. Raises `MissingExtra` if pyarrow is not installed.
     """
     try:
         import pyarrow as pa
@@ -173,12 +174,11 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_record(record: Any, number: int) -> Iterator[Piece]:
-    """Yield the title of *record*, a line break and the text of *record*, as one piece.
+    """Yield the title and text of *record* as one piece, which shares no chunk with other pieces.
 
-    The piece shares no chunk with other pieces. Its place holds the record's number, its id as
-    ``record_id``, its title, and all other values of the record and of its object ``metadata`` that
-    are a text, a number, a date, true or false. A record without a text is described by
-    `_describe_record`.
+    The piece's location holds the record's number, its id as ``record_id``, its title, and its
+    other fields. The fields of an object ``metadata`` are included. Lists, objects and nulls are
+    not. If *record* has no text, `_describe_record` lists its values instead.
     """
     fields = record if isinstance(record, Mapping) else {}
     text = next(
@@ -204,7 +204,10 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
 
 
 def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Return the *values* that metadata can hold, up to a total size of `_MOST_METADATA`."""
+    """Return those of a record's *values* that can be stored as metadata.
+
+    Stops before their total size exceeds `_MOST_METADATA` characters.
+    """
     metadata: dict[str, str | int | float] = {}
     chars_left = _MOST_METADATA
     for name, value in values.items():
@@ -220,7 +223,7 @@ def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
 
 
 def _convert_value(value: Any) -> str | int | float | None:
-    """Convert *value* to a type that metadata can hold; ``None`` if this is not possible."""
+    """Convert *value* to a text, number or boolean for metadata; ``None`` if this is impossible."""
     if isinstance(value, _Number | Decimal):
         try:
             value = int(value) if str(value).lstrip("-").isdecimal() else float(value)
@@ -234,14 +237,14 @@ def _convert_value(value: Any) -> str | int | float | None:
 
 
 def _describe_record(record: Any, number: int) -> Iterator[Piece]:
-    """Yield one line per value of *record*, and a blank line; the place is *number*."""
+    """Yield one line per value of *record*, then a blank line, with the record's *number*."""
     for line in _describe_value(record):
         yield Piece(line + "\n", {"record": number})
     yield Piece("\n", {"record": number})
 
 
 def _describe_value(value: Any, name: str = "") -> Iterator[str]:
-    """Yield one line per value nested in *value*, such as ``address.city: Oslo``."""
+    """Yield one line of text per value nested in *value*, such as ``address.city: Oslo``."""
     label = f"{name}: " if name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -264,7 +267,7 @@ def _format_value(value: Any) -> str:
 
 
 def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
-    """Yield the records of the JSON file whose text is in *pieces*.
+    """Parse the JSON text in *pieces*, and yield its records one by one.
 
     Raises `UnreadableDocument` if the text is not JSON, or if a record is too long.
     """

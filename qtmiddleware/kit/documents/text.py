@@ -15,13 +15,13 @@ from qtmiddleware.errors import UnreadableDocument
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a document's text.
+    """A piece of a document's text, such as a page, a paragraph or a row.
 
     Attributes:
         text: the text.
-        place: the place of the text in the document, such as ``{"page": 3}``; empty if the document
-            has no places.
-        stands_alone: whether the text is a record, which shares no chunk with other text.
+        place: the location of the text in the document, such as ``{"page": 3}``; empty for plain
+            text.
+        stands_alone: whether the text is a record, which must not share a chunk with other text.
     """
 
     text: str = field(repr=False)
@@ -50,7 +50,7 @@ With more control characters, the file counts as binary.
 
 
 def read_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of *file*, the file at *path*, block by block.
+    """Yield the text of the text file *file* at *path*, block by block.
 
     Raises `UnreadableDocument` if the file is empty, binary, or not in UTF-8 or UTF-16.
     """

@@ -1,4 +1,4 @@
-"""The built-in embedding model, and the embedder for a model's name."""
+"""The built-in embedding model, and a function that finds the embedder for a model name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _OPENAI: Final = "openai/"
 def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
     """Return the embedder for the model called *name*; the model is loaded on first use.
 
-    - ``all-MiniLM-L6-v2`` runs with numpy.
+    - ``all-MiniLM-L6-v2`` runs on this machine with numpy.
     - ``text-embedding-...`` and ``openai/...`` are requested from OpenAI, or from the server at
       ``OPENAI_BASE_URL``.
-    - Any other name is a folder, or a model of the hub, and runs with sentence-transformers.
+    - Any other name is a folder or a model on the Hugging Face hub. It runs on this machine with
+      sentence-transformers.
 
-    *dimensions* shortens the vectors, if the model supports this. Raises `ConfigError` for a blank
-    name and for invalid dimensions.
+    *dimensions* shortens the vectors, if the model supports this. Raises `ConfigError` if *name* is
+    blank or *dimensions* is invalid.
     """
     if not name.strip():
         raise ConfigError(

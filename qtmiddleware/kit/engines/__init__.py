@@ -15,15 +15,15 @@ class Engine(Protocol):
     """Runs batches of work in this process, in several processes, or on a Ray cluster."""
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the result of each batch, in the order in which batches are done.
+        """Yield the result of each batch, in the order in which batches finish.
 
-        If the work on a batch raises, the exception is raised here and ends the run.
+        If a batch raises an exception, the exception is raised here and ends the run.
 
         Args:
             build: A picklable function without parameters, called once per worker. It returns the
-                function that works on a batch.
-            batches: The batches. At most a few batches per worker are taken in advance. As the
-                order is lost, each result must say which batch it belongs to.
+                function that processes a batch.
+            batches: The batches. At most a few batches per worker are read in advance. Results may
+                come in another order, so each result must identify its batch.
         """
 
     def close(self) -> None:

@@ -56,15 +56,15 @@ _START: Final = (
 
 
 class LocalEngine:
-    """Runs the work in this process, or in *workers* processes on this machine.
+    """Runs batches of work in this process, or in *workers* processes on this machine.
 
-    Each worker process uses one thread for arithmetic, and has its own copy of large objects such
-    as a model's weights.
+    Each worker process computes with one thread, and has its own copy of large objects such as a
+    model's weights.
 
     Args:
-        workers: The number of processes; 1 means this process. 0 means one worker per processor
-            that this process may use. A container's limit of processor time (``docker run --cpus``)
-            is not detected, so give a number in a container.
+        workers: The number of processes. 1 means this process, and 0 means one worker per processor
+            that this process may use. A container's CPU limit (``docker run --cpus``) is not
+            detected, so set a number in a container.
 
     Raises:
         ConfigError: *workers* is less than 0.
@@ -80,11 +80,11 @@ class LocalEngine:
         self._pools: list[_WorkerPool] = []
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the result of each batch, in the order in which batches are done.
+        """Yield the result of each batch, in the order in which batches finish.
 
-        With several workers, at most `AHEAD` batches per worker are taken in advance, and *build*,
-        batches and results are pickled. After a failure, the results that have arrived are yielded
-        before the exception is raised.
+        *build* returns the function that processes a batch. With several workers, at most `AHEAD`
+        batches per worker are read in advance, and *build*, batches and results are pickled. After
+        a failure, results that have already arrived are yielded before the exception is raised.
 
         Raises:
             EngineError: A worker has crashed, or an object cannot be pickled.
@@ -133,7 +133,7 @@ def count_processors() -> int:
 
 
 class _WorkerPool:
-    """The worker processes of one run; each is started when there is a batch for it."""
+    """The worker processes of one run; each new batch starts a worker, up to *size* workers."""
 
     def __init__(self, build: bytes, environment: Mapping[str, str], size: int) -> None:
         self._build = build
@@ -160,7 +160,7 @@ class _WorkerPool:
         return _read_result(self._done.get())
 
     def take_done(self) -> Iterator[Any]:
-        """Yield the results that have already arrived, without failed batches."""
+        """Yield the results that have already arrived; skip batches that failed."""
         with suppress(queue.Empty):
             while True:
                 reply = self._done.get_nowait()
@@ -206,7 +206,10 @@ class _WorkerPool:
         thread.start()
 
     def _send_batches(self, process: subprocess.Popen[bytes]) -> None:
-        """Send batches to *process*, one at a time, until there are no more; queue the results."""
+        """Send queued batches to *process*, one at a time, and queue its results.
+
+        Ends when the pool is closed. If *process* crashes, an `EngineError` is queued instead.
+        """
         payload: bytes | None = self._build
         while payload is not None:
             try:
@@ -249,9 +252,9 @@ def _read_result(reply: bytes | EngineError) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that rejects classes and functions of the user's script.
+    """A pickler that rejects classes and functions defined in the user's script.
 
-    A worker does not run the script, so the worker could not find these classes and functions.
+    Workers do not run the script, so they could not find these classes and functions.
     """
 
     def reducer_override(self, value: Any) -> Any:
@@ -277,9 +280,9 @@ def _pickle_value(value: Any) -> bytes:
 
 
 def serve() -> None:
-    """Run a worker: process batches from standard input until the parent process ends.
+    """Process batches from standard input, and write the results to standard output.
 
-    The parent process may also kill the worker.
+    Runs in each worker process, until the parent process ends or kills the worker.
     """
     requests, replies = _take_pipes()
     todo: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -297,9 +300,10 @@ def serve() -> None:
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipe from the parent process, and the pipe to it.
+    """Return two pipes: one to read from the parent process, and one to write to it.
 
-    Afterwards, printed text goes to standard error, and standard input is empty.
+    They replace standard input, which is empty afterwards, and standard output. Text that is
+    printed later goes to standard error.
     """
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with Path(os.devnull).open("rb") as nothing:
@@ -309,9 +313,9 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _queue_messages(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
-    """Put each message from *requests* into *todo*; end this process when the parent has ended.
+    """Put each message from *requests* into *todo*; exit when the parent process has ended.
 
-    The process ends even in the middle of a batch.
+    Exits at once, even in the middle of a batch.
     """
     with suppress(EOFError, OSError, pickle.UnpicklingError):
         while True:

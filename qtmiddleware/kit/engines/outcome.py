@@ -1,4 +1,4 @@
-"""The outcome of a batch, in the form that a worker process sends back."""
+"""The outcome of a batch: what a worker process sends back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from qtmiddleware.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one batch: a result, an error, or neither if the batch was done earlier.
+    """The outcome of one batch: a result, an error, or neither if the batch was already done.
 
     Attributes:
         number: The number of the batch.
-        result: The result.
-        error: The exception that the work raised.
+        result: The value that the batch function returned.
+        error: The exception that the batch function raised; ``None`` if it raised none.
     """
 
     number: int
@@ -26,8 +26,8 @@ class Outcome:
     def dump(self) -> bytes:
         """Return the outcome as pickled bytes.
 
-        An error that cannot be pickled is replaced by an error that names only its type, because
-        the message may quote a text.
+        If the outcome cannot be pickled, an outcome with an `EngineError` is pickled instead. The
+        `EngineError` gives only the original error's type, because messages may quote a text.
         """
         try:
             data = pickle.dumps(self)

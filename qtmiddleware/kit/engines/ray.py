@@ -1,14 +1,13 @@
 """Run batches of work on a Ray cluster, on this machine or at ``RAY_ADDRESS``.
 
-One dataset of Ray Data lasts for a whole run, so its actors are created once. The driver puts
-batches into a feed, an actor that holds the batches in progress. The dataset's source waits for
-these batches:
+Each run uses one Ray dataset, so its actors are created only once. The driver puts batches into the
+feed, an actor that holds the batches in progress. The source, a Ray task, reads them from the feed:
 
     driver -> feed -> source (a task) -> map_batches (a pool of actors) -> driver
 
-If an actor dies, Ray creates a new actor and repeats the batch. If a source dies, it starts again
-at the first batch, and the feed reports the batches that are done. If a result arrives twice, it is
-used once.
+If an actor dies, Ray creates a new actor and repeats the batch. If the source dies, it starts again
+at the first batch, and the feed knows which batches are done. If a result arrives twice, it is used
+once.
 """
 
 from __future__ import annotations
@@ -56,15 +55,15 @@ _QUIET: Final = {
 
 
 class RayEngine:
-    """Runs the work with ``map_batches`` of Ray Data, in actors of one processor each.
+    """Runs batches of work on a Ray cluster, in actors of one processor each.
 
     If this process is already connected to a cluster, that cluster is used and keeps running.
     Otherwise, without an address, a cluster is started on this machine, and `close` stops it. Only
-    this account can enter the folder of the cluster's files and sockets. The cluster's ports listen
-    on all interfaces and require the token in ``~/.ray/auth_token``.
+    the current user can access the cluster's files and sockets. The cluster's ports listen on all
+    interfaces and require the token in ``~/.ray/auth_token``.
 
     On a cluster of several machines, install the same version of this package on each machine, and
-    set the API keys in the environment there. The environment of this process is not sent.
+    set the API keys in the environment there. This process does not send its environment.
 
     Args:
         workers: The number of actors; by default one per processor of the cluster.
@@ -83,11 +82,12 @@ class RayEngine:
         self._folder: TemporaryDirectory[str] | None = None
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the result of each batch, in the order in which batches are done.
+        """Yield the result of each batch, in the order in which batches finish.
 
-        At most `AHEAD` batches per worker are taken in advance. Batches and results are pickled. If
-        the function that *build* returns raises, the exception is raised here. If a worker dies,
-        its batch is repeated up to `RETRIES` times; then `EngineError` is raised.
+        *build* returns the function that processes a batch. If that function raises an exception,
+        it is raised here. If a worker dies, its batch is repeated up to `RETRIES` times; after
+        that, `EngineError` is raised. At most `AHEAD` batches per worker are read in advance.
+        Batches and results are pickled.
         """
         ray = self._connect()
         workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -99,7 +99,7 @@ class RayEngine:
             ray.kill(feed)
 
     def close(self) -> None:
-        """Stop the cluster that this engine started, or disconnect from the cluster.
+        """Stop the cluster if this engine started it; otherwise disconnect from the cluster.
 
         You can call this more than once.
         """
@@ -144,7 +144,10 @@ class RayEngine:
         return ray
 
     def _prepare_cluster(self) -> dict[str, Any]:
-        """Return the options for a new cluster on this machine that no other account can enter."""
+        """Return the Ray options for a new cluster on this machine, closed to other users.
+
+        Raises `EngineError` if ``RAY_AUTH_MODE`` turns off the token.
+        """
         if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
             raise EngineError(
                 f"RAY_AUTH_MODE must be token, not {mode}, for a cluster that is started here: it"
@@ -171,7 +174,10 @@ class RayEngine:
 
     @staticmethod
     def _stream(dataset: Any) -> Generator[Outcome, None, None]:
-        """Yield the outcomes in *dataset* as they arrive."""
+        """Yield the outcome of each batch in *dataset* as it arrives.
+
+        Raises `EngineError` if Ray ends the run.
+        """
         from ray.exceptions import RayError
 
         try:
@@ -186,7 +192,7 @@ class RayEngine:
 
 
 def _protect_token() -> None:
-    """Create the token for this account's clusters, in a file that only its owner can read.
+    """Create Ray's token file, if it is missing, so that only its owner can read it.
 
     Ray itself would create a file that everybody can read.
     """
@@ -200,7 +206,7 @@ def _protect_token() -> None:
 
 
 class _Feed:
-    """An actor that holds the batches in progress, by their numbers."""
+    """A Ray actor that holds the pickled batches in progress, by batch number."""
 
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}
@@ -210,35 +216,32 @@ class _Feed:
         self._changed = asyncio.Condition()
 
     async def put(self, payload: bytes) -> None:
-        """Add the next batch, pickled as *payload*."""
+        """Add *payload*, the next pickled batch."""
         async with self._changed:
             self._payloads[self._given_count] = payload
             self._given_count += 1
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """Record that there are no more batches."""
+        """Record that no more batches will be added."""
         async with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     async def drop(self, number: int) -> None:
-        """Remove the batch *number*, which is done."""
+        """Remove batch *number*, because it is done."""
         self._payloads.pop(number, None)
 
     async def has(self, number: int) -> bool:
-        """Return whether there is a batch *number*.
-
-        Waits until the batch is added, or until the feed has ended.
-        """
+        """Wait until batch *number* is added or the feed has ended; return whether it was added."""
         async with self._changed:
             await self._changed.wait_for(lambda: number < self._given_count or self._is_over)
         return number < self._given_count
 
     async def take(self, number: int) -> tuple[bytes, int]:
-        """Return the payload of batch *number*, and how often the batch was taken before.
+        """Return the pickled batch *number*, and how often it was taken before.
 
-        The payload is empty if the batch is done.
+        The pickled batch is empty if the batch is already done.
         """
         payload = self._payloads.get(number, b"")
         self._attempts[number] += 1
@@ -246,9 +249,9 @@ class _Feed:
 
 
 class _Source:
-    """Yields the number of each batch of a feed, as a table of one row.
+    """Yields the number of each batch in *feed*, as a table of one row.
 
-    If a source is repeated, it yields the same numbers again.
+    If Ray repeats this task, it yields the same numbers again.
     """
 
     def __init__(self, feed: Any) -> None:
@@ -265,9 +268,9 @@ class _Source:
 
 
 class _Worker:
-    """Processes batches in an actor.
+    """Processes the batches of *feed* in a Ray actor.
 
-    Errors are returned, not raised: Ray would log them with their messages.
+    Errors are returned, not raised, because Ray would log their messages.
     """
 
     def __init__(self, build: Callable[[], Callable[[Any], Any]], feed: Any) -> None:
@@ -299,7 +302,10 @@ class _Worker:
 
 
 def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers: int) -> Any:
-    """Return the dataset of all outcomes, in blocks of one row."""
+    """Return a Ray dataset that processes the batches of *feed* in *workers* actors.
+
+    It has one row per batch, with the batch's outcome.
+    """
     import ray.data
     from ray.data import ActorPoolStrategy, DataContext
 
@@ -325,7 +331,10 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
 def _process_batches(
     feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], ahead: int
 ) -> Iterator[Any]:
-    """Put *batches* into *feed*, at most *ahead* at a time; yield the results from *outcomes*."""
+    """Put *batches* into *feed*, at most *ahead* at a time, and yield their results.
+
+    The results are read from *outcomes*. Raises the exception of a failed batch.
+    """
     pending: set[int] = set()
     given_count = 0
     rest = iter(batches)

@@ -1,1 +1,1 @@
-"""An index of your own documents: ingestion, hybrid search, and a ready-made retriever."""
+"""Index and search your own documents: ingestion, hybrid search, and a ready-made retriever."""

@@ -1,14 +1,13 @@
 """Search by vectors and by words at the same time, and merge the results of both searches.
 
-The vector search gets the unchanged question. The word search gets the keywords that the rules
-extract from the question. Without question words, vector searches get worse and word searches get
-better.
+The vector search gets the unchanged question. The word search gets keywords, which rules extract
+from the question. Without question words, vector searches get worse and word searches get better.
 
-There are two ways to merge the results (`hybrid.method`):
+``hybrid.method`` sets how a passage's merged score is computed:
 
-- ``weighted``: the sum of each search's score times its weight. First, the scores of each search
-  are scaled to 0 to 1 (min-max; if all scores of a search are equal, each becomes 1). A passage
-  that a search did not find gets 0 for that search, the lowest value.
+- ``weighted``: the sum of each search's score times its weight. Before this, the scores of each
+  search are scaled to the range 0 to 1 (min-max). If all scores of a search are equal, each becomes
+  1. A passage gets 0 from a search that did not find it.
 - ``rrf``: the sum of weight / (k + rank), with ranks from 1 (Cormack, Clarke and Büttcher, 2009).
 """
 
@@ -55,19 +54,22 @@ class _SearchResults:
 
     Attributes:
         ranking: the passages with their scores, best first.
-        places: the position of each passage in the ranking; the best position if a passage occurs
-            twice.
+        places: the position of each passage in the ranking, from 0; the best position if a passage
+            occurs twice.
     """
 
     ranking: Ranking
     places: Mapping[Key, int]
 
     def find_score(self, key: Key) -> float | None:
-        """Return the score of the passage *key*; ``None`` if the passage was not found."""
+        """Return the score of the passage with this *key*; ``None`` if it is not in the results."""
         return self.ranking.scores[self.places[key]] if key in self.places else None
 
     def build_record(self, key: Key) -> Record:
-        """Return a record of the passage *key*, which the search found, with the score 0."""
+        """Return the passage with this *key* as a record whose score is 0.
+
+        The search must have found the passage.
+        """
         item = self.ranking.items[self.places[key]]
         record = {
             "id": read_id(item),
@@ -79,9 +81,10 @@ class _SearchResults:
 
 
 def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
-    """Read the *response* of a search, whose results get *weight* when they are merged.
+    """Read a search's *response* to *query*, and return its results.
 
-    Raises `ResponseShapeError` if the response has no known shape.
+    *weight* is the weight of this search when results are merged. Raises `ResponseShapeError` if
+    the response has no known shape.
     """
     note_reads(response)
     ranking = read_response(Variant("original", query, weight), response).ranking
@@ -93,36 +96,36 @@ def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
 
 
 class Hybrid:
-    """Two search functions, by vectors and by words, combined into one search function.
+    """Combines a vector search and a word search into one search function.
 
     Call it as ``search(query, top_k, filter=None)``. It returns a list of records ``{"id", "score",
     "text", "metadata"}``, sorted by score, best first, then by id. A record also has:
 
     - ``"namespace"``, if the passage has a namespace.
-    - ``"vector_score"`` and ``"bm25_score"``, the scores of the two searches; ``None`` if the
+    - ``"vector_score"`` and ``"bm25_score"``, the scores of the two searches; ``None`` if that
       search did not find the passage.
 
-    Weights are divided by their sum. Scores are therefore 0 to 1 with the method ``weighted``, and
-    0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or is not sorted by its
-    scores, its ranks are used instead.
+    The two weights are divided by their sum, so scores are 0 to 1 with the method ``weighted``, and
+    0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or results that are not sorted
+    by score, ranks are used instead of its scores.
 
-    Both searches run at the same time: the word search runs in a daemon thread, with a copy of the
-    caller's context. If a middleware runs this search for a variant, the thread counts towards the
-    middleware's ``limits.maxThreads``. Otherwise at most 256 word searches run at a time. A search
-    with weight 0 is not run.
+    Both searches run at the same time. The word search runs in a daemon thread, with a copy of the
+    caller's context. If a middleware calls this search, the thread counts towards the middleware's
+    ``limits.maxThreads``. Otherwise at most 256 word searches run at a time. A search with weight 0
+    is not run.
 
-    An exception from the vector search is passed on. If the word search fails or takes too long,
-    only the passages of the vector search are returned. The first such failure is logged as a
+    An exception from the vector search is raised to the caller. If the word search fails or takes
+    too long, only the vector search's passages are returned. The first such failure is logged as a
     warning.
 
     Args:
         vector_search: a function of ``(query, top_k)`` that searches by vectors. If the call has a
-            filter, the function also gets ``filter=``. It returns matches in any shape that the
+            filter, the function also gets ``filter=``. It returns a response in any shape that the
             middleware reads, such as the response of a dense Pinecone index.
-        keyword_search: a function with the same parameters that searches by words, such as a search
-            of a sparse Pinecone index.
-        options: the settings ``hybrid``. Each search is asked for ``fusion_top_k`` passages, or for
-            *top_k* passages if that is more. ``search_top_k`` is the default of *top_k*.
+        keyword_search: a function with the same parameters that searches by words, for example in a
+            sparse Pinecone index.
+        options: the settings group ``hybrid``. Each search is asked for ``fusion_top_k`` passages,
+            or for *top_k* passages if that is more. ``search_top_k`` is the default of *top_k*.
         preprocess: the rules that extract the keywords for the word search.
         patience: how many seconds to wait for the word search after the vector search has returned.
 
@@ -173,7 +176,7 @@ class Hybrid:
         top_k: int | None = None,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the best *top_k* passages for *query* that meet *filter*."""
+        """Return the *top_k* passages that best match *query* and meet *filter*, best first."""
         top_k = self._options.search_top_k if top_k is None else top_k
         if top_k < 1:
             return []
@@ -205,7 +208,10 @@ class Hybrid:
     def _record_and_merge(
         self, vectors: _SearchResults | None, words: _SearchResults | None, top_k: int
     ) -> list[Record]:
-        """Record both result lists for the trace, and return the best *top_k* merged records."""
+        """Record both result lists for the trace, merge them, and return the best *top_k* records.
+
+        The list of a search that was not run or failed is ``None``.
+        """
         for name, results in (("vector", vectors), ("bm25", words)):
             if results is not None:
                 note_initial_list(name, results.ranking)
@@ -225,10 +231,10 @@ class Hybrid:
     def _wait_for_words(
         self, pending_words: Future[_SearchResults], bulkhead: Bulkhead
     ) -> _SearchResults | None:
-        """Return the results of the word search; ``None`` if the search failed or took too long.
+        """Wait for the word search and return its results; ``None`` if it failed or took too long.
 
-        A failure is logged. For an error from outside this package, only the class is logged,
-        because the message may quote a text.
+        A failure is logged. For errors from outside this package, only the class is logged, because
+        the message may quote a text.
         """
         try:
             return pending_words.result(timeout=self._patience)
@@ -251,7 +257,7 @@ class Hybrid:
 def _start_search(
     search: Callable[[], _SearchResults], bulkhead: Bulkhead
 ) -> Future[_SearchResults]:
-    """Run *search* in a daemon thread, in a copy of the caller's context; return its future."""
+    """Start *search* in a daemon thread, with a copy of the caller's context; return its future."""
     future: Future[_SearchResults] = Future()
 
     def perform_search() -> None:
@@ -274,7 +280,7 @@ def _merge_results(
     options: HybridSettings,
     top_k: int,
 ) -> list[Record]:
-    """Merge the results of both searches, and return the best *top_k* records."""
+    """Merge the results of both searches, and return the best *top_k* passages as records."""
     searches = [results for results in (vectors, words) if results is not None]
     ranked = sum_weighted(
         [results.ranking for results in searches], options.method, rrf_k=options.rrf_k
@@ -291,9 +297,10 @@ def _merge_results(
 
 
 def _merge_record(key: Key, searches: Sequence[_SearchResults]) -> Record:
-    """Return the record of a passage from the first of *searches* that found the passage.
+    """Return the record of the passage with this *key*, without its merged score.
 
-    If this record has no text or metadata, they are taken from the other search.
+    The record comes from the first of *searches* that found the passage. If its text or metadata is
+    empty, the other search's is used.
     """
     record, *others = [results.build_record(key) for results in searches if key in results.places]
     for other in others:
@@ -303,10 +310,10 @@ def _merge_record(key: Key, searches: Sequence[_SearchResults]) -> Record:
 
 
 class HybridSearch(Hybrid):
-    """A `Hybrid` search of one store: by vectors and by words at the same time.
+    """Searches one store by vectors and by words at the same time; see `Hybrid`.
 
-    *embedder* computes the vector of the question. A store that embeds texts itself gets the
-    question's text and needs no embedder.
+    *embedder* computes the question's vector. A store that embeds texts itself gets the question's
+    text and needs no embedder.
 
     Raises `StoreError` if the store has no word search, and `ConfigError` if the store needs
     vectors and there is no embedder.

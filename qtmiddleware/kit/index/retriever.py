@@ -1,4 +1,4 @@
-"""The configured retriever: a store, an embedder, and the search that uses both."""
+"""Open the retriever that the settings describe: a store, an embedder, and a search function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger: Final = get_logger("qtmiddleware")
 
 @dataclass(frozen=True, slots=True)
 class StoreRetriever:
-    """An open store, its embedder, and the search that uses both.
+    """An open store, its embedder, and a function that searches the store.
 
     Attributes:
         store: the open store.
@@ -31,8 +31,8 @@ class StoreRetriever:
         search: a function of ``(query, top_k, filter)``. The query is a vector if there is a
             *query_embedder*, otherwise a text.
         query_embedder: embeds queries; ``None`` if *search* takes texts.
-        owns_store: whether this object opened *store*, so that `close` closes *store*.
-        owns_embedder: whether this object opened *embedder*, so that `close` closes *embedder*.
+        owns_store: whether `close` closes *store*, because this object opened it.
+        owns_embedder: whether `close` closes *embedder*, because this object opened it.
     """
 
     store: Store
@@ -43,7 +43,7 @@ class StoreRetriever:
     owns_embedder: bool = False
 
     def with_settings(self, settings: Settings) -> StoreRetriever:
-        """Return a retriever for the same open store, with the search that *settings* describe.
+        """Return a retriever for the same open store, with the search configured by *settings*.
 
         Raises the same errors as `open_retriever`.
         """
@@ -51,7 +51,7 @@ class StoreRetriever:
         return replace(self, search=search, query_embedder=query_embedder)
 
     def close(self) -> None:
-        """Close the store and the embedder's connections, except objects that were passed in."""
+        """Close the store and the embedder's connections, unless the caller passed them in."""
         if self.owns_store:
             self.store.close()
         if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
@@ -65,18 +65,18 @@ def open_retriever(
     embedder: Any = None,
     must_exist: bool = False,
 ) -> StoreRetriever:
-    """Open the store and the embedder that *settings* name, and return a retriever.
+    """Open the configured store and embedder, and return a retriever that uses them.
 
     Args:
-        settings: the store, the embedding model and the search to use.
+        settings: configure the store, the embedding model and the search.
         store: an open store to use instead of the configured store.
-        embedder: a function or an object that embeds, to use instead of the configured model.
+        embedder: an embedder or an embedding function to use instead of the configured model.
         must_exist: whether to raise `StoreError` if the index does not exist, instead of creating
-            it. Only for stores that keep files.
+            it. Has an effect only on stores that keep files.
 
     Raises:
-        StoreError: if the store cannot be opened, or holds vectors of another model.
-        ConfigError: if settings contradict each other.
+        StoreError: if the store cannot be opened, or contains vectors of another model.
+        ConfigError: if settings contradict each other, or *embedder* cannot embed.
         MissingExtra: if a package is not installed.
     """
     embeds_itself = (
@@ -100,7 +100,10 @@ def open_retriever(
 
 
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
-    """Return *embedder*, wrapped if it is a function, or the configured model's embedder."""
+    """Return the embedder to use: *embedder* if it is given, otherwise the configured model's.
+
+    A function is wrapped in an embedder. Raises `ConfigError` if *embedder* cannot embed.
+    """
     if embedder is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
     if is_embedder(embedder) and not is_async(embedder.embed):
@@ -114,7 +117,11 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
 
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
-    """Open the configured store, for the vectors of *embedder*."""
+    """Open the configured store for vectors of *embedder*.
+
+    With *must_exist*, raises `StoreError` if the index does not exist, and logs a warning if it is
+    empty.
+    """
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
@@ -135,9 +142,9 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
 def _build_search(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
-    """Return the search over *store*, and the embedder of its queries.
+    """Return a function that searches *store*, and the embedder for its queries.
 
-    The embedder is ``None`` if the search takes texts.
+    The embedder is ``None`` if the function takes texts.
     """
     # A function may embed queries in another way than passages.
     if isinstance(embedder, CallableEmbedder):

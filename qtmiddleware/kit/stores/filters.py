@@ -1,4 +1,4 @@
-"""Apply filters in Pinecone's filter language to metadata, for stores that cannot filter."""
+"""Check metadata against filters in Pinecone's filter language, for stores without filters."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _JUNCTIONS: Final = ("$and", "$or")
 
 
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
-    """Return a function that checks whether metadata meets *filter*.
+    """Return a function that returns whether a passage's metadata meets *filter*.
 
-    The returned function never raises, whatever the metadata holds.
+    The returned function never raises an exception.
 
-    ``{"field": value}`` means ``{"field": {"$eq": value}}``. If a mapping has several keys,
-    metadata must meet all of them. The operators are:
+    ``{"field": value}`` means ``{"field": {"$eq": value}}``. If a mapping has several keys, the
+    metadata must meet the conditions of all keys. The operators are:
 
     - ``$eq`` and ``$ne`` take a text, a number or a boolean.
     - ``$gt``, ``$gte``, ``$lt`` and ``$lte`` take a number.
@@ -40,8 +40,8 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     - ``$and`` and ``$or`` take a list of conditions, which may be nested 16 deep.
 
     A list in the metadata meets a condition if any of its elements does. ``$ne`` is the opposite of
-    ``$eq``, and ``$nin`` the opposite of ``$in``, so a missing field meets both. A boolean is not a
-    number, and ``null`` counts as missing.
+    ``$eq``, and ``$nin`` is the opposite of ``$in``. A missing field therefore meets ``$ne`` and
+    ``$nin``. A boolean is not a number, and ``null`` counts as missing.
 
     Raises `InvalidQuery` for an invalid filter. The message names the operator and its allowed
     operands, but never the value.
@@ -52,7 +52,10 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
 
 def _parse_conditions(conditions: Any, depth: int) -> Matcher:
-    """Return a matcher for a mapping of conditions; metadata must meet all of them."""
+    """Return a function that checks whether metadata meets all *conditions* of a mapping.
+
+    *depth* is the nesting level, from 1. Raises `InvalidQuery` for invalid conditions.
+    """
     if not isinstance(conditions, Mapping):
         raise _make_error(
             f"a condition must be a mapping from fields, $and or $or, not {_name_kind(conditions)}"
@@ -64,7 +67,10 @@ def _parse_conditions(conditions: Any, depth: int) -> Matcher:
 
 
 def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
-    """Return a matcher for one entry of a filter, such as a field with its operators."""
+    """Return a function that checks metadata against one entry of a filter.
+
+    *key* is a field, ``$and`` or ``$or``. Raises `InvalidQuery` for an invalid entry.
+    """
     if not isinstance(key, str):
         raise _make_error(f"the name of a field must be text, not {_name_kind(key)}")
     if key in _JUNCTIONS:
@@ -88,7 +94,10 @@ def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
 
 
 def _parse_operator(field: str, name: Any, operand: Any) -> Matcher:
-    """Return a matcher that applies the operator *name* with *operand* to *field*."""
+    """Return a function that applies one operator to the value of *field* in metadata.
+
+    *name* is the operator, such as ``$gt``. Raises `InvalidQuery` for an invalid *operand*.
+    """
     if name in ("$eq", "$ne"):
         equal = _match_equal(field, [_check_operand(name, operand)])
         return equal if name == "$eq" else _negate(equal)
@@ -124,7 +133,7 @@ def _match_equal(field: str, operands: Iterable[Any]) -> Matcher:
 
 
 def _match_any_value(field: str, predicate: Callable[[Any], bool]) -> Matcher:
-    """Return a matcher that applies *predicate* to the value of *field*.
+    """Return a function that applies *predicate* to the value of *field* in metadata.
 
     If the value is a list, *predicate* must be true for at least one of its elements.
     """
@@ -163,7 +172,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _name_kind(value: Any) -> str:
-    """Return the JSON type of *value* in words, without the value."""
+    """Return the name of the type of *value* for an error message, such as ``null`` or ``str``."""
     if isinstance(value, list | tuple) and not value:
         return "an empty list"
     return "null" if value is None else type(value).__name__

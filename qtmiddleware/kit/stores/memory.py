@@ -1,4 +1,4 @@
-"""A store in memory, whose content is lost when the store is closed."""
+"""A store in memory; its content is lost when the store is closed."""
 
 from __future__ import annotations
 

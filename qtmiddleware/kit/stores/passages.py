@@ -1,4 +1,4 @@
-"""Check passages and vectors before they are stored, and split texts into words to index."""
+"""Check passages and vectors before they are stored, and split texts into words for the index."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ClosingStore:
 
 
 class LocalStore(ClosingStore):
-    """A store that keeps passages and vectors itself, in a file or a folder.
+    """Base class of stores that keep passages and vectors in a local file or folder.
 
     Each write is saved completely or not at all.
     """
@@ -58,13 +58,13 @@ class LocalStore(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """The random name that the store got when it was created; copies of a store share it."""
+        """A random name, created with the store; copies of the store have the same name."""
         return self._identity
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove the passages with the ids in *delete*, as one change.
+        """Write *passages* with their vectors, and remove the ids in *delete*, as one change.
 
         A passage replaces the stored passage with the same id.
         """
@@ -73,8 +73,8 @@ class LocalStore(ClosingStore):
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Write *passages* with their *vectors*: either all of them, or none.
 
-        A passage replaces the stored passage with the same id. If several of *passages* have one
-        id, the last of them is stored.
+        A passage replaces the stored passage with the same id. If several of *passages* have the
+        same id, the last one is stored.
         """
         self.write(pair_vectors(passages, vectors))
 
@@ -90,14 +90,14 @@ def check_model(
     embedding_model: str,
     dimension: int,
 ) -> None:
-    """Raise `StoreError` if the store was made with another embedding model or dimension.
+    """Raise `StoreError` if the store was created for another embedding model or dimension.
 
     Args:
         path: the store's path, for the message.
-        stored_model: the embedding model that the store was made with.
+        stored_model: the embedding model of the vectors in the store.
         stored_dimension: the length of the vectors in the store.
         embedding_model: the embedding model in use now.
-        dimension: the length of this model's vectors.
+        dimension: the length of its vectors.
     """
     if (stored_model, stored_dimension) != (embedding_model, dimension):
         raise StoreError(
@@ -111,9 +111,10 @@ def check_model(
 def check_batches(
     passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
 ) -> Iterator[tuple[list[Row], Floats]]:
-    """Yield *passages* in batches of `SLICE`: their rows, and their vectors as an array.
+    """Check *passages* in batches of `SLICE`; yield the rows and the vectors of each batch.
 
-    Raises `StoreError` for a passage or vector that cannot be stored.
+    The vectors are an array of float32. Raises `StoreError` for a passage or vector that cannot be
+    stored.
     """
     iterator = iter(passages)
     while batch := list(islice(iterator, SLICE)):
@@ -129,7 +130,7 @@ def check_batches(
 def pair_vectors(
     passages: Sequence[Passage], vectors: Sequence[Sequence[float]]
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
-    """Return pairs of a passage and its vector.
+    """Return an iterator of (passage, vector) pairs.
 
     Raises `StoreError` unless there are as many vectors as passages.
     """
@@ -142,15 +143,14 @@ def pair_vectors(
 
 
 def filter_ids(ids: Iterable[str]) -> list[str]:
-    """Return the valid ids of *ids*, each once."""
+    """Return *ids* without duplicates and without ids that cannot be stored."""
     return [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
 
 
 def check_row(passage: Passage) -> Row:
-    """Return the row to store for *passage*.
+    """Return the id, the text and the JSON metadata of *passage*, ready to be stored.
 
-    Raises `StoreError` if the passage's id is not a text, or its metadata cannot be written as
-    JSON.
+    Raises `StoreError` if the id is not a text, or if the metadata cannot be written as JSON.
     """
     if not _is_storable(passage.id):
         raise StoreError(
@@ -176,9 +176,9 @@ def _is_storable(id_: Any) -> bool:
 
 
 def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
-    """Return the query vector as an array.
+    """Return the query vector as an array of *dimension* numbers (float32).
 
-    Raises `StoreError` if *query* is a text, because these stores do not embed texts.
+    Raises `StoreError` if *query* is a text, because local stores do not embed texts.
     """
     if isinstance(query, str):
         raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -191,8 +191,8 @@ def check_vectors(
 ) -> Floats:
     """Return *vectors* as an array of float32, of shape (vectors, *dimension*).
 
-    Raises `StoreError` unless each vector has *dimension* finite numbers. The message names the
-    passage by its id in *passage_ids*; without ids, the message is about a query's vector.
+    Raises `StoreError` unless each vector has *dimension* finite numbers. *passage_ids* are the
+    ids for the error message. Without them, the vector is assumed to be a query's.
     """
     try:
         import numpy as np
@@ -221,9 +221,9 @@ def check_vectors(
 
 
 def normalise(vectors: Floats) -> Floats:
-    """Scale each of *vectors* to length 1, in place, so that a dot product equals the cosine.
+    """Scale each of *vectors* to length 1, in place, and return *vectors*.
 
-    A vector of length 0 is not changed.
+    The dot product of two scaled vectors is their cosine. A vector of length 0 is not changed.
     """
     import numpy as np
 
@@ -250,11 +250,11 @@ _UNSPACED: Final = (
 
 
 def extract_index_words(text: str, metadata: str) -> str:
-    """Return the words to index for a passage, separated by spaces.
+    """Return the words of a passage to index, separated by spaces.
 
-    The words come from *text*, and from the text ``context`` in *metadata* (JSON). In scripts
-    without spaces, each character and each pair of neighbouring characters is a word. Case is
-    folded: ß becomes ss, and sigma has one form. The index removes accents.
+    The words come from *text*, and from the field ``context`` of *metadata* (JSON). In scripts
+    without spaces, each character and each pair of adjacent characters is a word. Upper case
+    becomes lower case, and ß becomes ss. Accents are kept here, and removed by the index.
     """
     if '"context"' in metadata:
         context = json.loads(metadata).get("context")
@@ -267,18 +267,18 @@ def extract_index_words(text: str, metadata: str) -> str:
 
 
 def extract_query_words(text: str) -> list[str]:
-    """Return the words of a query, each once.
+    """Return the words to search for in the index, each once.
 
-    In scripts without spaces, each pair of neighbouring characters is a word; a character without
-    neighbours is a word, too.
+    In scripts without spaces, each pair of adjacent characters is a word. A single character is a
+    word only if it stands alone.
     """
     return list(dict.fromkeys(_split_words(text, singles=False)))
 
 
 def _split_words(text: str, *, singles: bool) -> Iterator[str]:
-    """Yield the words of *text*, normalised and with folded case.
+    """Yield the words of *text*, normalised (NFKC) and in lower case.
 
-    In scripts without spaces, each pair of neighbouring characters is a word. With *singles*, each
+    In scripts without spaces, each pair of adjacent characters is a word. With *singles*, each
     character is a word, too.
     """
     import regex

@@ -1,11 +1,11 @@
-"""Send questions to OpenAI's Batch API: half the price, with answers within a day.
+"""Send questions to OpenAI's Batch API: half the price, with replies within a day.
 
 - `transforming` transforms files of questions.
 - `work` submits, checks, collects and cancels batches.
-- `model` answers prompts from the replies so far, and collects the requests to send.
+- `model` answers prompts with the replies so far, and collects the requests to send.
 - `parts` divides requests among files.
 - `service` calls the API.
-- `state` stores everything in a file that stays intact if the process is killed.
+- `state` stores requests and replies in a file that survives a killed process.
 - `costs` computes costs.
 """
 

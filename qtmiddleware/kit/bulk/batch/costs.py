@@ -1,4 +1,4 @@
-"""Compute the cost of batches, and of the same requests sent one by one."""
+"""Compute the cost of requests in batches, and of the same requests sent one by one."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The prices of a model, one by one and in batches.
+    """The prices of a model for requests sent one by one and in batches.
 
     Attributes:
         prices: The prices of requests sent one by one.
-        share: The price in a batch as a fraction of the price one by one; ``None`` if unknown.
-        max_tokens: The assumed length of a reply that has not arrived, in tokens.
+        share: The batch price as a fraction of the normal price; ``None`` if unknown.
+        max_tokens: The maximum length of a reply in tokens, used in estimates.
     """
 
     prices: Prices
@@ -60,10 +60,10 @@ class Tariff:
         )
 
     def estimate(self, parts: Iterable[Part]) -> Cost:
-        """Return the maximum cost of *parts*.
+        """Return the estimated maximum cost of the requests in *parts*.
 
-        Every `TOKEN_BYTES` bytes count as a token, and each reply is assumed to have the maximum
-        length.
+        `TOKEN_BYTES` bytes of a request count as a token, and each reply is assumed to have the
+        maximum length.
         """
         sizes = [
             (part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts
@@ -71,9 +71,10 @@ class Tariff:
         return self.cost(sum(read for read, _ in sizes), sum(written for _, written in sizes))
 
     def sum_up(self, parts: Iterable[Part], usage: Usage) -> Cost:
-        """Return the cost of the replies to *parts*.
+        """Return the cost of all replies so far; *usage* has their token counts.
 
-        If the service did not count the tokens of a reply, the reply's maximum cost is assumed.
+        *parts* are all batches. Replies without a token count are estimated from the average size
+        of the requests in *parts*, and the maximum length of a reply.
         """
         part_list = list(parts)
         size, requests = (
@@ -86,9 +87,9 @@ class Tariff:
         )
 
     def check(self, budget: BudgetSettings, spent: Cost, planned: Cost) -> None:
-        """Raise `ModelError` ``over_budget`` if *spent* plus *planned* costs exceed *budget*.
+        """Raise `ModelError` (``over_budget``) if *spent* plus *planned* costs exceed *budget*.
 
-        If the price in a batch is unknown, the price one by one is used.
+        If the batch price is unknown, the price of requests sent one by one is used.
         """
         tokens = sum((spent.read, spent.written, planned.read, planned.written))
         usd = sum(

@@ -1,4 +1,4 @@
-"""A model that answers prompts from the replies of batches and lists the missing requests."""
+"""A model that answers prompts with replies from batches, and lists the requests still to send."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtmiddleware.types import Deadline
 
 
 class Unsent(ModelError):
-    """There is no reply to *request* yet."""
+    """Raised if there is no reply to *request* yet."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         super().__init__("unrecorded", "the reply will come with a batch")
@@ -25,7 +25,10 @@ class Unsent(ModelError):
 
 
 class Refused(Exception):
-    """The service rejected a request; has the HTTP status and body of an OpenAI client's error."""
+    """Raised if the service rejected a request.
+
+    Has the attributes ``status_code`` and ``body``, like errors of the OpenAI client.
+    """
 
     def __init__(self, status_code: int, body: Any) -> None:
         super().__init__(f"HTTP {status_code}")
@@ -34,12 +37,12 @@ class Refused(Exception):
 
 
 class BatchModel:
-    """Answers prompts from the stored replies in *state*; raises `ModelError`.
+    """Answers prompts with the replies stored in *state*; makes no calls.
 
-    The model is that of *settings*, at the service's *address*. `OpenAIModel` builds the requests,
-    simplifies rejected requests, and reads the replies; only its client is replaced. If there is no
-    reply to a prompt, the error is ``unrecorded``, and `take_requests` returns the missing request.
-    Ask only one question at a time: requests that depend on a missing reply are not collected.
+    *settings* name the model, and *address* is the service's URL. `OpenAIModel` builds the requests
+    and reads the replies; only its client is replaced. If there is no reply to a prompt, raises
+    `ModelError` (``unrecorded``), and `take_requests` returns the request to send. Ask only one
+    question at a time.
     """
 
     can_async = True
@@ -60,7 +63,7 @@ class BatchModel:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a reply to the last question is missing."""
+        """Whether the last question needs a reply that is not stored yet."""
         return bool(self._missing)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -74,14 +77,14 @@ class BatchModel:
             raise
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the stored reply to *prompt*, as `complete` does, without waiting."""
+        """Return the stored reply to *prompt*; raises `ModelError` if there is none."""
         return self.complete(prompt, deadline)
 
     def take_requests(self) -> list[Mapping[str, Any]]:
-        """Return the requests of the last question that have no reply, and clear the list.
+        """Return the last question's requests that have no reply yet, and forget them.
 
-        If the prompt for the standalone question is among them, only this request is returned:
-        other prompts may depend on its reply.
+        If the request for the standalone question is among them, only that request is returned,
+        because other prompts may depend on its reply.
         """
         missing, self._missing = self._missing, []
         # In a conversation, all other prompts may be built from the standalone question, so that
@@ -94,7 +97,7 @@ class BatchModel:
 
 
 class _Client:
-    """A client for `OpenAIModel` that returns stored replies instead of calling the service."""
+    """A client for `OpenAIModel` that returns the replies in *state* and makes no calls."""
 
     def __init__(self, state: BatchState, address: str) -> None:
         self._state = state
@@ -122,8 +125,8 @@ def _parse_json(body: str) -> Any:
 
 
 def digest(request: Mapping[str, Any]) -> str:
-    """Return the ``custom_id`` of *request*: 32 hex digits, equal for equal requests.
+    """Return the ``custom_id`` of *request*: 32 hex digits of a hash.
 
-    Because of this, equal requests are sent only once.
+    Equal requests have equal ids, so they are sent only once.
     """
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]

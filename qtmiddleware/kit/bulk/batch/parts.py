@@ -1,4 +1,4 @@
-"""Format requests as lines, divide the lines among files, and read lines of results."""
+"""Write the request files of batches, and read the lines of their result files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ _REFUSED: Final = frozenset({400, 413, 415, 422})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The maximum number of requests and of bytes in one file."""
+    """The limits of one file of requests.
+
+    Attributes:
+        requests: The maximum number of requests.
+        size: The maximum size in bytes.
+    """
 
     requests: int = MOST_REQUESTS
     size: int = MOST_BYTES
@@ -48,7 +53,7 @@ Line = tuple[str, bytes]
 
 
 def write_line(id_: str, request: Mapping[str, Any]) -> Line:
-    """Return the line for *request* in a file, with the id *id_*."""
+    """Return *id_*, and *request* as a line of a batch's input file, with this id."""
     line = {"custom_id": id_, "method": "POST", "url": ENDPOINT, "body": request}
     # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
     return id_, json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
@@ -56,14 +61,14 @@ def write_line(id_: str, request: Mapping[str, Any]) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The result of one request, read from a line of an output or error file.
+    """The result of one request, read from a batch's output or error file.
 
     Attributes:
         id: The request's id.
         status: The HTTP status; ``None`` if no request was made, for example because the batch
             expired.
         body: The body of the response, as JSON.
-        failure: A word or code for the failure; ``""`` if there is none.
+        failure: The failure, such as ``HTTP 400`` or ``batch_expired``; ``""`` if there is none.
     """
 
     id: str
@@ -81,7 +86,7 @@ class Read:
 
 
 def read_line(line: bytes) -> Read | None:
-    """Read the result in a *line* of an output or error file; ``None`` if the line is invalid."""
+    """Parse a *line* of a batch's output or error file; ``None`` if the line is invalid."""
     try:
         return _read_result(json.loads(line))
     except (ValueError, RecursionError):
@@ -110,10 +115,10 @@ def _read_result(entry: Any) -> Read | None:
 
 
 def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
-    """Yield each of *lines* with the number of the file to write it to, from 0.
+    """Divide *lines* among files that do not exceed *limits*, in their order.
 
-    The order of *lines* is kept, and no file exceeds *limits*. Raises `ConfigError` for a line that
-    is larger than a whole file may be.
+    Yields (file number, line) pairs, with file numbers from 0. Raises `ConfigError` for a line that
+    is too large for a file.
     """
     number = count = size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""The Batch API of OpenAI, and of services with the same API, through OpenAI's own client."""
+"""Call the Batch API of OpenAI, or of services with the same API, through OpenAI's client."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _NO_API: Final = frozenset({404, 405, 501})
 
 
 class BatchService:
-    """The files and batches of a service that has OpenAI's Batch API.
+    """Calls the Batch API of OpenAI, or of a service with the same API.
 
-    By default the service is at ``llm.baseUrl`` of *settings*; with *client*, an ``openai.OpenAI``,
-    it is the client's service. If the service is busy or down, calls that are safe to repeat are
-    repeated. Raises `ModelError`, and `ConfigError` for a *client* without batches.
+    By default, the service is at the setting ``llm.baseUrl``. If *client*, an ``openai.OpenAI``, is
+    given, its service is used. If the service is busy or down, calls that are safe to repeat are
+    repeated. Raises `ModelError`, and `ConfigError` if *client* cannot be used for batches.
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
@@ -73,11 +73,11 @@ class BatchService:
 
     @property
     def share(self) -> float | None:
-        """The price in a batch as a fraction of the price one by one; ``None`` if unknown."""
+        """The batch price as a fraction of the normal price; ``None`` if unknown."""
         return SHARE if is_openai(self.host) else None
 
     def close(self) -> None:
-        """Close the connections; a client that was passed in stays open."""
+        """Close the connections; a client that you passed in stays open."""
         self._clients.close()
 
     def upload(self, path: Path, name: str) -> str:
@@ -86,10 +86,10 @@ class BatchService:
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
     def create(self, file: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """Create the batch of the uploaded *file*, and return the batch's description.
+        """Create a batch from the uploaded file with the id *file*; return the batch's description.
 
-        If a call fails, it may still have created the batch. Before each retry, the service is
-        asked whether the batch exists.
+        A call that fails may still have created the batch. Before each retry, this method therefore
+        checks whether the batch exists.
         """
         for wait in (*WAITS, None):
             try:
@@ -110,7 +110,10 @@ class BatchService:
         raise AssertionError  # the last round has returned or raised
 
     def find(self, file: str) -> dict[str, Any] | None:
-        """Return the description of the batch of the uploaded *file*; ``None`` if there is none."""
+        """Find the batch that was created from the uploaded file with the id *file*.
+
+        Returns the batch's description; ``None`` if there is no such batch.
+        """
         with self._explain_errors("/batches"):
             page = self._client.batches.list(limit=PAGE)
             for _ in range(MOST_PAGES):
@@ -123,7 +126,7 @@ class BatchService:
         return None
 
     def find_file(self, name: str) -> str | None:
-        """Return the id of the file uploaded under *name*; ``None`` if it is not listed."""
+        """Return the id of the file uploaded under *name*; ``None`` if the service lists none."""
         with self._explain_errors("/files"):
             page = self._client.files.list(purpose="batch", limit=PAGE)
             return next((str(file.id) for file in page.data if file.filename == name), None)
@@ -142,10 +145,10 @@ class BatchService:
             return self._read_description(self._client.batches.cancel(batch))
 
     def read_lines(self, file: str, *, lines: int, size: int) -> Iterator[bytes]:
-        """Yield the lines of *file* as they arrive; raises `ModelError` if the download fails.
+        """Download the file with the id *file*, and yield its lines as they arrive.
 
-        The last line need not end in a line break. After more than *lines* lines or *size* bytes,
-        the error is ``too_long``, because a download may be endless.
+        Raises `ModelError` if the download fails. The reason is ``too_long`` if the file has more
+        than *lines* lines or *size* bytes, because a download may be endless.
         """
         with (
             self._explain_errors("/files", resource_id=file),
@@ -189,7 +192,7 @@ class BatchService:
 
 
 def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Yield *chunks*; raises `ModelError` ``too_long`` when they have more than *most* bytes."""
+    """Yield *chunks*; raises `ModelError` (``too_long``) after more than *most* bytes in total."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
@@ -201,7 +204,10 @@ def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines in *chunks*; a line longer than `MOST_LINE_BYTES` is cut."""
+    """Join *chunks*, and yield the lines in them without line breaks.
+
+    Lines that are much longer than `MOST_LINE_BYTES` are truncated.
+    """
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""Store the requests and replies of batches in a file that survives the end of the process."""
+"""Store the requests and replies of batches in a SQLite file."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch, and the file of its requests.
+    """A part of the requests: one batch, and the file with its requests.
 
     Attributes:
         number: The number of the part.
-        requests: The number of requests in the part.
-        size: The size of the part's file in bytes.
+        requests: The number of requests.
+        size: The size of the file in bytes.
         file: The id of the uploaded file; ``None`` until the upload is known to have succeeded.
         batch: The service's last description of the batch; empty until the batch is created.
-        settled: Whether the batch has ended and its replies are stored.
+        settled: Whether nothing is left to do: all replies are stored, or the batch was given up.
     """
 
     number: int
@@ -92,7 +92,7 @@ class Part:
 
     @property
     def status(self) -> str:
-        """The status of the batch; ``"not sent"`` if there is no batch yet."""
+        """The batch's status, such as ``"completed"``; ``"not sent"`` if there is no batch yet."""
         status: str = self.batch.get("status", "unknown") if self.batch else "not sent"
         return status
 
@@ -108,14 +108,14 @@ class Part:
 
     @property
     def errors(self) -> list[str]:
-        """The service's codes and messages that say why the whole batch was rejected."""
+        """The reasons why the service rejected the whole batch: a code and a message each."""
         errors: list[dict[str, str]] = self.batch.get("errors", {}).get("data", [])
         return [
             ": ".join(filter(None, (error.get("code"), error.get("message")))) for error in errors
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a description of the part for JSON."""
+        """Return the part as a dictionary for JSON."""
         names = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
         counts = {"requests": self.requests, "completed": self.completed, "failed": self.failed}
         facts = {
@@ -133,9 +133,9 @@ class Part:
 
 
 def read_batch(description: Any) -> dict[str, Any]:
-    """Return the known fields of a batch's *description*; empty if the description has no id.
+    """Return the valid fields of the service's *description* of a batch; empty if it has no id.
 
-    Values of another type than the API documents are left out, and long texts are cut.
+    Values of an undocumented type are left out, and long error messages are truncated.
     """
     raw = description if isinstance(description, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
@@ -185,7 +185,7 @@ def _read_error(error: Mapping[Any, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The tokens of the replies, as counted by the service.
+    """The token counts of replies, as reported by the service.
 
     Attributes:
         read: The number of input tokens.
@@ -198,7 +198,7 @@ class Usage:
     uncounted: int = 0
 
     def add(self, status: int, body: str) -> Usage:
-        """Return the usage plus the tokens of a reply with this HTTP *status* and *body*."""
+        """Return a new usage that includes the reply with this HTTP *status* and JSON *body*."""
         try:
             read, written = count_tokens(json.loads(body))
         except (ValueError, RecursionError):
@@ -209,13 +209,14 @@ class Usage:
 
 
 class BatchState:
-    """The file at *path*, which only one command at a time can open. Thread-safe.
+    """The SQLite file at *path* that stores the requests and replies of batches.
 
-    Raises `StoreError` if the file cannot be used, for example because another command uses it.
+    Only one command at a time can open the file. Raises `StoreError` if it is in use or damaged.
+    Thread-safe.
 
     Attributes:
         path: The file.
-        run: A random name that identifies these batches at the service.
+        run: A random name by which the service's files and batches of this state are recognised.
     """
 
     def __init__(self, path: Path) -> None:
@@ -241,20 +242,20 @@ class BatchState:
             self._connection.close()
 
     def build_refusal(self, reason: str) -> StoreError:
-        """Return an error saying that the file cannot be used, and the *reason*."""
+        """Return an error that says that the file cannot be used, with the *reason*."""
         return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
     def read_fact(self, key: str) -> str | None:
-        """Return the value stored under *key*; ``None`` if there is none."""
+        """Return the value stored in the file under *key*; ``None`` if there is none."""
         rows = self._execute("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
     def store_fact(self, key: str, value: str) -> None:
-        """Store *value* under *key*, replacing any earlier value."""
+        """Store *value* in the file under *key*, replacing any earlier value."""
         self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def parts(self) -> list[Part]:
-        """Return all parts, in the order in which they were sent."""
+        """Return all parts (one per batch), in the order in which they were added."""
         rows = self._execute(
             "SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number"
         )
@@ -273,7 +274,7 @@ class BatchState:
         return Part(number, requests, size, file, description, settled=bool(settled))
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
-        """Add a part with the requests *ids*, in a file of *size* bytes.
+        """Store and return a new part with the requests *ids*, in a file of *size* bytes.
 
         From now on, these requests count as sent.
         """
@@ -286,7 +287,7 @@ class BatchState:
         return Part(number, len(ids), size, None, {}, settled=False)
 
     def set_file(self, part: Part, file: str) -> None:
-        """Store the id of the uploaded *file* of *part*."""
+        """Store *file*, the id of the uploaded file of *part*."""
         self._execute("UPDATE parts SET file = ? WHERE number = ?", (file, part.number))
 
     def set_batch(self, part: Part, batch: Mapping[str, Any]) -> None:
@@ -296,25 +297,25 @@ class BatchState:
         )
 
     def settle(self, part: Part) -> None:
-        """Mark *part* as settled, after all its replies were stored.
+        """Mark *part* as settled, because its replies are stored or it was given up.
 
-        Requests that got no reply no longer count as sent.
+        Its requests without a reply no longer count as sent, so they can be sent again.
         """
         self._execute("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_sent(self, id_: str) -> bool:
-        """Return whether the request *id_* is in a part that is not settled."""
+        """Return whether the request *id_* was sent, or is about to be sent, in an open batch."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
         return bool(self._execute(statement, (id_,)))
 
     def is_known(self, id_: str) -> bool:
-        """Return whether the request *id_* was ever sent."""
+        """Return whether the request *id_* was ever added to a batch."""
         return bool(self._execute("SELECT 1 FROM requests WHERE id = ?", (id_,)))
 
     def add_replies(self, replies: Iterable[Read]) -> None:
-        """Store *replies* and add up their tokens; skip replies that are stored already."""
+        """Store *replies* that are not stored yet, and add their tokens to the total."""
         usage = self.sum_usage()
         with self._open_transaction() as connection:
             for reply in replies:
@@ -339,7 +340,7 @@ class BatchState:
         return status, body
 
     def sum_usage(self) -> Usage:
-        """Return the total tokens of the replies so far, as counted by the service."""
+        """Return the token counts of all stored replies, as reported by the service."""
         try:
             counts = json.loads(self.read_fact("usage") or "null")
         except (ValueError, RecursionError):
@@ -364,7 +365,7 @@ class BatchState:
 
     @contextmanager
     def _open_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Save all changes of the block at its end, or none if the block raises."""
+        """Save all changes of the ``with`` block at its end, or none if the block raises."""
         with self._use_connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:

@@ -1,4 +1,7 @@
-"""Transform a file of questions with batches; `transform_file` can continue the output."""
+"""Transform a file of questions with OpenAI's Batch API.
+
+`transform_file` can continue the output file.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ REPLAYED: Final = {
 
 
 class _NoPace(Pace):
-    """Makes each call once, without a limit on failures: stored replies do not change."""
+    """Makes each call once and never retries, because stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
         """Call *call* and return its result."""
@@ -58,15 +61,15 @@ class _NoPace(Pace):
 
 @dataclass(frozen=True, slots=True)
 class FilePass:
-    """Asks a model each question of *source* that is not done in *journal*, and writes the results.
+    """Transforms the open questions of a file with a model, and writes the results.
 
     Attributes:
         source: The file of questions.
         config: The config.
-        journal: The output.
+        journal: The output file; questions with a result in it are skipped.
         recording: The file in which replies are recorded.
-        share: The price in a batch as a fraction of the price one by one; ``None`` if unknown.
-        report: Counts the records.
+        share: The batch price as a fraction of the normal price; ``None`` if unknown.
+        report: Counts the output records.
         show: A function that is called with the report after each record.
     """
 
@@ -79,7 +82,10 @@ class FilePass:
     show: ShowBulk | None = None
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Ask *model* the open questions one by one; yields ``None`` after each question."""
+        """Transform the open questions with *model* one by one; yield ``None`` after each question.
+
+        A question with a missing reply stays open, and nothing is written for it.
+        """
         recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
         with (
@@ -133,15 +139,16 @@ def open_file_work(
     limits: Limits = LIMITS,
     show: ShowBulk | None = None,
 ) -> Iterator[tuple[BatchWork, BulkReport]]:
-    """Open the work of transforming *source* into *out* with batches.
+    """Open the files for transforming the questions in *source* with batches into *out*.
 
-    Yields the work, and a report of its progress. Two files beside *out* belong to the work:
-    ``<out>.batch`` stores requests and replies, and ``<out>.recording.jsonl`` is a recording of the
-    replies, which can be replayed. *client* is an ``openai.OpenAI``.
+    Yields a `BatchWork`, which submits and collects the batches, and a report of the progress. Two
+    more files are created: ``<out>.batch`` stores requests and replies, and
+    ``<out>.recording.jsonl`` records the replies, so that they can be replayed. *client* is an
+    ``openai.OpenAI``.
 
-    You may add questions at the end of *source* later. Raises an error if the config, a prompt or
-    an earlier question has changed since the first submit, or if another command is running. Other
-    errors are those of `transform_file`.
+    You may append questions to *source* later. Raises `ConfigError` if the config, a prompt or an
+    earlier question has changed since the first submit, and `StoreError` if another command is
+    running. Other errors are those of `transform_file`.
     """
     if source == STDIN:
         raise ConfigError(
@@ -166,15 +173,16 @@ def open_file_work(
 def _check_unchanged(
     state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
 ) -> None:
-    """Raise `ConfigError` if *state* belongs to another config or other questions.
+    """Raise `ConfigError` if the batches in *state* were made with another config or questions.
 
-    If *state* is new, or if *source* is ``""``, stores this config and these questions in *state*.
+    If *state* has no batches, or if *source* is ``""``, stores the config and a digest of the
+    questions in *state* instead.
 
     Args:
         state: The stored batches.
         fingerprint: The current config.
         file: The current questions.
-        source: The name of the file of questions, for the message.
+        source: The name of the file of questions, for the message; ``""`` to skip the check.
     """
     before = _read_beginning(state) if source and state.parts() else None
     if before is not None:
@@ -196,9 +204,9 @@ def _check_unchanged(
 
 
 def _read_beginning(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
-    """Return the config stored in *state*, and the size and digest of the questions at that time.
+    """Return the config in *state*, and the size in bytes and the digest of the questions then.
 
-    Returns ``None`` if they are not stored; raises `StoreError` if they are damaged.
+    Returns ``None`` if they were never stored. Raises `StoreError` if they are damaged.
     """
     fact = state.read_fact("fingerprint")
     if fact is None:
@@ -214,7 +222,7 @@ def _read_beginning(state: BatchState) -> tuple[Mapping[str, Any], int, str] | N
 
 
 def _compute_digest(file: BinaryIO, size: int) -> str:
-    """Return a digest of the first *size* bytes of *file*."""
+    """Return the sha256 of the first *size* bytes of *file*, in hexadecimal."""
     file.seek(0)
     hashed = hashlib.sha256()
     while size > 0 and (chunk := file.read(min(size, 1 << 20))):

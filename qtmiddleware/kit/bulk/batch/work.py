@@ -1,4 +1,4 @@
-"""Submit, check, collect and cancel batches, from the questions to the replies."""
+"""Submit, check, collect and cancel the batches for a set of questions."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ SPARE_BYTES: Final = 64 << 20
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the results in the files that were fetched, and of lines that are missing.
+    """Counts of the results that were downloaded, and descriptions of what is missing.
 
     Attributes:
         replies: The number of replies.
-        failures: The number of failed requests by kind of failure, such as ``batch_expired`` or
+        failures: The number of failed requests per failure, such as ``batch_expired`` or
             ``HTTP 400``.
         refused: The number of failed requests that would fail again if repeated.
         repeated: The number of replies that came twice.
@@ -65,7 +65,7 @@ class Tally:
     short: list[str] = field(default_factory=list)
 
     def count(self, read: Read) -> None:
-        """Add the result of one request to the counts."""
+        """Count *read*, the result of one request."""
         self.replies += not read.failure
         if read.failure:
             self.failures[read.failure] += 1
@@ -79,18 +79,18 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """The state of the work.
+    """The status of all batches, and what a command has done.
 
     Attributes:
         parts: All batches.
         spent: The cost of the replies so far.
-        expected: The maximum cost of the requests under way.
+        expected: The estimated maximum cost of the requests in progress.
         answered: The number of questions answered by this command.
-        open: The number of questions that are still open.
-        underway: The number of requests that the service is processing.
+        open: The number of questions that still need a reply.
+        underway: The number of requests that were sent and have no reply yet.
         missing: The number of requests that are not sent yet; the next submit sends them.
         sent: The batches that this command sent.
-        tally: The counts of results that this command fetched.
+        tally: The counts of the results that this command downloaded.
     """
 
     parts: tuple[Part, ...]
@@ -116,11 +116,12 @@ class BatchStatus:
 
 
 class BatchWork:
-    """Gets the replies for the questions of *ask* in batches at *service*.
+    """Submits, checks, collects and cancels the batches for the questions that *ask* asks.
 
-    *settings* name the model. *state* stores each step before the next step begins. If a command is
-    killed, run it again to continue: batches that were sent are found, and no request is sent
-    twice. Raises `ModelError`, `StoreError`, `ConfigError` and `OSError`.
+    *service* processes the batches, *settings* name the model, and *state* stores each step before
+    the next step begins. If a command is killed, run it again to continue: batches that were sent
+    are found, and no request is sent twice. Raises `ModelError`, `StoreError`, `ConfigError` and
+    `OSError`.
     """
 
     def __init__(
@@ -143,10 +144,10 @@ class BatchWork:
         self._answered = self._open = 0
 
     def submit(self, most_tokens: int | None = None) -> BatchStatus:
-        """Send all requests that have no reply and are not under way, and return the status.
+        """Send all requests that have no reply and are not sent yet, and return the status.
 
-        With *most_tokens*, at most about this number of tokens is queued at the service at a time;
-        a later submit sends the rest.
+        With *most_tokens*, at most about this number of tokens is queued at the service at a time.
+        A later submit sends the rest.
         """
         unsent = [part for part in self._state.parts() if not part.batch and not part.settled]
         sent = [part for part in map(self._resume, unsent) if part is not None]
@@ -180,7 +181,7 @@ class BatchWork:
         return self._build_status(missing=missing, sent=tuple(sent))
 
     def status(self) -> BatchStatus:
-        """Get the state of the batches from the service, and return the status.
+        """Ask the service for the status of the open batches, and return the status of all batches.
 
         Questions and missing requests are not counted.
         """
@@ -189,9 +190,9 @@ class BatchWork:
         return self._build_status()
 
     def collect(self) -> BatchStatus:
-        """Fetch the replies of batches that have ended, and answer the open questions.
+        """Download the replies of batches that have ended, answer questions, and return the status.
 
-        A question stays open if any of its replies is missing. Returns the status.
+        A question stays open if any of its replies is missing.
         """
         tally = Tally()
         for part in self._list_underway():
@@ -209,7 +210,7 @@ class BatchWork:
         )
 
     def cancel(self) -> BatchStatus:
-        """Cancel the batches under way, and return the status.
+        """Cancel all batches that are not finished, and return the status.
 
         Replies that exist by then can be collected later.
         """
@@ -254,7 +255,10 @@ class BatchWork:
     # ----------------------------------------------------------------------------
 
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield the missing requests of each open question; count open and answered questions."""
+        """Yield, for each question without an answer, the requests that have no reply yet.
+
+        Counts open and answered questions.
+        """
         self._answered = self._open = 0
         for _ in self._ask(self._model):
             requests = self._model.take_requests()
@@ -265,10 +269,9 @@ class BatchWork:
                 self._answered += 1
 
     def _list_open_lines(self, unsent_ids: set[str]) -> Iterator[Line]:
-        """Yield the line of every missing request that is not under way.
+        """Yield the line for each request that must be sent.
 
-        The request's id is added to *unsent_ids*: the ids of requests that were yielded but not
-        sent yet.
+        Its id is added to *unsent_ids*, the ids of requests that were yielded but not sent yet.
         """
         for requests in self._collect_requests():
             for request in requests:
@@ -278,7 +281,10 @@ class BatchWork:
                     yield write_line(id_, request)
 
     def _write_lines(self, lines: Iterator[Line]) -> tuple[list[str], int]:
-        """Write *lines* to the file to upload next; return the ids and the file's size in bytes."""
+        """Write *lines* to the file to upload next.
+
+        Returns the ids of the requests, and the size of the file in bytes.
+        """
         ids: list[str] = []
         self._file.unlink(missing_ok=True)
         with os.fdopen(open_itself(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
@@ -291,9 +297,10 @@ class BatchWork:
             return ids, file.tell()
 
     def _resume(self, part: Part) -> Part | None:
-        """Complete the sending of *part*, which was interrupted, and return the part.
+        """Finish sending *part*, after an earlier command was interrupted; return the updated part.
 
-        If the part's file is gone, its requests become open again, and the result is ``None``.
+        If the file with the requests is gone, returns ``None``, and the requests are sent again in
+        another batch.
         """
         file = part.file or self._service.find_file(self._build_file_name(part))
         # A link is not used: whoever put it there would choose what is uploaded.
@@ -305,7 +312,7 @@ class BatchWork:
         return self._send(part, file)
 
     def _send(self, part: Part, file: str | None) -> Part:
-        """Create the batch of *part* at the service, and return the updated part.
+        """Create the batch of *part* at the service, unless it exists; return the updated part.
 
         *file* is the id of the uploaded file. If it is ``None``, the file is uploaded first.
         """
@@ -332,7 +339,10 @@ class BatchWork:
     # ----------------------------------------------------------------------------
 
     def _fetch(self, part: Part, tally: Tally) -> None:
-        """Fetch the files of *part*, store their results, and count them in *tally*."""
+        """Download the output and error files of *part*, and store and count their results.
+
+        The counts are added to *tally*.
+        """
         for key in ("output_file_id", "error_file_id"):
             file_name = f"the {key.partition('_')[0]} file of part {part.number}"
             expected_lines = part.completed if key.startswith("output") else 0
@@ -344,7 +354,7 @@ class BatchWork:
     def _fetch_file(
         self, file: str, file_name: str, requests: int, expected_lines: int, tally: Tally
     ) -> None:
-        """Fetch *file*, store its results, and count them in *tally*.
+        """Download *file*, and store and count its results.
 
         Args:
             file: the id of the file.
@@ -377,7 +387,10 @@ class BatchWork:
         tally.add(attempt)
 
     def _store_lines(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
-        """Store the results in *lines*, count them in *tally*, and return the number of lines."""
+        """Store the final results in *lines*, count all in *tally*, and return the number of lines.
+
+        Results that may change if the request is repeated are not stored.
+        """
         number, ids_seen, results = 0, set[str](), list[Read]()
         try:
             for number, line in enumerate(lines, 1):

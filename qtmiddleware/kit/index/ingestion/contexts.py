@@ -1,4 +1,7 @@
-"""The second stage, if contextual chunks are on: write a context for each chunk without one."""
+"""The second stage of ingestion: have a model write a context for each chunk that has none.
+
+This stage runs only if contextual chunks are on.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class ContextWriter:
-    """Asks *model* for contexts, and saves each context in the ledger at once.
+    """Asks *model* for chunks' contexts, and saves each context in *ledger* as it arrives.
 
-    Each call of the model may take *seconds*.
+    Each model call may take *seconds*.
     """
 
     def __init__(self, model: LanguageModel, ledger: Ledger, seconds: float) -> None:
@@ -60,11 +63,18 @@ class ContextWriter:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether the model has failed too often in a row to be asked again in this run."""
+        """Whether this run stops asking the model.
+
+        True after five failures in a row for the same reason.
+        """
         return self._failures >= MOST_FAILURES
 
     def write(self, prompt: Prompt, deadline: Deadline) -> None:
-        """Ask the model to answer *prompt*, and save the context; raises `ModelError`."""
+        """Ask the model to answer *prompt*, and save the context in the ledger.
+
+        Raises `ModelError` if the model fails or its reply is unusable. After too many failures,
+        the model is not asked, and the reason is ``cancelled``.
+        """
         if self.has_given_up:
             raise ModelError("cancelled")
         try:
@@ -81,11 +91,14 @@ class ContextWriter:
         self._failures = 0
 
     def count_timeout(self) -> None:
-        """Count a call that took too long as a failure."""
+        """Count a failure of the model, because a call took too long."""
         self._count_failure(ModelError("timeout"))
 
     def _count_failure(self, error: ModelError) -> None:
-        """Count a failure; log a warning when the limit of failures in a row is reached."""
+        """Count *error* as a failure; log a warning at five in a row for the same reason.
+
+        Cancelled calls are not counted.
+        """
         # A cancelled call says nothing about the model.
         if error.reason == "cancelled":
             return
@@ -130,11 +143,11 @@ class _Chunk:
 
 
 class Contexts:
-    """Writes the contexts of one run.
+    """Has a model write contexts for the chunks of one run.
 
     Attributes:
         written: the number of contexts that the model wrote.
-        failed: the number of chunks without a context.
+        failed: the number of chunks that are left without a context.
     """
 
     def __init__(self, ledger: Ledger, settings: Settings, model: LanguageModel) -> None:
@@ -148,7 +161,10 @@ class Contexts:
         self.failed = 0
 
     def write(self, progress: Callable[[int, int], None]) -> None:
-        """Write a context for every chunk of this run, unless the model fails for the chunk."""
+        """Have the model write a context for each chunk that has none, unless the model fails.
+
+        *progress* is called with the number of processed chunks and the total.
+        """
         total = self._ledger.fill_todo(_MISSING)
         done = 0
         progress(done, total)
@@ -182,7 +198,7 @@ class Contexts:
             self.written += run(self._complete_prompts(prompts), ModelOnly(None))
 
     def _complete_prompts(self, prompts: list[Prompt]) -> Flow[int]:
-        """Ask the model to answer *prompts*, and return the number of saved contexts."""
+        """Ask the model to answer *prompts*, and return the number of contexts it wrote."""
         rounds = -(-len(prompts) // self._limit)
         # Each call has its own time limit. This one is for a model that ignores it.
         budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
@@ -196,9 +212,9 @@ class Contexts:
         return sum(outcome.ok for outcome in outcomes)
 
     def _assign_contexts(self, group: list[_Chunk]) -> None:
-        """Set the context of each chunk in *group* for which the ledger has a context.
+        """Assign to each chunk in *group* its context from the ledger, in one transaction.
 
-        All chunks are updated in one transaction. The other chunks are counted as failed.
+        Chunks without a context are counted as failed.
         """
         with self._ledger.transaction():
             for chunk in group:

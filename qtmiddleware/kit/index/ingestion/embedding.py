@@ -1,4 +1,4 @@
-"""The third stage: compute a vector for every text of this run that has no vector yet."""
+"""The third stage of ingestion: compute a vector for each text that has none yet."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ WHERE t.n > ? ORDER BY t.n LIMIT ?
 
 
 def identify_embedding(embedder: Embedder | None) -> str:
-    """Return a name for the kind of vectors of *embedder*: its model and its dimension.
+    """Return a name for the vectors of *embedder*, such as ``all-MiniLM-L6-v2/384``.
 
-    Only vectors of the same kind may be compared. If *embedder* is ``None``, the store embeds texts
-    itself, and the name is empty.
+    Vectors can be compared only if their names are equal. If the store embeds texts itself,
+    *embedder* is ``None`` and the name is empty.
     """
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 def can_run_in_workers(embedder: Embedder) -> bool:
-    """Return whether *embedder* computes locally, so that each worker can have its own copy."""
+    """Return whether workers can run *embedder*: it must be a built-in local model."""
     return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
 
 
 def embed_missing(
     ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]
 ) -> int:
-    """Embed each text to be published that has no vector yet; return the number of these texts.
+    """Embed each text of this run that has no vector yet, and return the number of these texts.
 
-    *engine* runs the embedder if the embedder computes locally. An embedder that calls a service,
-    or that the user wrote, runs in this process.
+    *engine* runs built-in local models. All other embedders run in this process. *progress* is
+    called with the number of embedded texts and the total.
 
     Raises `EmbeddingError` if the embedder returns a wrong number of vectors, or invalid vectors.
-    Exceptions of the embedder are passed on.
+    Exceptions from the embedder are raised unchanged.
     """
     embedding = identify_embedding(embedder)
     total = ledger.fill_todo(_MISSING, [embedding])
@@ -96,8 +96,8 @@ def embed_missing(
 def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
     """Return a function that embeds a batch of texts; called once in each worker of an `Engine`.
 
-    Raises `EmbeddingError` if the vectors of *embedder* in the worker are not of the kind
-    *embedding*, because the worker has other model files.
+    *embedding* is the expected result of `identify_embedding`. Raises `EmbeddingError` if
+    *embedder* has another result in the worker, because other model files are installed there.
     """
     actual = identify_embedding(embedder)
     if actual != embedding:
@@ -129,10 +129,10 @@ def decode_vector(blob: bytes) -> list[float]:
 def _encode_vectors(
     vectors: Sequence[Sequence[float]], count: int, embedder: Embedder
 ) -> list[bytes]:
-    """Return each of *vectors* as bytes: single-precision numbers, little endian.
+    """Return each vector as bytes: single-precision numbers, little endian.
 
-    Raises `EmbeddingError` unless there are *count* vectors of the embedder's dimension, and all
-    numbers are finite.
+    Raises `EmbeddingError` unless there are *count* vectors, each has the embedder's dimension, and
+    all numbers are finite.
     """
     if len(vectors) != count:
         raise EmbeddingError(f"{embedder.name} returned {len(vectors)} vectors for {count} texts")

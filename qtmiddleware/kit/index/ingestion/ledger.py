@@ -1,4 +1,4 @@
-"""The ledger: a file with the chunks, contexts and vectors of all runs, each saved at once."""
+"""The ledger: a SQLite file that stores all chunks, contexts and vectors beside an index."""
 
 from __future__ import annotations
 
@@ -86,11 +86,10 @@ Values = Sequence[Any] | Mapping[str, Any]
 
 
 class Ledger:
-    """The ledger's database at *path*, open for one run at a time.
+    """The SQLite database at *path* that stores the chunks, contexts and vectors of an index.
 
-    While a ledger is open, no other process can open it. The operating system holds the lock, and
-    releases it when the process ends for any reason. Raises `StoreError` for every failure of the
-    database.
+    While a ledger is open, no other process can open it. The operating system releases this lock
+    when the process ends for any reason. Raises `StoreError` if the database fails.
     """
 
     def __init__(self, path: str) -> None:
@@ -108,23 +107,23 @@ class Ledger:
         self.close()
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Run *statement* and return all its rows.
+        """Run the SQL *statement* with *values*, and return all its rows.
 
-        Outside of a transaction, changes are saved at once.
+        Outside of a `transaction`, changes are saved at once.
         """
         with self._use_connection() as connection:
             return connection.execute(statement, values).fetchall()
 
     def fetch_value(self, statement: str, values: Values = ()) -> Any:
-        """Return the value that *statement* selects; ``None`` if it selects no row."""
+        """Return the first value that the SQL *statement* selects; ``None`` if there is no row."""
         rows = self.execute(statement, values)
         return rows[0][0] if rows else None
 
     def stream_rows(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows that *statement* selects, one by one.
+        """Yield the rows that the SQL *statement* selects, one by one.
 
-        Until the last row is read, the write-ahead log cannot shrink, so do not write much in
-        between.
+        You may write to the ledger between two rows, but not much: until the last row is read, the
+        write-ahead log cannot shrink.
         """
         with self._use_connection() as connection:
             cursor = connection.execute(statement, values)
@@ -137,11 +136,11 @@ class Ledger:
             yield row
 
     def fetch_pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows that *statement* selects, in lists of up to *size* rows.
+        """Yield the rows that the SQL *statement* selects, in lists of up to *size* rows.
 
-        You may write to the ledger between two pages. The parameters of the statement are the
-        number after which the page begins, and the number of rows. The first column of each row is
-        the row's number.
+        The first column must be a row number. The statement has two parameters: the row number
+        after which the list begins, and the number of rows. You may write to the ledger between two
+        lists.
         """
         last_number = 0
         while page := self.execute(statement, [last_number, size]):
@@ -149,10 +148,7 @@ class Ledger:
             yield page
 
     def fill_todo(self, statement: str, values: Values = ()) -> int:
-        """Replace the content of table ``todo`` by the rows that *statement* inserts.
-
-        Returns the number of inserted rows.
-        """
+        """Empty the table ``todo``, run *statement* to fill it, and return its number of rows."""
         with self.transaction():
             self.execute("DELETE FROM todo")
             self.execute(statement, values)
@@ -160,7 +156,7 @@ class Ledger:
         return count
 
     def insert(self, statement: str, values: Values) -> int:
-        """Run *statement*, which inserts one row, and return the number of this row."""
+        """Run *statement*, which inserts one row, and return the new row's number."""
         with self._use_connection() as connection:
             return connection.execute(statement, values).lastrowid or 0
 
@@ -171,9 +167,9 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Save all changes of the block at its end, or none if the block raises.
+        """Save all changes of the ``with`` block at its end, or none if the block raises.
 
-        A transaction inside another transaction is a part of the outer transaction.
+        The changes of an inner transaction are saved with the outer transaction.
         """
         with self._lock:
             with self._use_connection() as connection:
@@ -192,7 +188,7 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
 
     def clear_run(self) -> None:
-        """Empty the tables that hold data of a single run."""
+        """Empty the temporary tables, which contain the work of a single run."""
         with self.transaction():
             for table in _RUN_TABLES:
                 self.execute(f"DELETE FROM temp.{table}")
@@ -221,7 +217,7 @@ class Ledger:
                 ) from error
 
     def build_damage_error(self, reason: str) -> StoreError:
-        """Return the error for a damaged file; *reason* says what is wrong with it."""
+        """Return the error for a damaged ledger; *reason* says what is damaged."""
         return StoreError(
             f"{self.path}, the ledger beside the index, is damaged ({reason}); move it away, and"
             " everything is embedded again"
@@ -234,9 +230,10 @@ _creating: Final = threading.Lock()
 
 
 def ledger_path(settings: Settings) -> str:
-    """Return the path of the ledger's file, beside the index.
+    """Return the path of the ledger: the index's path with ``.ingest`` appended.
 
-    Each Pinecone namespace has its own ledger, because several may share one ``indexPath``.
+    For Pinecone, the name includes a hash of the index and namespace, because several of them may
+    share one ``indexPath``.
     """
     path, options = Path(settings.index_path).expanduser(), settings.store
     if options.kind != "pinecone":
@@ -249,10 +246,10 @@ def ledger_path(settings: Settings) -> str:
 
 @contextmanager
 def hold_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
-    """Open the ledger beside the index for this run, and close it at the end of the block.
+    """Open the index's ledger, and close it at the end of the ``with`` block.
 
-    If the index is in memory, the ledger is in memory, too. Raises `StoreError` if another run has
-    opened the ledger.
+    If the index is in memory, so is the ledger. The ledger of an open *store* in memory is kept for
+    the next run. Raises `StoreError` if another run has opened the ledger.
     """
     if isinstance(store, MemoryStore):
         with _creating:

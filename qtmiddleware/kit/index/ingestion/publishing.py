@@ -1,4 +1,4 @@
-"""The last stage: write all new passages to the store in one write, and remove outdated ones."""
+"""The last stage of ingestion: write new passages to the store, and remove outdated passages."""
 
 from __future__ import annotations
 
@@ -79,9 +79,10 @@ logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class Publication:
-    """The changes that one run makes in *store*.
+    """Writes the new passages of one run to *store*, and removes outdated passages.
 
-    *embedding* is the name of the kind of vectors; empty if the store embeds texts itself.
+    *embedding* is the model and dimension of the vectors, from `identify_embedding`; empty if the
+    store embeds texts itself.
     """
 
     def __init__(self, ledger: Ledger, root: Root, store: Store, embedding: str) -> None:
@@ -93,10 +94,10 @@ class Publication:
         self._scope = {"root": root.key, "all": self._writes_all}
 
     def _must_write_all(self) -> bool:
-        """Return whether all passages must be written again, not only the passages of this run.
+        """Return whether all passages must be written again, not only the new ones.
 
-        This is the case if the last run used another store or other vectors, or if the store has
-        lost passages.
+        True if the last run used another store or embedding model, or if the store has lost
+        passages. Logs a warning if the store contains passages of unknown origin.
         """
         ledger = self._ledger
         place = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
@@ -122,7 +123,7 @@ class Publication:
         return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
 
     def prepare(self) -> int:
-        """Select the passages to write, and return their number."""
+        """Select the passages that must be written to the store, and return their number."""
         ledger = self._ledger
         with ledger.transaction():
             if self._writes_all:
@@ -132,10 +133,10 @@ class Publication:
         return count
 
     def publish(self, progress: Callable[[int, int], None]) -> int:
-        """Write all new passages to the store, and remove outdated passages, in one write.
+        """Write new passages to the store and remove outdated passages, in one write.
 
         Returns the number of removed documents. If the write is interrupted, the next run repeats
-        it, no matter how much has reached the store.
+        it. *progress* is called with the number of written passages and the total.
         """
         ledger, scope = self._ledger, self._scope
         stale = [id_ for (id_,) in ledger.execute(_STALE, scope)]
@@ -150,7 +151,10 @@ class Publication:
     def _read_passages(
         self, total: int, progress: Callable[[int, int], None]
     ) -> Iterator[tuple[Passage, list[float]]]:
-        """Yield the passages to write with their vectors, and report the progress."""
+        """Yield each passage to write with its vector, and report the progress.
+
+        Raises `StoreError` if the ledger is damaged.
+        """
         rows = self._ledger.stream_rows(_PASSAGES, [self._embedding])
         progress(0, total)
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
@@ -169,7 +173,11 @@ class Publication:
                 progress(done, total)
 
     def _record_success(self) -> int:
-        """Record that the store matches this run, and return the number of removed documents."""
+        """Record in the ledger that the store is up to date.
+
+        Deletes removed documents and unused vectors from the ledger, and returns the number of
+        removed documents.
+        """
         ledger, scope = self._ledger, self._scope
         with ledger.transaction():
             removed: int = ledger.fetch_value(_REMOVED, scope)

@@ -1,4 +1,4 @@
-"""The first stage: find new and changed documents, and cut them into chunks."""
+"""The first stage of ingestion: read new and changed documents, and split them into chunks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _WILD: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A data path, to which a group of documents in the ledger belongs.
+    """A data path that was ingested: a single document, or a folder or pattern of documents.
 
     Attributes:
-        key: identifies this data path.
+        key: identifies the data path in the ledger.
         base: the folder that document names are relative to.
-        is_file: whether the data path is a single document, not a folder or a pattern.
+        is_file: whether the data path is a single document.
     """
 
     key: str
@@ -49,10 +49,10 @@ class Root:
 
     @classmethod
     def from_data_path(cls, data_path: str | os.PathLike[str]) -> Root:
-        """Return the root of a data path.
+        """Return the root for *data_path*.
 
-        The root's base is the folder itself, the folder of a single file, or, for a glob, the
-        folder before the first wildcard.
+        Its base is the folder itself. For a single file, the base is the file's folder; for a
+        pattern, the last folder before the first wildcard.
         """
         named_path = Path(data_path).expanduser()
         path = Path(os.path.realpath(named_path))
@@ -65,7 +65,10 @@ class Root:
         return cls(encode_path(str(path)), base, os.path.lexists(named_path) and not path.is_dir())
 
     def build_source(self, path: Path) -> str:
-        """Return the path of a document relative to the base, with ``/`` on every system."""
+        """Return the path of a document relative to the base folder, with ``/`` on every system.
+
+        If the document is outside of the base folder, returns the file's name.
+        """
         whole = make_absolute(path)
         # A link may lead out of the data path, so that no relative path exists; then the file's
         # name must do.
@@ -75,25 +78,26 @@ class Root:
 
 
 def make_absolute(path: Path) -> Path:
-    """Return *path* as an absolute path, with links in its folders resolved.
+    """Return *path* as an absolute path, with the links among its folders resolved.
 
-    If the document itself is a link, the link is not resolved.
+    If the file itself is a link, that link is not resolved.
     """
     return Path(os.path.realpath(path.parent)) / path.name
 
 
 def encode_path(path: str) -> str:
-    """Return *path* in printable ASCII; different paths have different results.
+    """Return *path* in printable ASCII, with all other characters encoded as ``%XX``.
 
-    Every other character becomes ``%XX``.
+    Different paths have different results.
     """
     return quote(os.fsencode(path), safe=_SAFE).replace("~", "%7E")
 
 
 def build_document_name(source: str) -> str:
-    """Return the beginning of the ids of a document's passages: the document's encoded path.
+    """Return the document name with which the ids of a document's passages begin.
 
-    A long name is shortened and ends in a hash.
+    The name is the encoded path *source*. If the path is too long, the name is shortened and ends
+    in a hash.
     """
     name = encode_path(source)
     if len(name) <= LONGEST:
@@ -131,15 +135,15 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 
 
 class Reader:
-    """Reads the documents of one data path into the ledger.
+    """Reads the documents of one data path, and saves their chunks in the ledger.
 
     Args:
         ledger: stores documents and chunks.
-        settings: how to cut documents.
+        settings: how to split documents into chunks.
         root: the data path.
-        context_version: the version of the prompt for contexts, and the model; empty without
-            contexts.
-        converter: reads documents that are not text.
+        context_version: the version of the context prompt and the model's name; empty if chunks get
+            no contexts.
+        converter: reads documents that are not plain text.
         own_reader: the user's own reader; the ledger identifies it by its name.
     """
 
@@ -176,14 +180,13 @@ class Reader:
             self._kind.append(f"{kind.__module__}.{kind.__qualname__}")
 
     def add_document(self, path: Path) -> str:
-        """Add the document at *path* to this run.
+        """Read the document at *path*, unless the ledger already has this version of it.
 
-        Returns ``added``, ``changed`` or ``unchanged``. If the ledger already holds this version of
-        the document, the document is not cut again.
+        Returns ``added``, ``changed`` or ``unchanged``.
 
-        Raises `UnreadableDocument` if the document cannot be read, or if *path* is a link in a
-        folder: someone who can put files into the folder must not choose other files of this
-        machine to be read. The data path itself may be a link.
+        Raises `UnreadableDocument` if the document cannot be read, or if it is a link in a folder
+        or pattern. Otherwise, people who can write to the folder could make this process read any
+        file. A data path that is a single file may be a link.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(
@@ -210,14 +213,17 @@ class Reader:
         return self._root.is_file
 
     def keep_document(self, path: Path) -> None:
-        """Keep the indexed content of the document at *path*, without reading the document."""
+        """Keep the indexed chunks of the document at *path*, without reading the document."""
         file = encode_path(str(make_absolute(path)))
         self._claim_file(file)
         for (document,) in self._ledger.execute(_KEPT, [file]):
             self._add_target(document, file)
 
     def _hash_file(self, path: Path) -> str:
-        """Return a fingerprint of the file's content and of all settings for cutting it."""
+        """Return a hash of the file's content and of all settings that affect its chunks.
+
+        Raises `UnreadableDocument` if the file cannot be opened.
+        """
         try:
             with open_document(path, follow_link=self._root.is_file) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
@@ -226,7 +232,7 @@ class Reader:
         return hashlib.sha256(json.dumps([content, *self._kind]).encode()).hexdigest()
 
     def _claim_file(self, file: str) -> None:
-        """Assign *file* to this data path, even if *file* belonged to another data path before.
+        """Assign *file* to this data path in the ledger, even if it belonged to another data path.
 
         This ensures that a file is never indexed twice.
         """
@@ -234,13 +240,16 @@ class Reader:
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _add_target(self, document: int, file: str) -> None:
-        """Mark this version of the document as current; other versions leave the index."""
+        """Mark *document*, a version of *file* in the ledger, as the version to index in this run.
+
+        Other versions are removed from the index.
+        """
         self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
 
     def _read_document(self, path: Path, file: str, fingerprint: str) -> int:
-        """Save the document in the ledger as a new version, and return the version's number.
+        """Read the document at *path*, and save its chunks in the ledger as a new version.
 
-        If reading fails, nothing is saved.
+        Returns the version's number. If reading fails, nothing is saved.
         """
         ledger, settings = self._ledger, self._settings
         ledger.execute("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
@@ -283,10 +292,10 @@ class Reader:
         return result
 
     def _choose_name(self, file: str, source: str) -> str:
-        """Return the name at the beginning of the ids of the document's passages.
+        """Return the document name with which the ids of the document's passages begin.
 
-        A known document keeps its name. A new document is named by its path; if another file has
-        this name, a hash is added.
+        A known document keeps its name. A new document is named after its path *source*; if another
+        file has this name, a hash of *file* is appended.
         """
         ledger = self._ledger
         known_name = ledger.fetch_value("SELECT name FROM documents WHERE file = ?", [file])
@@ -298,14 +307,14 @@ class Reader:
 
 
 def hash_text(text: str) -> bytes:
-    """Return the hash that identifies a text to embed."""
+    """Return the hash under which the ledger stores the vector of *text*."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def _build_rows(
     chunks: Iterable[DocumentChunk], document: int, source: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of *chunks* for the ledger; chunks of only white space are left out."""
+    """Yield one row for the ledger per chunk; skip chunks of only white space."""
     title = ""
     for located_chunk in chunks:
         chunk = located_chunk.chunk
@@ -326,14 +335,18 @@ def _build_rows(
 
 
 def _shorten_place(value: Any) -> Any:
-    """Return a value of a place; a text is cut to `PLACE_CHARS` characters."""
+    """Return *value*, a page number or a heading for example, with long texts truncated.
+
+    Texts are truncated to `PLACE_CHARS` characters.
+    """
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 
 def _find_title(path: Path, opening: str) -> str:
-    """Return the first heading in *opening*, the beginning of a Markdown document.
+    """Return a document's title: for Markdown, the first heading in *opening*.
 
-    For other documents, and without a heading, returns the file's name.
+    *opening* is the beginning of the document's text. For other documents, and without a heading,
+    the title is the file's name without its extension.
     """
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None

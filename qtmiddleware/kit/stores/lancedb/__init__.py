@@ -1,4 +1,4 @@
-"""A store in a LanceDB folder, for collections that do not fit in memory."""
+"""A store in a LanceDB folder, for collections that are too large for memory."""
 
 from __future__ import annotations
 
@@ -48,18 +48,19 @@ _KEPT: Final = timedelta(hours=1)
 class LanceDBStore(LocalStore):
     """Keeps passages in a LanceDB folder, and finds them by vector or by word.
 
-    Use this store for collections that are too large for `SQLiteStore`. Every search compares the
-    query with every vector, by cosine: results are exact, and the time grows with the number of
-    vectors. Writes of other processes are visible in the next search. Thread-safe, but must not be
-    used across a fork. A write is saved completely or not at all, even if the process is killed.
+    Use this store for collections that are too large for `SQLiteStore`. Each search compares the
+    query with all vectors, by cosine. Results are therefore exact, and the search time grows with
+    the number of vectors. Writes by other processes are visible in the next search. A write is
+    saved completely or not at all, even if the process is killed. Thread-safe, but must not be used
+    across a fork.
 
     Args:
-        path: a folder, which only its owner can open; created if it does not exist.
+        path: a folder; created if it does not exist, so that only its owner can open it.
         embedding_model: the model of all vectors; saved in the folder.
         dimension: the length of all vectors; saved in the folder.
 
     Raises:
-        StoreError: if the folder was made with another model or dimension, or cannot be opened,
+        StoreError: if the folder was created for another model or dimension, or cannot be opened,
             read or written.
         InvalidQuery: for an invalid filter.
         MissingExtra: if LanceDB is not installed.
@@ -82,14 +83,14 @@ class LanceDBStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove the passages with the ids in *delete*, as one change.
+        """Write *passages* with their vectors, and remove the ids in *delete*, as one change.
 
-        A passage replaces the stored passage with the same id. If *passages* holds several passages
-        with one id, the last of them is stored. If an id is in both *passages* and *delete*, the
-        passage is written.
+        A passage replaces the stored passage with the same id. If several passages have the same
+        id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
+        written.
 
-        *passages* are first collected in a temporary file beside the table. If their iterator
-        raises, the exception is passed on and nothing is written.
+        *passages* are first collected in a temporary file. If their iterator raises an exception,
+        nothing is written.
         """
         with self._use_table("written to") as table:
             schema = table.schema
@@ -121,14 +122,14 @@ class LanceDBStore(LocalStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the nearest passages that meet *filter*, best first.
+        """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
 
-        *query* is a vector; a text raises `StoreError`. Each result is ``{"id", "score", "text",
-        "metadata"}``. The score is the cosine, from -1 to 1, rounded to six decimals. Passages with
-        equal scores are sorted by id.
+        Each result is a dictionary with the keys ``id``, ``score``, ``text`` and ``metadata``. The
+        score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
+        sorted by id. If *query* is a text, raises `StoreError`.
 
-        If few of the nearest passages meet the filter, the search reads all metadata. The ids that
-        meet the filter are remembered until the next write.
+        If few of the nearest passages meet the filter, the search reads all metadata. It caches the
+        ids that meet the filter until the next write.
         """
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
 
@@ -150,14 +151,14 @@ class LanceDBStore(LocalStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the passages that match the words of *text* best and meet *filter*, best first.
+        """Return the *top_k* passages that best match the words of *text* and meet *filter*.
 
-        The results have the form of `search` results. The score is BM25 (k1 1.2, b 0.75; Robertson
-        and Zaragoza 2009); greater is better, and passages with equal scores are sorted by id.
+        The best passage comes first. Results have the same keys as those of `search`. The score is
+        BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009); greater is better. Passages with equal
+        scores are sorted by id.
 
-        If a passage's metadata has a text ``context``, the words of this text are searched, too.
-        *text* has no query syntax. In scripts without spaces, every pair of neighbouring characters
-        is a word.
+        The search covers each passage's text and the field ``context`` of its metadata. *text* has
+        no query syntax. In scripts without spaces, each pair of adjacent characters is a word.
         """
         words = " ".join(extract_query_words(text))
 
@@ -178,16 +179,16 @@ class LanceDBStore(LocalStore):
         top_k: int,
         filter: Filter | None,  # noqa: A002
     ) -> list[Record]:
-        """Return the *top_k* best passages of a query that meet *filter*.
+        """Run a LanceDB query, and return the *top_k* best passages that meet *filter*.
 
-        The result is exact, even with a filter or with equal scores. LanceDB cannot filter by this
-        metadata, so this method filters the results. If too few of the best passages meet the
-        filter, all metadata is read. If few passages then meet the filter, these passages are
-        fetched by id.
+        The result is exact, even with a filter or equal scores. LanceDB cannot filter by the
+        metadata, so this method filters the results. If too few results meet the filter, it reads
+        all metadata and finds the ids that meet the filter. It then searches only these ids, or, if
+        there are too many of them, fetches more results.
 
         Args:
-            build_query: returns the query on a given table.
-            measure: the column in which LanceDB returns its own score or distance.
+            build_query: returns the query for a given table.
+            measure: the column with LanceDB's own score or distance.
             compute_score: converts a value of this column to a score.
             top_k: the number of passages to return.
             filter: a condition on the metadata, if any.
@@ -235,9 +236,10 @@ class LanceDBStore(LocalStore):
         filter: Filter | None,  # noqa: A002
         meets: Matcher,
     ) -> list[str] | None:
-        """Return the ids of the passages that meet *filter*; ``None`` for more than `_FEW` ids.
+        """Return the ids of all passages that meet *filter*; ``None`` for more than `_FEW` ids.
 
-        The metadata is read once for each filter and version of the table.
+        The ids are cached for each filter and *version* of the table. *meets* checks a passage's
+        metadata against the filter.
         """
         key = version, repr(filter)
         if key in self._ids_by_filter:
@@ -257,7 +259,7 @@ class LanceDBStore(LocalStore):
         return ids_if_few
 
     def _optimise(self, table: Any) -> None:
-        """Merge files and index new words, if there were enough writes since the last time.
+        """Count a write; after enough writes, merge the table's files and index new words.
 
         A failure is logged and does not affect the write.
         """
@@ -289,7 +291,7 @@ class LanceDBStore(LocalStore):
     def _use_table(self, action: str) -> Iterator[Any]:
         """Yield the table, and convert its errors into `StoreError`.
 
-        *action* is what failed, for the message, such as ``read``.
+        *action* is what failed, for the error message, such as ``read``.
         """
         table = self._open
         if table is None:
@@ -309,7 +311,7 @@ class LanceDBStore(LocalStore):
 
 
 def build_id_condition(ids: list[str]) -> str:
-    """Return an SQL condition that is true for passages whose id is in *ids*."""
+    """Return an SQL condition that selects the passages with these *ids*."""
     if not ids:
         return "false"
     quoted = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
@@ -317,7 +319,10 @@ def build_id_condition(ids: list[str]) -> str:
 
 
 def _filter_and_sort(records: list[Record], meets: Matcher | None) -> list[Record]:
-    """Return the *records* whose metadata *meets* the filter, sorted by score, then by id."""
+    """Return the *records* that meet a filter, sorted by score, best first, then by id.
+
+    *meets* checks a record's metadata against the filter; if it is ``None``, all records are kept.
+    """
     met = (record for record in records if meets is None or meets(json.loads(record["metadata"])))
     return sorted(met, key=lambda record: (-record["score"], record["id"]))
 
@@ -325,7 +330,10 @@ def _filter_and_sort(records: list[Record], meets: Matcher | None) -> list[Recor
 def _read_records(
     query: Any, measure: str, compute_score: Callable[[float], float]
 ) -> list[Record]:
-    """Run *query* and return its results as records; the metadata stays JSON text."""
+    """Run *query*, and return its results as records whose metadata is still JSON text.
+
+    *compute_score* converts a value of the column *measure* to a score.
+    """
     results = query.select(["id", "text", "metadata", measure]).to_arrow()
     columns = [results[name].to_pylist() for name in ("id", "text", "metadata", measure)]
     return [

@@ -1,4 +1,4 @@
-"""Create, open and check the table of a LanceDB store, and prepare passages for it."""
+"""Create, open and check the table of a LanceDB store, and prepare the rows to write to it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MARK: Final = b"qtmiddleware"
 def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any, str]:
     """Open the table in the folder *path*, or create it; return the table and its identity.
 
-    Raises `StoreError` if the folder holds something else, or vectors of another embedding model.
-    In this case the folder is not changed.
+    The identity is a random name, created with the table. Raises `StoreError`, and leaves the
+    folder unchanged, if it has other content or was created for another embedding model.
     """
     try:
         import lancedb
@@ -65,10 +65,10 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
 
 
 def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
-    """Create the table in a temporary folder, and then move this folder to *path*.
+    """Create the table in a temporary folder, and then move it into the folder *path*.
 
-    If two processes create the table at the same time, one of them succeeds, and the other uses the
-    same table.
+    If two processes create the table at the same time, the one that is second uses the other's
+    table.
     """
     import lancedb
     import pyarrow as pa
@@ -117,7 +117,11 @@ def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
 def _check_table(
     schema_metadata: dict[bytes, bytes], path: Path, embedding_model: str, dimension: int
 ) -> None:
-    """Raise `StoreError` if the table has another format version, embedding model or dimension."""
+    """Check the facts in the table's *schema_metadata*.
+
+    Raises `StoreError` if the table is from another program, or has another format version,
+    embedding model or dimension.
+    """
     version = schema_metadata.get(_MARK, b"").decode()
     if not version:
         raise StoreError(
@@ -145,11 +149,12 @@ _IN_MEMORY: Final = 32 << 20
 def spill_rows(
     batches: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
 ) -> Iterator[tuple[int, Any]]:
-    """Write all rows to a temporary file; yield the number of distinct ids and a reader of rows.
+    """Write all rows to a temporary file; yield the number of different ids and a row reader.
 
-    The reader yields only the last row of each id, because the table rejects repeated ids. The
-    table must be able to read the rows again if another writer commits first. In addition, the
-    iterator of the passages must not run, or fail, during the commit. Only the ids stay in memory.
+    The reader returns only the last row of each id, because the table rejects repeated ids. The
+    rows are in a file so that *batches* cannot fail during the commit, and so that the commit can
+    read the rows again. Only the ids stay in memory. *schema* is the table's schema, and *folder*
+    is the folder for the temporary file.
     """
     import pyarrow as pa
 
@@ -178,7 +183,10 @@ def spill_rows(
 
 
 def _drop_replaced_rows(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterator[Any]:
-    """Yield *batches* without the rows that a later row with the same id replaces."""
+    """Yield *batches* with only the last row of each id.
+
+    *last_positions* maps each id to the position of its last row.
+    """
     import pyarrow as pa
 
     position = 0
@@ -192,7 +200,10 @@ def _drop_replaced_rows(batches: Iterable[Any], last_positions: dict[str, int]) 
 
 
 def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
-    """Return the rows as a batch of the table, with their words and with vectors of length 1."""
+    """Return *rows* and *vectors* as a batch to write to the table.
+
+    Adds the words to index, and scales the vectors to length 1.
+    """
     import pyarrow as pa
 
     ids, texts, metadata = zip(*rows, strict=True)

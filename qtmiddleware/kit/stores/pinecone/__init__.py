@@ -1,7 +1,10 @@
 """Stores on Pinecone.
 
-There are three kinds: a dense index with vectors of your own embedder, a dense and a sparse index
-together (the sparse index searches words), and an index that embeds texts itself.
+A store uses one of:
+
+- a dense index, with vectors of your own embedder;
+- a dense and a sparse index together, to search by vectors and by words;
+- an index that embeds texts itself.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ __all__ = [
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> Store:
-    """Open the Pinecone store that *settings* describe; raises `StoreError`."""
+    """Open the Pinecone store that *settings* describe; see `open_pinecone`."""
     return open_pinecone(settings.store, embedding_model=embedding_model, dimension=dimension)
 
 
@@ -45,12 +48,12 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
     """Open the Pinecone store that *options* describe; closing the store also closes its client.
 
-    The API key is read from ``PINECONE_API_KEY``. Looking up an index by name takes one request; a
-    host needs no request. After that, Pinecone is not called before the first use. If the index
-    embeds texts itself, *embedding_model* and *dimension* are not used.
+    The API key is read from ``PINECONE_API_KEY``. An index given by name takes one request, and an
+    index given by host takes none. After that, Pinecone is called only when the store is used. If
+    the index embeds texts itself, *embedding_model* and *dimension* are ignored.
 
-    Raises `ConfigError` for contradictory options, and `StoreError` if there is no key or no such
-    index.
+    Raises `ConfigError` if options contradict each other, and `StoreError` if the key or the index
+    does not exist.
     """
     _check_options(options)
     key = os.environ.get(KEY_VARIABLE, "").strip()
@@ -65,7 +68,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
 
 
 def _check_options(options: StoreSettings) -> None:
-    """Raise `ConfigError` if the options contradict each other."""
+    """Raise `ConfigError` if *options* name no index, or contradict each other."""
     if not options.index and not options.host:
         raise ConfigError(
             "store.kind is pinecone, so store.index (its name) or store.host is needed",
@@ -86,7 +89,10 @@ def _check_options(options: StoreSettings) -> None:
 def _build_store(
     key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack
 ) -> Store:
-    """Return the store that *options* describe; *opened* collects resources to close with it."""
+    """Return the store that *options* describe.
+
+    Its client and indexes are added to *opened*, so that they are closed together with the store.
+    """
     client = _open_client(key, opened)
     index = _open_index(client, options.index, options.host, opened)
     place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
@@ -115,7 +121,10 @@ def _open_client(key: str, opened: ExitStack) -> Any:
 
 
 def _open_index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
-    """Return the index at *host*; without a host, the index called *name*."""
+    """Return the index at *host*; without a host, the index called *name*.
+
+    Closing *opened* closes the index.
+    """
     address = {"host": host} if host else {"name": name}
     index = call_within(
         TIMEOUT_SECONDS,

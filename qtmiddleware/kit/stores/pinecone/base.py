@@ -1,4 +1,4 @@
-"""The parts that all Pinecone stores share: the model record, writing, removing and counting."""
+"""The base class of all Pinecone stores, and the record that names the model of the vectors."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _log = get_logger("qtmiddleware.stores")
 
 
 def count_vectors(stats: Any, namespace: str) -> int:
-    """Return the number of vectors in *namespace* according to *stats*.
+    """Return the number of vectors in *namespace*, read from the index's *stats*.
 
-    The default namespace has two names, and both are looked up.
+    The default namespace may be listed as ``""`` or ``"__default__"``.
     """
     namespaces: Mapping[str, Any] = getattr(stats, "namespaces", None) or {}
     names = DEFAULT_NAMESPACES if namespace in DEFAULT_NAMESPACES else (namespace,)
@@ -47,18 +47,18 @@ def count_vectors(stats: Any, namespace: str) -> int:
 
 
 class ModelRecord:
-    """The record in a Pinecone index that names the model of a namespace's vectors.
+    """The record in a Pinecone index that names the embedding model of a namespace.
 
-    The record is read once, before the first use of the index. Threads that start at the same time
-    may all read it, without waiting for each other; only one thread writes it.
+    The record is read before the first use of the index. Threads that start at the same time may
+    all read it; only one thread writes it.
 
     Args:
         calls: the requests to the index.
         namespace: the namespace that the record describes.
-        kind: the required kind of index, ``dense`` or ``sparse``; ``""`` allows both.
+        kind: the required type of vectors, ``dense`` or ``sparse``; ``""`` allows both.
         model: the embedding model; ``""`` if the index embeds texts itself.
         dimension: the length of the model's vectors.
-        put: a function of a namespace, an id and metadata that writes the record.
+        put: writes the record; a function of a namespace, an id and metadata.
     """
 
     def __init__(
@@ -84,9 +84,10 @@ class ModelRecord:
         self.metric = ""
 
     def check_once(self) -> None:
-        """Read and check the record, unless this was done before.
+        """Read the record and check the model, unless this was done before.
 
-        Raises `StoreError` if the vectors come from another model.
+        Raises `StoreError` if the index's vectors are from another model, or have another type or
+        dimension.
         """
         if self._has_looked:
             return
@@ -108,10 +109,10 @@ class ModelRecord:
         self._has_looked = True
 
     def claim_namespace(self) -> None:
-        """Check the record; in an empty namespace, write the record.
+        """Check the record before a write of passages; if it is missing, create it.
 
-        Raises `StoreError` if the namespace holds vectors but no record, because the model of these
-        vectors is unknown.
+        Raises `StoreError` if the namespace contains vectors but no record, because the model of
+        these vectors is unknown.
         """
         self.check_once()
         if not self._token and self._existing and self._model:
@@ -123,9 +124,9 @@ class ModelRecord:
         self._write()
 
     def ensure_recorded(self) -> None:
-        """Write the record if it is missing.
+        """Create the record if it is missing, unless the namespace has vectors of an unknown model.
 
-        The record is not written if the namespace holds vectors of an unknown model.
+        Raises `StoreError` if the record names another model.
         """
         self.check_once()
         if not self._existing or not self._model:
@@ -133,15 +134,14 @@ class ModelRecord:
 
     @property
     def identity(self) -> str:
-        """The name of the index and namespace, with the record's token if the token is known."""
+        """The index's host, the namespace, and the record's random token if it is known."""
         return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
     def _id(self) -> str:
         """The id of the record: a hash of the namespace.
 
-        The namespace itself cannot be the id, because it may contain spaces, and ids to fetch may
-        not.
+        The namespace itself may contain spaces, but Pinecone cannot fetch ids with spaces.
         """
         return sha256(self._key.encode()).hexdigest()
 
@@ -154,7 +154,10 @@ class ModelRecord:
         return f"the namespace {self._key!r} of {self._calls.subject}"
 
     def _check_index(self, stats: Any) -> None:
-        """Raise `StoreError` if the index holds vectors of another kind or dimension."""
+        """Raise `StoreError` if the vectors in the index have another type or dimension.
+
+        *stats* are the index's statistics from Pinecone.
+        """
         kind, dimension = getattr(stats, "vector_type", None), getattr(stats, "dimension", None)
         self.metric = getattr(stats, "metric", None) or ""
         if self._kind and kind and kind != self._kind:
@@ -184,7 +187,7 @@ class ModelRecord:
         self._token = str(metadata.get("identity", ""))
 
     def _write(self) -> None:
-        """Write the record with a new random token, unless it was written before."""
+        """Write the record with a new random token, unless the record exists."""
         with self._lock.free:
             if self._token:
                 return
@@ -199,9 +202,9 @@ class ModelRecord:
 
 
 def _describe_model(model: str, dimension: int) -> str:
-    """Describe in words how the vectors were made.
+    """Return text for an error message, such as ``with the embedding model 'm'``.
 
-    The dimension is left out if it is 0, as for a sparse index.
+    The text includes the dimension, unless it is 0, as for a sparse index.
     """
     if not model:
         return "by the index itself (store.integrated)"
@@ -211,14 +214,13 @@ def _describe_model(model: str, dimension: int) -> str:
 
 
 WRITING: Final = "written to"
-"""What a store could not be, in the message of a failed write."""
+"""The action in the error message of a failed write: the index could not be written to."""
 
 
 class PineconeBase(ClosingStore):
-    """A store in one namespace of one Pinecone index.
+    """Base class of stores that use one namespace of a Pinecone index.
 
-    Pinecone is eventually consistent: a write or a removal becomes visible to searches and `count`
-    a little later.
+    Pinecone is eventually consistent: searches and `count` see a write or a removal a little later.
     """
 
     atomic: Final = False
@@ -268,9 +270,8 @@ class PineconeBase(ClosingStore):
     def identity(self) -> str:
         """The index's host, the namespace, and a random token that is saved in the index.
 
-        Reading this property writes the token if it is missing, as the first write of passages
-        does. If another program wrote the vectors, there is no token. The first use calls Pinecone,
-        and may raise `StoreError`.
+        Reading this property creates the token if it is missing. If another program wrote the
+        vectors, there is no token. The first use calls Pinecone, and may raise `StoreError`.
         """
         self._model_record.ensure_recorded()
         return self._model_record.identity
@@ -278,23 +279,22 @@ class PineconeBase(ClosingStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, then remove the passages with the ids in *delete*.
+        """Write *passages* with their vectors, then remove the passages with the ids in *delete*.
 
         A passage replaces the stored passage with the same id. If an id is in both *passages* and
         *delete*, the passage is written. *passages* are sent batch by batch, so they need not fit
         in memory.
 
-        The write is not atomic: readers see each batch as it arrives, and see new passages before
-        outdated passages are removed. After a failure, the batches that were sent earlier stay in
-        the index, and the error message says how many passages these are. Repeat the write to
-        complete it.
+        The write is not atomic: readers may see some batches before others, and new passages before
+        outdated ones are removed. After a failure, the batches already sent stay in the index, and
+        the error message gives their number of passages. Repeat the write to complete it.
         """
         self._write(self._build_rows(passages), delete)
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing stored passages with the same ids.
+        """Write *passages* with their *vectors*, replacing stored passages with the same ids.
 
-        All passages are checked before the first of them is sent.
+        All passages are checked before the first one is sent.
         """
         self._write(list(self._build_rows(pair_vectors(passages, vectors))), ())
 
@@ -313,11 +313,11 @@ class PineconeBase(ClosingStore):
         return count_vectors(self._calls("describe_index_stats", "read"), self._namespace)
 
     def close(self) -> None:
-        """Close the connections that this store opened; an index that was passed in stays open."""
+        """Close the connections that the store opened; an index that you passed in stays open."""
         self._calls.close()
 
     def _write(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
-        """Write *rows* in batches, then remove the ids in *delete* that were not just written."""
+        """Send *rows* in batches, then remove the ids in *delete*, except those just written."""
         stale = dict.fromkeys(delete)
         sent = 0
         try:
@@ -339,7 +339,7 @@ class PineconeBase(ClosingStore):
             ) from error.__cause__
 
     def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
-        """Check *passages*, and yield the rows to send."""
+        """Check each of *passages*, and yield the row to send for it."""
         for passage, vector in passages:
             check_id(passage.id)
             yield self._build_row(passage, vector)
@@ -357,7 +357,7 @@ class PineconeBase(ClosingStore):
         self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
-        """Write *records*; raises `StoreError` unless Pinecone confirms all of them."""
+        """Send *records* to *namespace*; raises `StoreError` unless Pinecone confirms all."""
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
         accepted_count = getattr(answer, "upserted_count", None)
         if accepted_count != len(records):
@@ -367,7 +367,10 @@ class PineconeBase(ClosingStore):
             )
 
     def _query_vectors(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
-        """Return the records that match the vector in *query*, best first."""
+        """Return the *top_k* records nearest to the vector in *query*, best first.
+
+        *query* has the argument ``vector`` or ``sparse_vector`` for Pinecone.
+        """
         condition = convert_filter(filter)
         if top_k < 1:
             return []

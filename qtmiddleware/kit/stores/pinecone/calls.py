@@ -1,4 +1,4 @@
-"""Call Pinecone with a timeout, and convert its failures into readable errors."""
+"""Call Pinecone with a timeout, and convert failures into readable `StoreError` messages."""
 
 from __future__ import annotations
 
@@ -33,13 +33,19 @@ _UNREADABLE: Final = frozenset(
 
 
 def find_status(error: BaseException) -> int | None:
-    """Return the HTTP status of an *error* of any client version; ``None`` without a status."""
+    """Return the HTTP status of *error*, from any version of Pinecone's client.
+
+    Returns ``None`` if *error* has no HTTP status.
+    """
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     return status if isinstance(status, int) else None
 
 
 def _describe_failure(error: Exception) -> str:
-    """Return the kind of the failure, without Pinecone's message, which may quote the request."""
+    """Return a description of *error* and advice for the user.
+
+    Pinecone's own message is left out, because it may quote the request.
+    """
     status = find_status(error)
     if status is not None:
         advice = _ADVICE.get(status) or (
@@ -67,11 +73,14 @@ TIMEOUT_SECONDS: Final = 60.0
 
 
 def call_within(seconds: float, call: Callable[[], T], subject: str, action: str) -> T:
-    """Run *call* and return its result.
+    """Run *call* in a daemon thread, and return its result.
 
-    Raises `StoreError` if *call* raises, or takes more than *seconds*. The client's own timeout is
-    not enough: it limits each of four attempts, with pauses of up to 90 seconds between them. A
-    call that is too slow continues in a daemon thread, and its result is dropped.
+    Raises `StoreError` if *call* raises an exception or takes more than *seconds*. A call that is
+    too slow continues in its thread, and its result is dropped. The timeout of Pinecone's client is
+    not enough: it limits each of four attempts, with pauses of up to 90 seconds between them.
+
+    *subject* and *action* begin the error message: what was called and what failed, such as
+    ``the Pinecone index`` and ``opened``.
     """
     done: Future[T] = Future()
 
@@ -126,8 +135,8 @@ class Calls:
     ) -> Any:
         """Call *method* of the index and return its result.
 
-        *action* is what failed, for an error message, such as ``written to``. With
-        *may_be_missing*, the result is ``None`` if the namespace does not exist.
+        *action* is what failed, for the error message, such as ``written to``. If the namespace
+        does not exist, returns ``None`` with *may_be_missing*, and raises `StoreError` otherwise.
         """
         if self._closed:
             raise StoreError(f"{self.subject} could not be {action}: the store is closed")
@@ -151,7 +160,7 @@ class Calls:
         return answer
 
     def close(self) -> None:
-        """Close the resources opened for the index; an index that was passed in stays open."""
+        """Close the client and the index, if this package opened them."""
         self._closed = True
         if self._opened is not None:
             self._opened.close()

@@ -1,9 +1,9 @@
-"""The kinds of Pinecone stores.
+"""The classes of Pinecone stores.
 
-- An index that embeds texts itself.
-- A sparse index, for words.
-- A dense index, for vectors.
-- A dense and a sparse index together.
+- `PineconeTextStore`: an index that embeds texts itself.
+- `SparsePineconeStore`: a sparse index, searched by words.
+- `PineconeStore`: a dense index, searched by vectors.
+- `HybridPineconeStore`: a dense and a sparse index together.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from qtmiddleware.providers import replace_surrogates
 class PineconeTextStore(PineconeBase):
     """Keeps passages in a Pinecone index that embeds texts itself, dense or sparse.
 
-    Queries are texts; vectors that come with passages are ignored. A request takes at most 96
-    passages. The other limits are those of `PineconeStore`. Raises `StoreError`, and `InvalidQuery`
+    Queries are texts, and the vectors of passages are ignored. At most 96 passages are sent per
+    request. The other limits are those of `PineconeStore`. Raises `StoreError`, and `InvalidQuery`
     for an invalid filter.
 
     Args:
         index: an index of the ``pinecone`` client with integrated embedding.
-        namespace: ``""`` and ``"__default__"`` are the same.
+        namespace: the namespace; ``""`` and ``"__default__"`` are the same.
         options: the options of `PineconeStore`. Set ``text_field`` to the field that the index's
             ``field_map`` names.
     """
@@ -65,7 +65,10 @@ class PineconeTextStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the passages nearest to the text *query* that meet *filter*, at most 10,000."""
+        """Return the *top_k* passages nearest to the text *query* that meet *filter*, best first.
+
+        Returns at most 10,000 passages. If *query* is a vector, raises `StoreError`.
+        """
         if not isinstance(query, str):
             raise StoreError("this index embeds texts itself; search it with the query's text")
         self._model_record.check_once()
@@ -99,7 +102,10 @@ class PineconeTextStore(PineconeBase):
         self._call("upsert_records", WRITING, records=[note], namespace=namespace)
 
     def _call(self, method: str, action: str, **arguments: Any) -> Any:
-        """Call *method* of the index; if the call is rejected, the error names a likely reason."""
+        """Call *method* of the index and return its result.
+
+        If Pinecone rejects the request, the `StoreError` suggests a likely reason.
+        """
         try:
             return self._calls(method, action, **arguments)
         except StoreError as error:
@@ -135,13 +141,13 @@ _HIGHEST_INDEX: Final = 2**32 - 1
 
 
 class PineconeSparseEncoder:
-    """Makes sparse vectors with a model that Pinecone hosts.
+    """Computes sparse vectors of texts with a model that Pinecone hosts.
 
-    Takes at most 96 texts per call. A text longer than the model allows is cut off. Raises
+    A call takes at most 96 texts. Texts that are too long for the model are truncated. Raises
     `StoreError`.
 
     Args:
-        client: a ``pinecone.Pinecone``.
+        client: a ``pinecone.Pinecone`` client.
         model: the model's name.
         timeout_seconds: the timeout of one request, in seconds.
     """
@@ -161,9 +167,9 @@ class PineconeSparseEncoder:
         return f"PineconeSparseEncoder({self.name!r})"
 
     def __call__(self, texts: Sequence[str], kind: TextKind) -> list[SparseVector]:
-        """Return a sparse vector per text: the indices and the weights of its words.
+        """Return one (indices, weights) pair per text: its sparse vector.
 
-        A blank text gets an empty vector and is not sent.
+        *kind* is ``"passage"`` or ``"query"``. A blank text is not sent and gets an empty vector.
         """
         worded_texts = [text for text in texts if text.strip()]
         # Blank texts have no words. They are not sent, and get an empty vector here.
@@ -171,7 +177,10 @@ class PineconeSparseEncoder:
         return [next(vectors) if text.strip() else ((), ()) for text in texts]
 
     def _embed(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
-        """Request the sparse vectors of *texts*; raises `StoreError` for an unexpected reply."""
+        """Request the sparse vectors of *texts* from Pinecone, as (indices, weights) pairs.
+
+        Raises `StoreError` unless there is one sparse vector per text.
+        """
         subject, options = f"Pinecone's model {self.name}", {"input_type": kind, "truncate": "END"}
         answer = call_within(
             self._seconds,
@@ -196,20 +205,18 @@ class PineconeSparseEncoder:
 class SparsePineconeStore(PineconeBase):
     """Keeps passages in a sparse Pinecone index, which finds passages by their words.
 
-    Queries are texts; vectors that come with passages are ignored. If a passage's metadata has a
-    text ``context``, the words of this text are searched, too. A passage without any word that the
-    encoder knows is not stored, because no search could find it. The limits are those of
-    `PineconeStore`.
+    Queries are texts, and the vectors of passages are ignored. The search covers each passage's
+    text and the field ``context`` of its metadata. If the encoder knows no word of a passage, the
+    passage is not stored, because no search could find it. The limits are those of `PineconeStore`.
 
-    Raises `StoreError`, and `InvalidQuery` for an invalid filter; exceptions from *encoder* are
-    passed on.
+    Raises `StoreError`, `InvalidQuery` for an invalid filter, and the exceptions of *encoder*.
 
     Args:
-        index: an index of the ``pinecone`` client.
-        encoder: makes the sparse vectors: a `PineconeSparseEncoder`, or any function of texts and
-            ``"passage"`` or ``"query"`` that returns one (indices, weights) pair per text. Only the
-            2,048 largest weights of a text are kept. The encoder's ``name`` is saved in the index
-            and checked, as `PineconeStore` does with the embedding model.
+        index: a sparse index of the ``pinecone`` client.
+        encoder: computes the sparse vectors. It is a `PineconeSparseEncoder`, or any function of
+            texts and ``"passage"`` or ``"query"`` that returns one (indices, weights) pair per
+            text. Only the 2,048 largest weights of a text are kept. The encoder's ``name`` is saved
+            in the index and checked like an embedding model.
         options: the options of `PineconeStore`.
     """
 
@@ -232,7 +239,10 @@ class SparsePineconeStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the passages that match the words of the text *query* best and meet *filter*."""
+        """Return the *top_k* passages that best match the words of *query* and meet *filter*.
+
+        The best passage comes first. If *query* is a vector, raises `StoreError`.
+        """
         if not isinstance(query, str):
             raise StoreError("this store is searched by keywords; search it with the query's text")
         self._model_record.check_once()
@@ -283,15 +293,16 @@ class SparsePineconeStore(PineconeBase):
 
 
 def _join_words(passage: Passage) -> str:
-    """Return the text of *passage*, followed by the text ``context`` of its metadata."""
+    """Return the text of *passage*, followed by the field ``context`` of its metadata, if any."""
     context = passage.metadata.get("context")
     return f"{passage.text}\n{context}" if isinstance(context, str) else passage.text
 
 
 def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
-    """Return the sparse vector to send, or ``None`` if all its weights are 0.
+    """Return the sparse vector to send to Pinecone; ``None`` if all its weights are 0.
 
-    Only the 2,048 largest weights are kept. Raises `StoreError` if the vector cannot be sent.
+    *indices* identify words, and *values* are their weights. Only the 2,048 largest weights are
+    kept. Raises `StoreError` for invalid indices or weights.
     """
     try:
         weights = {
@@ -315,11 +326,12 @@ def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, 
 
 
 class PineconeStore(PineconeBase):
-    """Keeps passages with your own embedder's vectors in a dense Pinecone index.
+    """Keeps passages in a dense Pinecone index, with vectors of your own embedder.
 
     The model and the dimension are saved in the index, in the namespace ``qtmiddleware.about``, and
-    checked before the first use: vectors of another model raise `StoreError`. If another program
-    wrote the vectors and the dimension is right, you can search them, but not add passages.
+    checked before the first use. If the index's vectors are from another model, raises
+    `StoreError`. If another program wrote the vectors, and the dimension is right, you can search
+    the index, but not add passages.
 
     Pinecone's limits:
 
@@ -327,10 +339,9 @@ class PineconeStore(PineconeBase):
     - A metadata value is a text, a number, a boolean or a list of texts. ``None`` is left out, and
       whole numbers come back as integers.
     - The text and metadata of one passage are at most 40 KB. A vector may not be all zeros.
-    - A response may have at most 4 MB. If Pinecone rejects a search for this reason, ask for fewer
+    - A response has at most 4 MB. If Pinecone rejects a search for this reason, ask for fewer
       passages.
-    - Pinecone is eventually consistent: a write or a removal becomes visible to searches a little
-      later.
+    - Pinecone is eventually consistent: searches see a write or a removal a little later.
 
     Thread-safe. Raises `StoreError`, and `InvalidQuery` for an invalid filter.
 
@@ -338,8 +349,8 @@ class PineconeStore(PineconeBase):
         index: an index of the ``pinecone`` client, or any object with the same methods.
         embedding_model: the model of all vectors.
         dimension: the length of all vectors.
-        namespace: ``""`` and ``"__default__"`` are the same.
-        text_field: the metadata field that holds the text.
+        namespace: the namespace; ``""`` and ``"__default__"`` are the same.
+        text_field: the metadata field that contains the text.
         timeout_seconds: the timeout of one request, in seconds, including the client's own retries.
             The store itself does not retry.
         opened: resources that are closed together with the store.
@@ -355,10 +366,10 @@ class PineconeStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the nearest passages that meet *filter*, best first, at most 10,000.
+        """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
 
-        The score is Pinecone's own, by the index's metric. A Euclidean distance is negated, so that
-        greater is always better.
+        Returns at most 10,000 passages. The score depends on the index's metric, and greater is
+        better: a Euclidean distance is negated. If *query* is a text, raises `StoreError`.
         """
         if isinstance(query, str):
             raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -392,13 +403,13 @@ class PineconeStore(PineconeBase):
 class HybridPineconeStore(PineconeStore):
     """A `PineconeStore` that also finds passages by their words, in a second, sparse index.
 
-    Each batch is written to (or removed from) the dense index first, then the sparse index. A
-    failure between these two steps leaves the indexes different; repeat the write to fix this.
+    Each write or removal changes the dense index first, then the sparse index. After a failure in
+    between, the indexes have different passages; repeat the write to fix this.
 
     Args:
         index: the dense index.
-        sparse: a `SparsePineconeStore`, or a `PineconeTextStore` over a sparse index that embeds
-            texts itself. It is closed together with this store.
+        sparse: the store that searches words: a `SparsePineconeStore`, or a `PineconeTextStore` on
+            a sparse index. It is closed together with this store.
         options: the options of `PineconeStore`.
     """
 
@@ -410,10 +421,7 @@ class HybridPineconeStore(PineconeStore):
 
     @property
     def identity(self) -> str:
-        """The identities of the dense and the sparse index.
-
-        A store with another sparse index has another identity.
-        """
+        """The identities of the dense and the sparse index, joined by ``+``."""
         return f"{super().identity}+{self._sparse.identity}"
 
     def keyword_search(
@@ -423,11 +431,14 @@ class HybridPineconeStore(PineconeStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the passages that match the words of *text* best and meet *filter*, best first."""
+        """Return the *top_k* passages that best match the words of *text* and meet *filter*.
+
+        The sparse index is searched. The best passage comes first.
+        """
         return self._sparse.search(text, top_k, filter=filter)
 
     def close(self) -> None:
-        """Close both indexes."""
+        """Close the dense and the sparse index."""
         self._sparse.close()
         super().close()
 

@@ -37,7 +37,7 @@ DEFAULT_NAMESPACES: Final = ("", "__default__")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A passage and the record to send for it.
+    """A passage and the record to send to Pinecone for it.
 
     Attributes:
         passage: the passage.
@@ -69,10 +69,11 @@ def check_id(id_: Any) -> str:
 def check_fields(
     passage: Passage, text_field: str, reserved: Sequence[str] = ()
 ) -> tuple[dict[str, Any], int]:
-    """Return the text and metadata of *passage* as Pinecone stores them, and their size in bytes.
+    """Return the fields to store for *passage*, and their size in bytes.
 
-    Values of ``None`` are left out. Raises `StoreError` for any other value that Pinecone cannot
-    store, and if the fields are too large.
+    The fields are the metadata, and the text under the name *text_field*. Values of ``None`` are
+    left out. Raises `StoreError` for other values that Pinecone cannot store, for names in
+    *reserved*, and if the fields are too large.
     """
     fields: dict[str, Any] = {}
     metadata: Mapping[Any, Any] = passage.metadata
@@ -99,7 +100,10 @@ def check_fields(
 
 
 def _convert_value(value: Any, id_: str, key: str) -> Any:
-    """Return a metadata value in the form to send; raises `StoreError` if this is not possible."""
+    """Convert a metadata value to a type that Pinecone stores.
+
+    Raises `StoreError`, with the passage's *id_* and the field's *key*, if this is impossible.
+    """
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -118,7 +122,11 @@ def _convert_value(value: Any, id_: str, key: str) -> Any:
 
 
 def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
-    """Return *vector* as a list of *dimension* finite numbers; raises `StoreError` otherwise."""
+    """Return *vector* as a list of numbers.
+
+    Raises `StoreError` unless it has *dimension* finite numbers. *owner* says whose vector it is,
+    for the message, such as ``the query``.
+    """
     try:
         numbers = [
             float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)
@@ -133,9 +141,9 @@ def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
 
 
 def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
-    """Yield *rows* in batches, each small enough for one request.
+    """Yield *rows* in batches of at most *max_rows* rows, each small enough for one request.
 
-    If an id occurs twice in a batch, the last row with this id is used.
+    If an id occurs twice in a batch, only the last row with this id is kept.
     """
     batch: dict[str, Row] = {}
     size = 0
@@ -152,7 +160,7 @@ def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
 
 
 def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
-    """Return *filter* as plain JSON; an empty object if there is no filter.
+    """Return *filter* as JSON values to send to Pinecone; an empty dictionary without a filter.
 
     Raises `InvalidQuery` for an invalid filter.
     """
@@ -163,7 +171,10 @@ def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
 
 
 def _to_json(value: Any) -> Any:
-    """Return a value of a filter as plain JSON; raises `InvalidQuery` for an invalid number."""
+    """Convert a *value* in a filter to JSON values; tuples and sets become lists.
+
+    Raises `InvalidQuery` for a number that Pinecone does not accept.
+    """
     if isinstance(value, Mapping):
         return {key: _to_json(item) for key, item in value.items()}
     if (isinstance(value, float) and not isfinite(value)) or (
@@ -183,7 +194,10 @@ def _to_json(value: Any) -> Any:
 def read_record(
     id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str
 ) -> Record:
-    """Return a match from Pinecone as a record, in the form that every store returns."""
+    """Return a search result from Pinecone as a record, as all stores return it.
+
+    *fields* are the metadata, and contain the text under the name *text_field*.
+    """
     all_fields = dict(fields or {})
     text = all_fields.pop(text_field, "")
     metadata = {key: restore_integer(value) for key, value in all_fields.items()}

@@ -1,4 +1,4 @@
-"""A store in one SQLite file; numpy searches the vectors exactly."""
+"""A store in one SQLite file, with exact vector search by numpy."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY 
 class SQLiteStore(LocalStore):
     """Keeps passages, vectors and words in one SQLite file; finds passages by vector or by word.
 
-    Use this store for up to about 100,000 passages. Vectors are searched exactly, by cosine, in
-    memory. After the first search with a filter, the metadata is held in memory, too. Writes of
-    other processes are visible in the next search.
+    Use this store for up to about 100,000 passages. The search compares the query with all vectors,
+    in memory, by cosine. After the first search with a filter, the metadata is in memory, too.
+    Writes by other processes are visible in the next search.
 
-    Thread-safe. With a file, a search does not wait for a write. After a fork, the child process
-    opens its own connections. A write is saved completely or not at all, even if the process is
-    killed. A power failure may undo the last writes, but never a part of a write.
+    Thread-safe. If the store is a file, searches do not wait for writes. After a fork, the child
+    process opens its own connections. A write is saved completely or not at all, even if the
+    process is killed. A power failure may undo the last writes, each of them completely.
 
     Args:
-        path: a file, which only its owner can read, or ``":memory:"``. The file and its folders are
-            created if they do not exist.
+        path: a file, or ``":memory:"``. The file and its folders are created if they do not exist.
+            Only their owner can read new files.
         embedding_model: the model of all vectors; saved in the file.
         dimension: the length of all vectors; saved in the file.
 
     Raises:
-        StoreError: if the file was made with another model or dimension, or cannot be opened, read
-            or written.
+        StoreError: if the file was created for another model or dimension, or cannot be opened,
+            read or written.
         InvalidQuery: for an invalid filter.
         MissingExtra: if numpy is not installed.
     """
@@ -75,15 +75,15 @@ class SQLiteStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove the passages with the ids in *delete*, as one change.
+        """Write *passages* with their vectors, and remove the ids in *delete*, as one change.
 
-        A passage replaces the stored passage with the same id. If *passages* holds several passages
-        with one id, the last of them is stored. If an id is in both *passages* and *delete*, the
-        passage is written.
+        A passage replaces the stored passage with the same id. If several passages have the same
+        id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
+        written.
 
-        *passages* are read a few hundred at a time. If their iterator raises, the exception is
-        passed on and nothing is written. A store in memory reads all *passages* before it writes,
-        because searches have to wait during the write.
+        *passages* are read a few hundred at a time. If their iterator raises an exception, nothing
+        is written. A store in memory reads all *passages* before it writes, because searches have
+        to wait during the write.
         """
         batches: Iterable[tuple[list[Row], Floats]] = check_batches(passages, self._dimension)
         if self._connections.in_memory:
@@ -109,11 +109,11 @@ class SQLiteStore(LocalStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the nearest passages that meet *filter*, best first.
+        """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
 
-        *query* is a vector; a text raises `StoreError`. Each result is ``{"id", "score", "text",
-        "metadata"}``. The score is the cosine, from -1 to 1, rounded to six decimals. Passages with
-        equal scores are sorted by id.
+        Each result is a dictionary with the keys ``id``, ``score``, ``text`` and ``metadata``. The
+        score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
+        sorted by id. If *query* is a text, raises `StoreError`.
         """
         vector = check_query(query, self._dimension)
         with self._connections.reading() as connection:
@@ -131,14 +131,14 @@ class SQLiteStore(LocalStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the passages that match the words of *text* best and meet *filter*, best first.
+        """Return the *top_k* passages that best match the words of *text* and meet *filter*.
 
-        The results have the form of `search` results. The score is BM25 (k1 1.2, b 0.75; Robertson
-        and Zaragoza 2009); greater is better, and passages with equal scores are sorted by id.
+        The best passage comes first. Results have the same keys as those of `search`. The score is
+        BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009); greater is better. Passages with equal
+        scores are sorted by id.
 
-        If a passage's metadata has a text ``context``, the words of this text are searched, too.
-        *text* has no query syntax. In scripts without spaces, every pair of neighbouring characters
-        is a word.
+        The search covers each passage's text and the field ``context`` of its metadata. *text* has
+        no query syntax. In scripts without spaces, each pair of adjacent characters is a word.
         """
         words = " OR ".join(f'"{word}"' for word in extract_query_words(text))
         if not words or top_k < 1:
@@ -166,17 +166,17 @@ class SQLiteStore(LocalStore):
 
 
 def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tuple[int, float]]:
-    """Return the first *top_k* matches, and all matches with the same score as the last of them.
+    """Return the first *top_k* of the *ranked* matches, and all that tie with the last one.
 
-    With the ties included, the choice among matches with equal scores does not depend on their
-    order.
+    Each match is a row number and its score. With the ties, the caller can choose among matches of
+    equal scores by id.
     """
     matches = list(islice(ranked, top_k))
     return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked)]
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
-    """Write *row* with its *vector*, replacing the stored row with the same id."""
+    """Write *row*, a passage, with its *vector*, replacing the stored passage with the same id."""
     id_, text, metadata = row
     _delete_row(connection, id_)
     number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
@@ -184,7 +184,7 @@ def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
 
 
 def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
-    """Remove the row with the id *id_* and its words, if the row exists."""
+    """Remove the passage with the id *id_* and its indexed words, if the passage exists."""
     for row, text, metadata in connection.execute(
         "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)
     ).fetchall():
@@ -197,7 +197,7 @@ def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
 
 
 def _read_record(connection: sqlite3.Connection, row: int, score: float) -> Record:
-    """Return the passage in the row number *row* as a record with *score*."""
+    """Return the passage in row *row* of the file as a record with this *score*."""
     columns = connection.execute(
         "SELECT id, text, metadata FROM passages WHERE row = ?", (row,)
     ).fetchone()

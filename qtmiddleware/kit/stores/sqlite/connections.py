@@ -1,4 +1,4 @@
-"""The layout of a store's file, and its connections: one to write, and one per reading thread."""
+"""The tables of a SQLite store's file, and the connections that read and write the file."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ STORE_FILE: Final = FileKind(
 
 
 def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
-    """Open the store's file, or create it, and return a connection.
+    """Open the store's file at *path*, or create it, and return a connection.
 
-    Raises `StoreError` if the file is not a store, or was made with another embedding model. In
-    this case the file is not changed.
+    Raises `StoreError`, and leaves the file unchanged, if it is not a store or was created for
+    another embedding model.
     """
     facts = {
         "embedding_model": embedding_model,
@@ -81,10 +81,10 @@ _LEFT: Final[list[sqlite3.Connection | None]] = []
 
 
 class Connections:
-    """Manages connections to a store's file, so that many threads can read while one thread writes.
+    """Connections to a store's file: many threads can read while one thread writes.
 
-    Each reader has its own consistent view. A database in memory has only one connection, so its
-    readers and writers wait for each other.
+    While a thread reads, later writes are invisible to it. A database in memory has only one
+    connection, so its readers and writers wait for each other.
     """
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
@@ -98,9 +98,9 @@ class Connections:
         renew_after_fork(self)
 
     def _create_locks(self) -> None:
-        """Create the locks.
+        """Create new locks.
 
-        After a fork, new locks replace the locks that another thread may have held.
+        After a fork, they replace the old locks, which another thread may have held.
         """
         # Re-entrant: if the iterator of a write's passages starts another write, SQLite refuses it.
         # With a plain lock it would hang.
@@ -108,9 +108,9 @@ class Connections:
         self._lending = threading.Lock()
 
     def renew(self) -> None:
-        """After a fork, forget the parent process's connections without closing them.
+        """Drop the parent process's connections after a fork, without closing them.
 
-        SQLite connections may neither be used nor closed after a fork.
+        SQLite connections must be neither used nor closed after a fork.
         """
         self._create_locks()
         if not self.in_memory:
@@ -119,12 +119,12 @@ class Connections:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the database is in memory. Its readers then have to wait for a writer."""
+        """Whether the database is in memory; if so, its readers wait for writers."""
         return self._path == MEMORY
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection with one consistent view of the file, for reading."""
+        """Yield a connection for reading; writes during the ``with`` block are invisible to it."""
         if self.in_memory:
             with self._writing, self._transaction(self._writer, "BEGIN", "read") as connection:
                 yield connection
@@ -138,9 +138,9 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for writing.
+        """Yield the connection for writing, and save all changes at the end of the ``with`` block.
 
-        The block's changes are saved together at its end, or not at all if the block raises.
+        If the block raises an exception, no change is saved.
         """
         with self._writing:
             if self._writer is None and not self._closed:
@@ -149,7 +149,7 @@ class Connections:
                 yield connection
 
     def close(self) -> None:
-        """Close the file, after the running reads and the running write have ended."""
+        """Close the store's file; a running read or write is completed first."""
         with self._lending:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -167,7 +167,7 @@ class Connections:
             self.close()
 
     def _lend_reader(self) -> sqlite3.Connection:
-        """Return an idle connection, or a new one."""
+        """Return an idle connection for reading; if there is none, open a new one."""
         with self._lending:
             if self._closed:
                 raise self._make_error("read", "it is closed")
@@ -176,7 +176,10 @@ class Connections:
         return self._connect("read")
 
     def _connect(self, action: str) -> sqlite3.Connection:
-        """Open a new connection to the existing file."""
+        """Open a new connection to the store's existing file.
+
+        *action* is what failed, for the error message, such as ``read``.
+        """
         try:
             connection: sqlite3.Connection = connect_file(self._path, timeout=BUSY_SECONDS)
             set_connection_options(connection)
@@ -198,9 +201,10 @@ class Connections:
     def _transaction(
         self, connection: sqlite3.Connection | None, begin: str, action: str
     ) -> Iterator[sqlite3.Connection]:
-        """Run a transaction, and convert SQLite's errors into `StoreError`.
+        """Run the ``with`` block as one transaction, and convert SQLite's errors into `StoreError`.
 
-        *action* is what failed, for the message, such as ``read``.
+        *begin* is the SQL statement that begins the transaction. *action* is what failed, for the
+        error message, such as ``read``.
         """
         if connection is None:
             raise self._make_error(action, "it is closed")

@@ -1,7 +1,7 @@
-"""Create and open SQLite files of this package.
+"""Create and open the SQLite files of this package.
 
-Only the file's owner can read a new file. Each file holds a mark of this package, so that files of
-other programs are recognised.
+Only its owner can read a new file. Each file has an ``application_id``, by which files of other
+programs are recognised and rejected.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _UNDECODED: Final = "Could not decode to UTF-8"
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of SQLite file: its layout, and the texts of its error messages.
+    """A type of SQLite file, such as a store: its tables, and the texts of its error messages.
 
     Attributes:
-        application_id: the number that marks files of this kind.
-        version: the version of the layout.
+        application_id: the number by which files of this type are recognised.
+        version: the version of the tables.
         statements: the SQL statements that create the tables.
         subject: a description of the file, with ``{path}``.
         busy: the message if another process is using the file.
-        remedy: advice for a file that is damaged or of another kind.
+        remedy: advice for a file that is damaged or of another type.
     """
 
     application_id: int
@@ -67,16 +67,16 @@ def open_file(
 ) -> sqlite3.Connection:
     """Open the file at *path* and return a connection; create the file and its folders if missing.
 
-    Only the file's owner can read a new file. Raises `StoreError` for every failure. A file that is
-    rejected is not changed.
+    Only its owner can read a new file. If the file cannot be used, raises `StoreError` and leaves
+    the file unchanged.
 
     Args:
         path: the file.
-        kind: the required kind of file.
+        kind: the required type of file.
         timeout: how long to wait for another process, in seconds.
         exclusive: whether to block all other connections until this connection is closed.
-        facts: rows for the table ``meta`` of a new file.
-        check: a function that raises to reject an existing file.
+        facts: keys and values for the table ``meta`` of a new file.
+        check: a function of the connection that raises an exception to reject the file.
     """
     subject = kind.subject.format(path=path)
     try:
@@ -110,7 +110,7 @@ def open_file(
 
 
 def _describe_refusal(error: Exception, kind: FileKind) -> str:
-    """Return a description of why the file could not be opened, and what to do."""
+    """Return the end of an error message: why the file could not be opened, and what to do."""
     if is_foreign(error):
         return f"cannot be used ({describe_error(error)}); it was not changed: {kind.remedy}"
     if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -124,7 +124,10 @@ def _describe_refusal(error: Exception, kind: FileKind) -> str:
 def _prepare_database(
     connection: sqlite3.Connection, kind: FileKind, facts: Mapping[str, Any]
 ) -> None:
-    """Create the tables in an empty database; check any other database without writing to it."""
+    """Create the tables if the database is empty; otherwise check its tables.
+
+    Also switches the file to write-ahead logging. Raises `Damage` for the file of another program.
+    """
     if is_empty(connection):
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     else:
@@ -145,13 +148,13 @@ def _prepare_database(
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the options that SQLite keeps per connection, not per file."""
+    """Set the SQLite options that must be set on each new connection."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
 def check_kind(connection: sqlite3.Connection, kind: FileKind) -> None:
-    """Raise `Damage` unless the database has this *kind* and version."""
+    """Raise `Damage` unless the database is of this *kind*, with the same version and tables."""
     owner, version = read_mark(connection)
     if owner != kind.application_id:
         raise Damage("it is the SQLite database of another program")
@@ -161,14 +164,15 @@ def check_kind(connection: sqlite3.Connection, kind: FileKind) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Create an empty file and its folders, for the owner alone; do nothing if the file exists.
+    """Create an empty file that only its owner can access, and its folders.
 
-    SQLite gives the file's access mode to the files that it creates beside it. An existing file is
-    not opened, not even briefly: closing any descriptor of a file releases all locks of this
-    process on the file, including SQLite's. Another process could then remove the log that this
-    process writes to, and writes would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    Does nothing if the file exists. An existing file must not be opened here, not even briefly:
+    closing it would release all locks of this process on the file, including SQLite's. Another
+    process could then remove the log that this process writes to, and writes would be lost
+    (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
-    Raises `OSError`, also for a link that may not be followed (see `check_link`).
+    Raises `OSError` if the file cannot be created, or if *path* is an unsafe link (see
+    `check_link`).
     """
     check_link(path)
     make_private_folders(path.parent)
@@ -177,11 +181,11 @@ def make_file(path: Path) -> None:
 
 
 def connect_file(path: str, **options: Any) -> Any:
-    """Open a connection to the existing file at *path*, whose content is not checked yet.
+    """Open a connection to the existing file at *path*, without checking its content.
 
     Does not create the file, and does not follow a link that has replaced the file. *options* are
-    the options of `sqlite3.connect`. Raises `OSError`, also for a link (see `check_link`), and
-    SQLite's own errors.
+    passed to `sqlite3.connect`. Raises SQLite's errors, and `OSError` if *path* is an unsafe link
+    (see `check_link`).
     """
     # Transactions are begun and ended explicitly. Whoever lends a connection out lets one thread
     # use it at a time.
@@ -201,9 +205,10 @@ def connect_file(path: str, **options: Any) -> Any:
 
 
 def read_mark(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the file's ``application_id`` and ``user_version``; zeros if they are not set.
+    """Return the file's ``application_id`` and ``user_version``; 0 for a number that is not set.
 
-    The first number marks the program that owns the file, and the second is the layout's version.
+    The first number identifies the program that created the file. The second number is the version
+    of its tables.
     """
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -211,16 +216,16 @@ def read_mark(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether the database has never been written to."""
+    """Return whether the database is new: no tables, no ``application_id``, no ``user_version``."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return tables == 0 and read_mark(connection) == (0, 0)
 
 
 def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
-    """Raise `Damage` unless the database has exactly the objects that *statements* create.
+    """Raise `Damage` unless the database has exactly the tables that *statements* create.
 
-    Objects are tables, indexes, views and triggers. A view or trigger in a file from an unknown
-    source is a program that would run in this process, and might never end.
+    Indexes, views and triggers are compared, too. A foreign view or trigger would run in this
+    process, and might never end.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     with limit_value_size(connection):
@@ -232,9 +237,9 @@ def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
 def limit_value_size(
     connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES
 ) -> Iterator[None]:
-    """Inside the block, raise `Damage` if a value of more than *max_bytes* is read.
+    """Limit values read in the ``with`` block to *max_bytes*; raise `Damage` for larger values.
 
-    A value in a file from an unknown source could fill the memory.
+    Otherwise, a value in a file from an unknown source could fill the memory.
     """
     before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
     try:
@@ -247,7 +252,7 @@ def limit_value_size(
 
 @cache
 def _list_expected_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
-    """Return the objects that *statements* create in an empty database."""
+    """Return the tables, indexes and other objects that the SQL *statements* create."""
     with closing(sqlite3.connect(MEMORY, isolation_level=None)) as fresh:
         for statement in statements:
             fresh.execute(statement)
@@ -255,9 +260,9 @@ def _list_expected_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, 
 
 
 def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
-    """Return the tables, indexes and other objects of the database, in a comparable form.
+    """Return the tables, indexes and other objects of the database, at most 100.
 
-    At most 100 objects are listed.
+    Each object is its type, its name, its SQL, and whether it is stored in the file.
     """
     # The statistics of ANALYZE do no harm. Each version of SQLite creates the inner tables of a
     # full-text table in its own way, so only their names are compared.
@@ -274,7 +279,7 @@ def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead logging.
 
-    If another process switches at the same time, SQLite fails at once. This function then retries.
+    SQLite fails if another process does the same at this moment, so this function retries.
     """
     deadline = monotonic() + BUSY_SECONDS
     while True:
@@ -289,12 +294,12 @@ def use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 def get_result_code(error: Exception) -> int:
-    """Return the primary SQLite result code of *error*, or 0 if *error* is not from SQLite."""
+    """Return the primary SQLite result code of *error*; 0 if *error* is not from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 class Damage(sqlite3.DatabaseError):
-    """A file that SQLite can read has content that this package did not write."""
+    """Raised if a SQLite file is damaged, or was written by another program or version."""
 
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -305,7 +310,10 @@ FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether *error* comes from the file's content, not its location or permissions."""
+    """Return whether *error* comes from a file's content, for example because it is damaged.
+
+    False if the file cannot be accessed, for example without permissions.
+    """
     return (
         isinstance(error, Damage | UnicodeDecodeError)
         or get_result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -314,13 +322,13 @@ def is_damage(error: Exception) -> bool:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Return whether an *error* on opening a file means that the file is damaged or foreign."""
+    """Return whether *error* means that the file to open is damaged or from another program."""
     # SQLite reports a missing table as a general error.
     return is_damage(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of *error*, without any text from the file."""
+    """Return the message of *error*; never quotes text from the file."""
     # If a text is not UTF-8, Python's message quotes all of it.
     undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)
     return "a text in it is not UTF-8" if undecoded else str(error)

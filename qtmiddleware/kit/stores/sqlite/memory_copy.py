@@ -1,7 +1,6 @@
-"""A copy of a store's file in memory.
+"""A copy in memory of the vectors and metadata in a store's file.
 
-The copy holds all vectors as one matrix. After the first search with a filter, it also holds all
-metadata.
+The vectors are one matrix. The metadata is loaded at the first search with a filter.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _REMEMBERED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """All vectors of a store; immutable, so that many threads can search at once.
+    """All vectors of a store, as a matrix that many threads can search at once.
 
     Attributes:
-        rows: the row number in the file, per vector.
-        ids: the passage's id, per vector.
+        rows: the row number of each vector in the file.
+        ids: the passage id of each vector.
         vectors: the vectors, scaled to length 1.
     """
 
@@ -49,9 +48,10 @@ class Matrix:
     def find_nearest(
         self, vector: Floats, top_k: int, among: Rows | None = None
     ) -> list[tuple[int, float]]:
-        """Return the *top_k* rows with the highest cosine and their scores, best first.
+        """Return the *top_k* vectors nearest to *vector*, as (row number, cosine) pairs.
 
-        Rows with equal scores are sorted by id. With *among*, only these rows are searched.
+        The best comes first, and vectors with equal cosines are sorted by id. With *among*, only
+        the vectors with these row numbers are searched.
         """
         import numpy as np
 
@@ -78,10 +78,10 @@ class Matrix:
 
 
 class MemoryCopy:
-    """Holds one version of the file's vectors and metadata, and reloads them when the file changes.
+    """A copy in memory of a store's vectors and metadata, reloaded when the store's file changes.
 
-    A reader's view of the file begins with its first read. This first read happens here, under a
-    lock, so a reader never gets vectors that are newer than its view.
+    Call the methods first in each read transaction. The transaction's view of the file then begins
+    under the lock of this object, so the copy is never newer than this view.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -94,12 +94,12 @@ class MemoryCopy:
         self._drop()
 
     def clear(self) -> None:
-        """Drop the vectors and the metadata."""
+        """Drop the vectors and the metadata from memory."""
         with self._lock.free:
             self._drop()
 
     def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
-        """Return all vectors of the store."""
+        """Return all vectors of the store; read them from the file if it has changed."""
         with self._lock.free:
             self._drop_outdated(connection)
             if self._matrix is None:
@@ -107,7 +107,10 @@ class MemoryCopy:
             return self._matrix
 
     def find_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
-        """Return the row numbers of the passages that meet *filter*; raises `InvalidQuery`."""
+        """Return the row numbers of the passages that meet *filter*.
+
+        Raises `InvalidQuery` for an invalid filter.
+        """
         import numpy as np
 
         meets, key = build_matcher(filter), repr(filter)
@@ -137,7 +140,7 @@ class MemoryCopy:
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> Any:
-    """Return the value of *key* in the store's table ``meta``."""
+    """Return the value of *key* in the store's table ``meta``; raise `Damage` if it is missing."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None:
         raise Damage("its description of itself is missing")
@@ -145,7 +148,10 @@ def read_meta(connection: sqlite3.Connection, key: str) -> Any:
 
 
 def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
-    """Read all vectors into one matrix."""
+    """Read all vectors of the store into one matrix.
+
+    Raises `Damage` if a vector does not have *dimension* numbers.
+    """
     import numpy as np
 
     records = connection.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
@@ -161,7 +167,10 @@ def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
 
 
 def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
-    """Read the metadata of all passages, and return their row numbers and metadata."""
+    """Return the row numbers of all passages, and the metadata of each.
+
+    Raises `Damage` if the metadata is not JSON objects.
+    """
     import numpy as np
 
     records = connection.execute("SELECT row, metadata FROM passages").fetchall()
