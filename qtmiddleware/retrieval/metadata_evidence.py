@@ -90,13 +90,13 @@ _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 @dataclass(eq=False, repr=False, slots=True)
 class MetadataEvidence:
-    """What metadata adds to the candidates' scores.
+    """The evidence that metadata gives for each candidate.
 
     Attributes:
-        shares: The amount to add to each candidate's score, in spreads of the function's scores.
-        matched: The fraction of the values named in the question that each candidate has.
-        notes: Notes on the named values, such as ``year = 2024``. Only dates and versions are
-            quoted, because other values may be names of people.
+        shares: The bonus for each candidate's score, in units of the function's score spread.
+        matched: For each candidate, the fraction of the question's metadata values that it has.
+        notes: Trace notes on these values, such as ``year = 2024``. Values other than dates and
+            versions are left out, because they may be people's names.
     """
 
     shares: Sequence[float]

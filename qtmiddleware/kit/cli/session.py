@@ -1,4 +1,4 @@
-"""A session of questions and commands to the index, on a terminal or through a pipe."""
+"""Interactive sessions: questions and commands from a terminal or a pipe, answered by the index."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Guard:
                 for name, value in headers
                 if name == b"sec-fetch-site"
             )
-            and not _is_opening_only(scope)
+            and not _only_opens_page(scope)
         ):
             return (
                 "Another site requested this page, so it is not shown. Copy the address to the"
@@ -176,7 +176,7 @@ def _check_address(token: str, scope: Scope) -> str:
     )
 
 
-def _is_opening_only(scope: Scope) -> bool:
+def _only_opens_page(scope: Scope) -> bool:
     """Return whether a request only opens the page, without a question.
 
     `qtm playground` opens a local file, which sends the browser to the page by such a request.

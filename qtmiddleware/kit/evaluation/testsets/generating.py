@@ -223,7 +223,7 @@ class _TestSetBuilder:
         )
 
     def add_draft(self, draft: _Draft) -> None:
-        """Keep the question of *draft*, or count the reason for dropping the draft."""
+        """Add the question of *draft*. If the draft cannot be used, count the reason instead."""
         self.asked += 1
         self.error = draft.error
         # If only the check failed, the model replied to the first prompt. This is not a failure.
