@@ -154,8 +154,7 @@ class Collection:
         ).values[PRIMARY]
         return {f"{self.one.name}/{id_}": value for id_, value in found.items()}
 
-    # --- what a seed changes
-    # ----------------------------------------------------------------------------------------
+    # --- what a seed changes ----------------------------------------------------------------------
 
     def draw(self, seed: int, query: str = "") -> Any:
         """Random numbers, one a passage."""

@@ -137,8 +137,7 @@ def _read_cells(file: str, first: str, after: str = "") -> list[str]:
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
-# -- computing
-# ---------------------------------------------------------------------------------------------------------
+# -- computing -------------------------------------------------------------------------------------
 
 
 def compute_tables() -> dict[str, str]:
@@ -304,8 +303,7 @@ def build_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
-# -- measuring
-# ---------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 
 
 def measure(shared: Path) -> dict[str, float]:

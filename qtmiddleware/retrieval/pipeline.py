@@ -371,7 +371,11 @@ class _Pipeline:
         return self._build_retrieval(
             response,
             matches=matches,
-            variants=(self.original, *(it.ranking.variant for it in by_words), *choice.searched),
+            variants=(
+                self.original,
+                *(result.ranking.variant for result in by_words),
+                *choice.searched,
+            ),
             transformation=transformation,
             offsets=fusion.offsets,
             rankings=fusion.rankings,

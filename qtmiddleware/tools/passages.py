@@ -12,7 +12,7 @@ from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.tools.tokens import count_tokens, cut_text
 from qtmiddleware.types import Match, Retrieval
 
-TITLES: Final = ("title", "heading", "name", "file_name", "filename", "source", "path", "url")
+_TITLES: Final = ("title", "heading", "name", "file_name", "filename", "source", "path", "url")
 """Metadata fields that may contain a passage's title. The first one with a value is used."""
 LEAST_TOKENS: Final = 200
 """The smallest token budget. With fewer tokens, the notes would leave no room for passages."""
@@ -64,9 +64,14 @@ def build_result(
     result["another_search_could_help"] = could_help
     if sentences := " ".join([*advice, *notes]):
         result["advice"] = sentences
-    if not rows and any(it.stage == "response" for it in retrieval.degradations):
+    if not rows and any(problem.stage == "response" for problem in retrieval.degradations):
         return _add_response(result, retrieval.response, max_tokens)
     return _fit_rows(result, rows, max_tokens)
+
+
+def find_title(metadata: Mapping[str, Any]) -> Any:
+    """Return the first value in *metadata* that may be a title; ``None`` if there is none."""
+    return next((value for name in _TITLES if (value := metadata.get(name))), None)
 
 
 def build_text(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
@@ -103,7 +108,7 @@ def _describe_passage(
         fields: The names of the metadata fields to show.
     """
     row: dict[str, Any] = {"id": _shorten_value(match.id)}
-    if title := next((value for name in TITLES if (value := match.metadata.get(name))), None):
+    if title := find_title(match.metadata):
         row["title"] = _shorten_value(title)
     text = match.text
     if text is None:
@@ -167,7 +172,7 @@ def _list_advice(
     else:
         could_help = False
     # Words of the project, not of users or passages.
-    if problems := {f"{it.stage} {it.reason}" for it in retrieval.degradations}:
+    if problems := {f"{problem.stage} {problem.reason}" for problem in retrieval.degradations}:
         advice.append(f"Not everything was done ({', '.join(sorted(problems))}).")
     return could_help, advice
 

@@ -24,7 +24,7 @@ MOST_PASSAGES: Final = 50
 TOKENS: Final = 2_000
 MOST_TOKENS: Final = 100_000
 _MOST_SAID: Final = 300
-_MEANINGS: Final[Mapping[str, str]] = {
+MEANINGS: Final[Mapping[str, str]] = {
     "query": "What to look for: a whole question or a few words.",
     "top_k": "The most passages to return.",
     "effort": "How hard to search: minimal is rules only; the others ask a language model.",
@@ -75,19 +75,14 @@ class SearchTool:
         """The tool's arguments as JSON schema. Each access returns a new object."""
         properties: dict[str, dict[str, Any]] = {
             "query": {"type": "string"},
-            "top_k": {"type": "integer", "minimum": 1, "maximum": MOST_PASSAGES, "default": TOP_K},
+            "top_k": describe_number(1, MOST_PASSAGES, TOP_K),
             "effort": {"type": "string", "enum": list(self.efforts)},
-            "max_tokens": {
-                "type": "integer",
-                "minimum": LEAST_TOKENS,
-                "maximum": MOST_TOKENS,
-                "default": TOKENS,
-            },
+            "max_tokens": describe_number(LEAST_TOKENS, MOST_TOKENS, TOKENS),
         }
         return {
             "type": "object",
             "properties": {
-                name: {**schema, "description": _MEANINGS[name]}
+                name: {**schema, "description": MEANINGS[name]}
                 for name, schema in properties.items()
             },
             "required": ["query"],
@@ -101,7 +96,7 @@ class SearchTool:
             ToolFailure: An argument is wrong. The message is a sentence for the model.
             Exception: The error of the search.
         """
-        unknown = sorted(map(str, set(arguments) - set(_MEANINGS)))
+        unknown = sorted(map(str, set(arguments) - set(MEANINGS)))
         if unknown:
             raise ToolFailure(f"{self.name} has no argument {display(unknown[0])}.")
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
@@ -143,13 +138,13 @@ class SearchTool:
                 return build_failure(describe_failure(error))
 
         annotations = {
-            "query": Annotated[str, Field(description=_MEANINGS["query"])],
-            "top_k": Annotated[int, Field(ge=1, le=MOST_PASSAGES, description=_MEANINGS["top_k"])],
+            "query": Annotated[str, Field(description=MEANINGS["query"])],
+            "top_k": Annotated[int, Field(ge=1, le=MOST_PASSAGES, description=MEANINGS["top_k"])],
             "effort": Annotated[
-                Literal[self.efforts] | None, Field(description=_MEANINGS["effort"])
+                Literal[self.efforts] | None, Field(description=MEANINGS["effort"])
             ],
             "max_tokens": Annotated[
-                int, Field(ge=LEAST_TOKENS, le=MOST_TOKENS, description=_MEANINGS["max_tokens"])
+                int, Field(ge=LEAST_TOKENS, le=MOST_TOKENS, description=MEANINGS["max_tokens"])
             ],
             "return": str,
         }
@@ -218,6 +213,11 @@ class SearchTool:
 
 class ToolFailure(Exception):
     """A tool call cannot be performed. The message is a sentence for the agent."""
+
+
+def describe_number(least: int, most: int, default: int) -> dict[str, Any]:
+    """Return the JSON schema of a whole number from *least* to *most*."""
+    return {"type": "integer", "minimum": least, "maximum": most, "default": default}
 
 
 def read_number(name: str, value: Any, least: int, most: int, default: int) -> int:

@@ -59,7 +59,10 @@ def _compile_pieces() -> Any:
 def count_tokens(text: str) -> int:
     """Return a high estimate of the number of tokens in *text*."""
     return ceil(
-        sum(_estimate_tokens(it.lastgroup, it[0]) for it in _compile_pieces().finditer(text))
+        sum(
+            _estimate_tokens(piece.lastgroup, piece[0])
+            for piece in _compile_pieces().finditer(text)
+        )
     )
 
 

@@ -360,8 +360,7 @@ class _Checkup:
             )
         return None
 
-    # --- the call and its response
-    # ------------------------------------------------------------------------------------
+    # --- the call and its response ----------------------------------------------------------------
 
     def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
         """Return the result of the caller's own call, and the result of a call for more passages.
@@ -854,8 +853,7 @@ class _Checkup:
             text += f"; {at_most}${usd:.2g} per 1,000 questions"
         self._add_finding(_build_ok("searches", text, **values))
 
-    # --- the parts of the middleware
-    # ----------------------------------------------------------------------------------
+    # --- the parts of the middleware --------------------------------------------------------------
 
     def _retrieve(
         self, before: Sequence[Key], **changes: Any

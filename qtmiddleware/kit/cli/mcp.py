@@ -114,7 +114,7 @@ def serve_command(
             os.chdir(folder)
             load_dotenv_file()
         load = None if fetch is None else find_function(fetch)
-        given = dict(read_argument(it) for it in arguments or ())
+        given = dict(map(read_argument, arguments or ()))
         collection = name or (function or "the index")
         with show_warnings(without=SHOWN_ANYWAY), _open_search(function, config, sets) as search:
             tool = search.as_tool(

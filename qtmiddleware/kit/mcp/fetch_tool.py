@@ -9,8 +9,14 @@ from typing import Any, Final
 from qtmiddleware.retrieval.responses import read_metadata, read_text
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.threads import in_thread
-from qtmiddleware.tools.passages import LEAST_TOKENS, TITLES, build_text, write_json
-from qtmiddleware.tools.search_tool import MOST_TOKENS, ToolFailure, read_number
+from qtmiddleware.tools.passages import LEAST_TOKENS, build_text, find_title, write_json
+from qtmiddleware.tools.search_tool import (
+    MEANINGS,
+    MOST_TOKENS,
+    ToolFailure,
+    describe_number,
+    read_number,
+)
 
 TOKENS: Final = 8_000
 
@@ -40,11 +46,8 @@ class FetchTool:
             "properties": {
                 "id": {"type": "string", "description": "The id of a search result."},
                 "max_tokens": {
-                    "type": "integer",
-                    "minimum": LEAST_TOKENS,
-                    "maximum": MOST_TOKENS,
-                    "default": TOKENS,
-                    "description": "The most tokens of the result.",
+                    **describe_number(LEAST_TOKENS, MOST_TOKENS, TOKENS),
+                    "description": MEANINGS["max_tokens"],
                 },
             },
             "required": ["id"],
@@ -75,7 +78,7 @@ class FetchTool:
         if isinstance(document, str):
             return build_text(fields, document, tokens)
         metadata = read_metadata(document)
-        if title := next((value for name in TITLES if (value := metadata.get(name))), None):
+        if title := find_title(metadata):
             fields["title"] = str(title)[:200]
         text = read_text(document, None)
         return build_text(fields, write_json(document) if text is None else text, tokens)

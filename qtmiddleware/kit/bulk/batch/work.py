@@ -251,8 +251,7 @@ class BatchWork:
     def _compute_spent_cost(self, parts: Sequence[Part]) -> Cost:
         return self._tariff.sum_up(parts, self._state.sum_usage())
 
-    # --- from the questions to the service
-    # ----------------------------------------------------------------------------
+    # --- from the questions to the service --------------------------------------------------------
 
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Yield, for each question without an answer, the requests that have no reply yet.
@@ -335,8 +334,7 @@ class BatchWork:
     def _build_file_name(self, part: Part) -> str:
         return f"qtm-{self._state.run}-{part.number}.jsonl"
 
-    # --- from the service to the questions
-    # ----------------------------------------------------------------------------
+    # --- from the service to the questions --------------------------------------------------------
 
     def _fetch(self, part: Part, tally: Tally) -> None:
         """Download the output and error files of *part*, and store and count their results.
