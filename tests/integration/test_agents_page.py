@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,17 @@ ASKED = {"query": QUESTION, "top_k": 1, "effort": None, "max_tokens": 500}
 @qtm.middleware
 def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     return [{"id": id_, "text": text} for id_, text in TEXTS.items()][:top_k]
+
+
+@pytest.fixture(autouse=True)
+def _closed_loop() -> Iterator[None]:
+    """The blocking calls of the frameworks run on the thread's loop, and leave it open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+    gc.collect()
 
 
 def run(name: str, **given: Any) -> dict[str, Any]:
