@@ -160,7 +160,7 @@ class _Column:
         return len(self.counts) > 2 and max(self.counts.values()) == 1
 
     @property
-    def is_telling(self) -> bool:
+    def is_inside_hook(self) -> bool:
         """Whether the field distinguishes passages, and its values are not ids."""
         return len(self.counts) > 1 and (
             not self.has_no_repeats or self.kind in ("periods", "versions")
@@ -223,7 +223,9 @@ def weigh_by_metadata(
 
 def find_telling_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the names of the fields that distinguish passages, without fields of ids."""
-    return tuple(name for name, column in collect_columns(metadata).items() if column.is_telling)
+    return tuple(
+        name for name, column in collect_columns(metadata).items() if column.is_inside_hook
+    )
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
