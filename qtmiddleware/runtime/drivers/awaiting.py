@@ -175,7 +175,7 @@ class _Batch:
         self._record_outcome(position, outcome)
 
     def _record_outcome(self, position: int, outcome: Outcome) -> None:
-        """Store the outcome of the step at *position*, then start the next step or end the batch."""
+        """Store the outcome of the step at *position*. Start the next step or end the batch."""
         # After the batch has ended, a task that cleans up slowly may still report here.
         if self._tell is None:
             return
