@@ -126,7 +126,7 @@ def test_a_longer_time_holds_for_what_is_kept_already(clock: Clock) -> None:
 def test_hits_and_misses_are_counted_but_not_of_a_second_look(clock: Clock) -> None:
     cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
     cache.get("a")
-    cache.get("a", counts=False)
+    cache.get("a", is_counted=False)
     cache.put("a", 1)
     cache.get("a")
     clock.now += 10
