@@ -30,7 +30,7 @@ from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import retrieval_flow
-from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
+from qtmiddleware.retrieval.request import Request, build_query_error, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
@@ -355,7 +355,7 @@ class Wrapped(Generic[P, R]):
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare(args, kwargs, *reserved)
         if request.problem is not None and request.problem.reason != "nested":
-            raise build_invalid_query(request.problem, self._signature.argument)
+            raise build_query_error(request.problem, self._signature.argument)
         # An answer has no pages.
         return AnswerFlow(replace(request, page=""), call.chat, call.finish), call
 

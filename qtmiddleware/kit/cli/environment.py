@@ -15,7 +15,7 @@ from qtmiddleware.config.keys import all_keys, find_marked_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, note
-from qtmiddleware.kit.index.ingestion.ledger import ledger_path
+from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
 from qtmiddleware.runtime.files import read_own_file
 
 CREDENTIALS: Final = (
@@ -224,7 +224,7 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
         settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
     )
     if ingests:
-        return {"index": index, "ledger": None if is_named else ledger_path(settings)}
+        return {"index": index, "ledger": None if is_named else build_ledger_path(settings)}
     return {"index": index, "query log": settings.log.path}
 
 

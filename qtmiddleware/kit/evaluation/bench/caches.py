@@ -22,7 +22,7 @@ from qtmiddleware.kit.index.ingestion.embedding import (
     HUB_SECRETS,
     Texts,
     Vectors,
-    build_embed_batch,
+    build_batch_embedder,
     can_run_in_workers,
     decode_vector,
     identify_embedding,
@@ -292,7 +292,7 @@ def _build_timed_batch(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
     """Return a function that embeds a batch, and returns the vectors and the seconds per text."""
-    embed_batch = build_embed_batch(embedder, embedding)
+    embed_batch = build_batch_embedder(embedder, embedding)
 
     def embed_timed(texts: Texts) -> tuple[Vectors, float]:
         start = perf_counter()
