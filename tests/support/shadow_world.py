@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, ListedPassage
+from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
 
 
 def build_question(

@@ -15,9 +15,9 @@ from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, note_files
 from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation.shadow import (
+    ListedPassage,
     ShadowQuestion,
     ShadowReport,
-    ListedPassage,
     judge_lists,
     read_shadow_log,
 )

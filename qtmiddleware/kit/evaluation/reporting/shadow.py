@@ -10,7 +10,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
 from qtmiddleware.kit.evaluation.reporting.template import render
-from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, ListedPassage
+from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
 from qtmiddleware.preprocessing.text import shorten
 
 _QUESTION_LENGTH, _NAME_LENGTH, _TEXT_LENGTH = 400, 120, 160
