@@ -132,7 +132,7 @@ class ShadowReport:
         questions = self.questions
         figures: dict[str, Any] = {
             "questions": len(questions),
-            "dropped": self.dropped,
+            "dropped": self.dropped_calls,
             "unreadable": self.unreadable,
         }
         if questions:
