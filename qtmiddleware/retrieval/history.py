@@ -192,11 +192,11 @@ def _read_text(content: Any) -> str | None:
         return content or ""
     if not isinstance(content, list | tuple):
         return None
-    texts = [_read_part(part) for part in content]
+    texts = [_read_content_part(part) for part in content]
     return None if None in texts else "\n".join(text for text in texts if text)
 
 
-def _read_part(part: Any) -> str | None:
+def _read_content_part(part: Any) -> str | None:
     """Return the text of one content part of a message.
 
     Returns ``""`` for a part that is not text, such as an image, and ``None`` for an unreadable
