@@ -33,7 +33,7 @@ from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_query_error, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
-from qtmiddleware.runtime.observing import is_telling
+from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
 from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text_clause
@@ -436,7 +436,7 @@ class Wrapped(Generic[P, R]):
         page = self._find_page(args, kwargs, context.learned) if problem is None else ""
         conversation = read_history(history)
         model = None if context.settings.transformation_type == "none" else context.model
-        hooks = () if is_telling() else context.hooks
+        hooks = () if is_inside_hook() else context.hooks
         request = Request(
             original=original,
             history=conversation.messages,
