@@ -371,7 +371,7 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 
     A system without an adaptive gate is returned at once.
     """
-    system = bench.system(nested(settings))
+    system = bench.build_system(nested(settings))
     if settings.get("escalation.mode") == "auto":
         for question in data.questions:
             system(question)
