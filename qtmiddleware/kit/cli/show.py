@@ -12,7 +12,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import notes
 from qtmiddleware.kit.cli.terminal import LineWrapper, note, say, strip_control_characters
-from qtmiddleware.kit.documents.place import describe_place
+from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
@@ -322,7 +322,7 @@ def describe_match(match: Match) -> str:
         if isinstance(title, str) and title and title not in source
         else source
     )
-    if part := describe_place(metadata):
+    if part := describe_location(metadata):
         place += f", {part}"
     return " ".join(place.split())
 
