@@ -282,9 +282,9 @@ class Components:
         """
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai.clients import identify_account
+        from qtmiddleware.providers.llms.openai.clients import hash_account
 
-        return identify_account(settings.llm.base_url)
+        return hash_account(settings.llm.base_url)
 
     def get_reranker(self, settings: Settings) -> Reranker | None:
         """Return the reranker that *settings* ask for, or ``None`` if reranking is off.
