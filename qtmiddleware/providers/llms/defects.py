@@ -146,6 +146,6 @@ def _format_stack(frames: Sequence[FrameSummary], error_type: str, fn: Any) -> s
         place = f'File "{code.co_filename}", line {code.co_firstlineno}'
         lines = [f"  {place}, called with one argument, the messages\n"]
     return (
-        f"Traceback (most recent call last):\n{''.join(lines)}{error_type} (its message is logged at"
-        " DEBUG)"
+        f"Traceback (most recent call last):\n{''.join(lines)}{error_type} (its message is logged"
+        " at DEBUG)"
     )
