@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.retrieval.pipeline import retrieval_flow
-from qtmiddleware.retrieval.request import Request, describe_page
+from qtmiddleware.retrieval.request import Request, describe_paging
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
-from qtmiddleware.retrieval.searching import Searching, note_reads
+from qtmiddleware.retrieval.searching import Searching, record_read_units
 from qtmiddleware.runtime.drivers import Bulkhead, in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
@@ -206,7 +206,7 @@ class Invocation:
         with Searching(step) as call:
             call.fn = self.fn
             response = wait_for_response(self._call_function(step, query, attempt))
-            note_reads(response)
+            record_read_units(response)
             return response
 
     async def _arun_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
@@ -217,7 +217,7 @@ class Invocation:
         with Searching(step) as call:
             call.fn = self.fn
             response = await make_awaitable(self._call_function(step, query, attempt))
-            note_reads(response)
+            record_read_units(response)
             return response
 
     def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
@@ -295,7 +295,7 @@ class Invocation:
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
-                    describe_page(learned.page), learned.page,
+                    describe_paging(learned.page), learned.page,
                     event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.about_problem:
@@ -320,8 +320,10 @@ class Invocation:
         settings = replace(request.settings, shadow=None)
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
         request = replace(request, settings=settings, hooks=(), response_only=False)
-        flow = retrieval_flow(request)
-        finish = partial(call._log_shadow_differences, request, response, response_ms)
+        flow, finish = (
+            retrieval_flow(request),
+            partial(call._log_shadow_differences, request, response, response_ms),
+        )
         runs = self.context.components.shadow_runs
         if self.is_async:
             runs.start_task(flow, call, finish)

@@ -79,9 +79,10 @@ class ShadowRuns:
                 self._release_slot("dropped")
 
     def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
-        """Start *flow* as a task in the running event loop. The task calls *finish* with the result.
+        """Start *flow* as a task in the running event loop.
 
-        The clients of an asynchronous function belong to this loop. Never raises. *flow* is dropped
+        The task calls *finish* with the result. An asynchronous function's clients belong to this
+        loop. Never raises. *flow* is dropped
         if too many retrievals are under way.
         """
         if self._reserve_slot():

@@ -16,7 +16,7 @@ from qtmiddleware.retrieval.pipeline import transform_flow
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead, ModelOnly, run
-from qtmiddleware.runtime.mapping import map_as_done, map_in_order
+from qtmiddleware.runtime.mapping import map_as_completed, map_in_order
 from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.types import Deadline, Transformation
 
@@ -129,7 +129,9 @@ class TransformStream:
             ModelError: if an error stopped the rate limiter. Finished results are yielded first.
         """
         stream, limit = (
-            (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)
+            (map_in_order, 2 * self._concurrency)
+            if in_order
+            else (map_as_completed, self._concurrency)
         )
         try:
             for transformed in stream(

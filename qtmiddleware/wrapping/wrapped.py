@@ -30,10 +30,10 @@ from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import retrieval_flow
-from qtmiddleware.retrieval.request import Request, build_invalid_query, find_query_problem
+from qtmiddleware.retrieval.request import Request, build_query_error, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
-from qtmiddleware.runtime.observing import is_telling
+from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
 from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text_clause
@@ -359,7 +359,7 @@ class Wrapped(Generic[P, R]):
         # The text of a nested call is a valid question: the model can answer it from the plain
         # function's passages.
         if request.problem is not None and request.problem.reason != "nested":
-            raise build_invalid_query(request.problem, self._signature.argument)
+            raise build_query_error(request.problem, self._signature.argument)
         # An answer has no pages.
         return AnswerFlow(replace(request, page=""), call.chat, call.finish), call
 
@@ -449,7 +449,7 @@ class Wrapped(Generic[P, R]):
         conversation = read_history(history)
         model = None if context.settings.transformation_type == "none" else context.model
         # A hook may itself retrieve. Calling the hook for that retrieval would never end.
-        hooks = () if is_telling() else context.hooks
+        hooks = () if is_inside_hook() else context.hooks
         request = Request(
             original=original,
             history=conversation.messages,

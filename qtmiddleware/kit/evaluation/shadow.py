@@ -16,7 +16,7 @@ from qtmiddleware.kit.evaluation.ballots import Ballot, Judge
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.prompts import LISTS
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 MOST_BYTES: Final = 1 << 24
 """The longest line that is read, in bytes; a longer line counts as unreadable."""
@@ -207,7 +207,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
     A line that is too long is replaced by ``?``, and so counts as damaged.
     """
-    with open_document(path, follow_link=True) as file:
+    with open_regular_file(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
             is_whole = line.endswith(b"\n") or len(line) < MOST_BYTES
             # Read on to the end of a line that is too long, to find the next one.
