@@ -28,9 +28,13 @@ from qtmiddleware.config.settings import PreprocessSettings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
-from qtmiddleware.retrieval.fusion import sum_weighted
+from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
-from qtmiddleware.retrieval.searching import note_embedding, note_initial_list, note_reads
+from qtmiddleware.retrieval.searching import (
+    record_embedding_time,
+    record_initial_list,
+    record_read_units,
+)
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
@@ -42,9 +46,10 @@ PATIENCE: Final = 10.0
 """Default number of seconds to wait for the word search after the vector search is done."""
 
 Search = Callable[..., Any]
-"""A search function of ``(query, top_k)``, also called with ``filter=`` if a filter is given.
+"""A search function: takes the query and the number of passages, and returns a response.
 
-It returns a response in any shape that the middleware reads.
+If the call has a filter, the function also gets ``filter=``. The response may have any shape that
+the middleware reads.
 """
 
 
@@ -54,23 +59,23 @@ class _SearchResults:
 
     Attributes:
         ranking: the passages with their scores, best first.
-        places: the position of each passage in the ranking, from 0; the best position if a passage
-            occurs twice.
+        positions: the position of each passage in the ranking, from 0. If a passage occurs twice,
+            the better position counts.
     """
 
     ranking: Ranking
-    places: Mapping[Key, int]
+    positions: Mapping[Key, int]
 
     def find_score(self, key: Key) -> float | None:
         """Return the score of the passage with this *key*; ``None`` if it is not in the results."""
-        return self.ranking.scores[self.places[key]] if key in self.places else None
+        return self.ranking.scores[self.positions[key]] if key in self.positions else None
 
     def build_record(self, key: Key) -> Record:
-        """Return the passage with this *key* as a record whose score is 0.
+        """Return the passage with this *key* as a record with the score 0.
 
-        The search must have found the passage.
+        Raises `KeyError` if the passage is not in the results.
         """
-        item = self.ranking.items[self.places[key]]
+        item = self.ranking.items[self.positions[key]]
         record = {
             "id": read_id(item),
             "score": 0.0,
@@ -81,18 +86,18 @@ class _SearchResults:
 
 
 def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
-    """Read a search's *response* to *query*, and return its results.
+    """Return the results in a search's *response* to *query*.
 
     *weight* is the weight of this search when results are merged. Raises `ResponseShapeError` if
     the response has no known shape.
     """
-    note_reads(response)
+    record_read_units(response)
     ranking = read_response(Variant("original", query, weight), response).ranking
-    places: dict[Key, int] = {}
-    for place, key in enumerate(ranking.keys):
-        # Only the first, best place counts if a search returns a passage twice.
-        places.setdefault(key, place)
-    return _SearchResults(ranking, places)
+    positions: dict[Key, int] = {}
+    for position, key in enumerate(ranking.keys):
+        # Only the first, best position counts if a search returns a passage twice.
+        positions.setdefault(key, position)
+    return _SearchResults(ranking, positions)
 
 
 class Hybrid:
@@ -181,6 +186,7 @@ class Hybrid:
         if top_k < 1:
             return []
         width = max(self._options.fusion_top_k, top_k)
+        # Without a filter, the searches need no parameter for it.
         condition = {} if filter is None else {"filter": filter}
         vector_weight, bm25_weight = self._weights
 
@@ -196,25 +202,29 @@ class Hybrid:
             )
 
         if not bm25_weight:
-            return self._record_and_merge(search_vectors(), None, top_k)
+            return self._record_and_merge_results(search_vectors(), None, top_k)
         if not vector_weight:
-            return self._record_and_merge(None, search_words(), top_k)
-        # The middleware's own limit of threads holds, if one runs this search.
+            return self._record_and_merge_results(None, search_words(), top_k)
+        # If a middleware runs this search, the middleware's limit of threads applies.
         bulkhead = current_bulkhead() or self._bulkhead
+        # The word search starts first, because the vector search blocks this thread.
         pending_words = _start_search(search_words, bulkhead)
         vectors = search_vectors()
-        return self._record_and_merge(vectors, self._wait_for_words(pending_words, bulkhead), top_k)
+        return self._record_and_merge_results(
+            vectors, self._wait_for_word_search(pending_words, bulkhead), top_k
+        )
 
-    def _record_and_merge(
+    def _record_and_merge_results(
         self, vectors: _SearchResults | None, words: _SearchResults | None, top_k: int
     ) -> list[Record]:
-        """Record both result lists for the trace, merge them, and return the best *top_k* records.
+        """Merge the results of both searches, and return the best *top_k* records.
 
-        The list of a search that was not run or failed is ``None``.
+        Also records the results for the trace. *vectors* or *words* is ``None`` if that search was
+        not run or failed.
         """
         for name, results in (("vector", vectors), ("bm25", words)):
             if results is not None:
-                note_initial_list(name, results.ranking)
+                record_initial_list(name, results.ranking)
         return _merge_results(vectors, words, self._options, top_k)
 
     def _extract_keywords(self, query: str) -> str:
@@ -228,19 +238,20 @@ class Hybrid:
             extra_words=rules.extra_words,
         )
 
-    def _wait_for_words(
+    def _wait_for_word_search(
         self, pending_words: Future[_SearchResults], bulkhead: Bulkhead
     ) -> _SearchResults | None:
         """Wait for the word search and return its results; ``None`` if it failed or took too long.
 
-        A failure is logged. For errors from outside this package, only the class is logged, because
-        the message may quote a text.
+        Logs the failure. For errors from outside this package, logs only the class, because the
+        message may quote a text.
         """
         try:
             return pending_words.result(timeout=self._patience)
         except Exception as error:
             # A search that still runs keeps its thread, which no one waits for any more.
             bulkhead.give_up(not pending_words.done())
+            # One warning is enough: an index that is down fails every search.
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__
             reason = error if isinstance(error, StoreError) and error.__cause__ is None else kind
@@ -257,7 +268,11 @@ class Hybrid:
 def _start_search(
     search: Callable[[], _SearchResults], bulkhead: Bulkhead
 ) -> Future[_SearchResults]:
-    """Start *search* in a daemon thread, with a copy of the caller's context; return its future."""
+    """Start *search* in a daemon thread, and return its future.
+
+    The thread has a copy of the caller's context. If no thread can be started, the future contains
+    the error.
+    """
     future: Future[_SearchResults] = Future()
 
     def perform_search() -> None:
@@ -282,7 +297,7 @@ def _merge_results(
 ) -> list[Record]:
     """Merge the results of both searches, and return the best *top_k* passages as records."""
     searches = [results for results in (vectors, words) if results is not None]
-    ranked = sum_weighted(
+    ranked = sum_weighted_scores(
         [results.ranking for results in searches], options.method, rrf_k=options.rrf_k
     )
     return [
@@ -302,7 +317,10 @@ def _merge_record(key: Key, searches: Sequence[_SearchResults]) -> Record:
     The record comes from the first of *searches* that found the passage. If its text or metadata is
     empty, the other search's is used.
     """
-    record, *others = [results.build_record(key) for results in searches if key in results.places]
+    record, *others = [
+        results.build_record(key) for results in searches if key in results.positions
+    ]
+    # One of two separate indexes may store no texts or metadata.
     for other in others:
         record["text"] = record["text"] or other["text"]
         record["metadata"] = record["metadata"] or other["metadata"]
@@ -344,7 +362,7 @@ class HybridSearch(Hybrid):
                 return store.search(query, top_k, **condition)
             start = perf_counter()
             vector = embedder.embed([query])[0]
-            note_embedding(perf_counter() - start)
+            record_embedding_time(perf_counter() - start)
             return store.search(vector, top_k, **condition)
 
         # Without word search the weight of words is 0, so that the second function is never called.

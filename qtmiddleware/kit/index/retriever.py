@@ -68,7 +68,7 @@ def open_retriever(
     """Open the configured store and embedder, and return a retriever that uses them.
 
     Args:
-        settings: configure the store, the embedding model and the search.
+        settings: the settings of the store, the embedding model and the search.
         store: an open store to use instead of the configured store.
         embedder: an embedder or an embedding function to use instead of the configured model.
         must_exist: whether to raise `StoreError` if the index does not exist, instead of creating
@@ -100,7 +100,7 @@ def open_retriever(
 
 
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
-    """Return the embedder to use: *embedder* if it is given, otherwise the configured model's.
+    """Return *embedder*, or the configured embedder if *embedder* is ``None``.
 
     A function is wrapped in an embedder. Raises `ConfigError` if *embedder* cannot embed.
     """
@@ -119,19 +119,20 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
     """Open the configured store for vectors of *embedder*.
 
-    With *must_exist*, raises `StoreError` if the index does not exist, and logs a warning if it is
-    empty.
+    If *must_exist* is true, raises `StoreError` if the index does not exist, and logs a warning if
+    the index is empty.
     """
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
+    # Checked before the store is opened, which would create an empty index.
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
         raise StoreError(
             f"the index {path} does not exist yet; create it with qtm ingest and the same config"
         )
     module = import_module(f"qtmiddleware.kit.stores.{row.name}")
     opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
-    # An ingest fills an empty index, so that only searching one is worth a warning. A cloud service
-    # is not called just to count.
+    # Only a search of an empty index is worth a warning: an ingest is about to fill the index. A
+    # cloud service is not called just to count.
     if must_exist and row.keeps_files and not opened.count():
         logger.warning(
             "the index at %s is empty; add documents with qtm ingest", path, event="index_empty"
@@ -144,12 +145,13 @@ def _build_search(
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
     """Return a function that searches *store*, and the embedder for its queries.
 
-    The embedder is ``None`` if the function takes texts.
+    The embedder is ``None`` if the function takes texts as queries.
     """
-    # A function may embed queries in another way than passages.
+    # A user's embedding function may embed queries in another way than passages.
     if isinstance(embedder, CallableEmbedder):
         embedder = embedder.queries
     if settings.hybrid.enabled:
+        # The word search needs the question's text, so the search embeds the question itself.
         return HybridSearch(
             store, embedder, options=settings.hybrid, preprocess=settings.preprocess
         ), None

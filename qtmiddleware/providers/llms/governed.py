@@ -171,7 +171,7 @@ class GovernedModel:
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
         seconds = check_time_left(deadline)
-        attempt = self.breaker.start_attempt(deadline.at, has_time=seconds >= self._enough)
+        attempt = self.breaker.begin_attempt(deadline.at, has_time=seconds >= self._enough)
         if attempt is None:
             raise self.find_wait_reason() or ModelError(
                 "circuit_open", f"{self.name} failed and is being tested with one call"

@@ -21,7 +21,7 @@ from qtmiddleware.providers.openai_client import (
     read_host,
     read_status,
 )
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 MOST_LINE_BYTES: Final = 8 << 20
 """The most bytes of an output file's line; JSON may need six megabytes for a reply of one."""
@@ -82,7 +82,7 @@ class BatchService:
 
     def upload(self, path: Path, name: str) -> str:
         """Upload the file at *path* under *name*, and return the id of the uploaded file."""
-        with self._explain_errors("/files"), open_document(path, follow_link=False) as content:
+        with self._explain_errors("/files"), open_regular_file(path, follow_link=False) as content:
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
     def create(self, file: str, metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from qtmiddleware.kit.index.ingestion.embedding import (
     HUB_SECRETS,
     Texts,
     Vectors,
-    build_embed_batch,
+    build_batch_embedder,
     can_run_in_workers,
     decode_vector,
     identify_embedding,
@@ -42,7 +42,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
 )
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
-from qtmiddleware.runtime.environment import needs_secrets
+from qtmiddleware.runtime.environment import declare_needed_secrets
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -287,12 +287,12 @@ class CachedEmbedder:
         return vectors
 
 
-@needs_secrets(*HUB_SECRETS)
+@declare_needed_secrets(*HUB_SECRETS)
 def _build_timed_batch(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
     """Return a function that embeds a batch, and returns the vectors and the seconds per text."""
-    embed_batch = build_embed_batch(embedder, embedding)
+    embed_batch = build_batch_embedder(embedder, embedding)
 
     def embed_timed(texts: Texts) -> tuple[Vectors, float]:
         start = perf_counter()

@@ -1,10 +1,10 @@
-"""Build a searchable index from files, and keep it up to date at low cost.
+"""Build a searchable index from files, and update it without embedding any text twice.
 
     documents -> chunks -> [contexts] -> vectors -> one write to the store
 
 Each intermediate result is saved at once in the ledger, the SQLite file ``<indexPath>.ingest``. At
-the end, all changes are written to the store in one write. A run that was killed resumes at the
-same point, no text is embedded twice, and readers of an atomic store see all changes or none.
+the end, all changes are written to the store in one write. If a run is killed, the next run resumes
+at the same point. Readers of an atomic store see all changes or none.
 
 The ledger contains the documents' texts, and only its owner can read it. You can delete the ledger
 at any time. The next run then embeds everything again, but cannot know which passages of earlier
@@ -31,8 +31,8 @@ from qtmiddleware.kit.engines import Engine, LocalEngine
 from qtmiddleware.kit.engines.ray import RayEngine
 from qtmiddleware.kit.index.ingestion.context_prompt import build_version
 from qtmiddleware.kit.index.ingestion.contexts import Contexts
-from qtmiddleware.kit.index.ingestion.embedding import embed_missing, identify_embedding
-from qtmiddleware.kit.index.ingestion.ledger import Ledger, hold_ledger
+from qtmiddleware.kit.index.ingestion.embedding import embed_missing_texts, identify_embedding
+from qtmiddleware.kit.index.ingestion.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.ingestion.publishing import Publication
 from qtmiddleware.kit.index.ingestion.reading import Reader, Root, make_absolute
 from qtmiddleware.kit.index.retriever import StoreRetriever, open_retriever
@@ -170,7 +170,7 @@ def ingest(
         config: the config, in any form that `QueryMiddleware` accepts.
         client: the language model for contextual chunks, in any form that `QueryMiddleware`
             accepts.
-        embedder: used instead of the configured embedding model.
+        embedder: an embedder or embedding function, used instead of the configured model.
         store: an open store, used instead of the configured store. The store stays open.
         reader: a function of a path that is called for each new or changed file; in folders, for
             all file types. It returns the text; or an iterable of texts, or of pairs of a text and
@@ -178,8 +178,8 @@ def ingest(
             function raises, the file is skipped. It runs in this process, without a time limit. The
             ledger identifies the function by its name, so rename it when you change what it
             returns.
-        progress: a function that is called with a `Progress` after each step. If the function
-            raises, the run ends.
+        progress: a function that is called with a `Progress` after each step. An exception from
+            this function ends the run.
         engine: runs a built-in local embedding model: in this process (the default), in several
             processes (`LocalEngine`), or on a Ray cluster (`RayEngine`). The ids, chunks and
             vectors do not depend on the engine. The engine is not closed.
@@ -211,15 +211,15 @@ def ingest(
             allowed="lancedb or pinecone",
         )
     model = _open_context_model(client, settings) if settings.contextual_chunks else None
-    # Documents are looked for before anything is opened, so that a wrong path leaves no empty index
-    # behind.
+    # Documents are searched before the index is opened, so that a wrong path leaves no empty index
+    # behind. A document found by two paths, for example through a linked folder, is read once.
     paths = list(
         {
             make_absolute(document): document
             for document in find_documents(path, every=reader is not None)
         }.values()
     )
-    with hold_ledger(settings, store) as ledger:
+    with open_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
             run = _Run(
@@ -229,20 +229,19 @@ def ingest(
                 ledger=ledger,
                 retriever=retriever,
                 model=model,
-                read=reader,
+                own_reader=reader,
                 stages=_Stages(progress),
                 engine=engine or LocalEngine(),
             )
-            report = run.perform()
+            report = run.run_stages()
         finally:
             retriever.close()
-    # The folder may have changed or gone since. The run is complete, so a failure to count must not
-    # spoil it.
+    # The folder may be gone by now. The run is complete, so a failure to count must not raise.
     if reader is None:
         with suppress(OSError):
             report = replace(report, left_out=count_left_out(path))
     if report.left_out:
-        _log("Skipped files that are not documents", count=sum(report.left_out.values()))
+        _log_counts("Skipped files that are not documents", count=sum(report.left_out.values()))
     return report
 
 
@@ -254,9 +253,10 @@ def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
 
 
 class _Stages:
-    """Calls *progress* during each stage, and measures the stage's duration.
+    """Measures the duration of each stage, and reports the stage's progress to *progress*.
 
-    The attribute ``seconds`` maps each stage to its duration in seconds.
+    Attributes:
+        seconds: the duration of each stage in seconds.
     """
 
     def __init__(self, progress: Listener | None) -> None:
@@ -264,19 +264,19 @@ class _Stages:
         self.seconds: defaultdict[Stage, float] = defaultdict(float)
 
     @contextmanager
-    def run(self, stage: Stage) -> Iterator[Callable[..., None]]:
+    def measure_stage(self, stage: Stage) -> Iterator[Callable[..., None]]:
         """Measure the duration of the ``with`` block, and yield a function that reports progress.
 
         The function takes the number of steps done, the total number of steps, and a document's
         path.
         """
 
-        def report(done: int, total: int, path: str = "") -> None:
+        def report_progress(done: int, total: int, path: str = "") -> None:
             if self._progress is not None:
                 self._progress(Progress(stage, done, total, path))
 
         start = perf_counter()
-        yield report
+        yield report_progress
         self.seconds[stage] += perf_counter() - start
 
 
@@ -285,13 +285,13 @@ class _Run:
     """One run over the documents of a data path.
 
     Attributes:
-        paths: the documents.
-        root: the data path that the documents belong to.
+        paths: the paths of the documents.
+        root: the data path that contains the documents.
         settings: how to split, embed and store documents.
-        ledger: stores the results of each stage.
+        ledger: the file that stores the results of each stage.
         retriever: the store and the embedder.
-        model: writes contexts; ``None`` if contextual chunks are off.
-        read: the user's own reader of documents, if there is one.
+        model: the model that writes contexts; ``None`` if contextual chunks are off.
+        own_reader: the user's own document reader, if any.
         stages: reports progress and measures time.
         engine: runs the embedding model.
     """
@@ -302,27 +302,28 @@ class _Run:
     ledger: Ledger
     retriever: StoreRetriever
     model: LanguageModel | None
-    read: ReadDocument | None
+    own_reader: ReadDocument | None
     stages: _Stages
     engine: Engine
 
-    def perform(self) -> IngestReport:
-        """Run all stages and return the report."""
+    def run_stages(self) -> IngestReport:
+        """Run all stages of the ingest, and return the report."""
         start = perf_counter()
-        _log("Reading documents", files=len(self.paths))
+        _log_counts("Reading documents", files=len(self.paths))
         kinds, skipped, left_out = self._read_documents()
-        _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
-        _log("Created chunks", count=self._count_indexed()[1])
+        _log_counts("Loaded documents", count=kinds.total(), skipped=len(skipped))
+        _log_counts("Created chunks", count=self._count_indexed()[1])
         contexts = self._write_contexts()
         embedding = identify_embedding(self.retriever.embedder)
         publication = Publication(self.ledger, self.root, self.retriever.store, embedding)
-        written = publication.prepare()
-        embedded = self._embed()
-        with self.stages.run("publishing") as report:
-            removed = publication.publish(report)
+        # Only texts of passages that will be written are embedded, so these are selected first.
+        written = publication.select_passages()
+        embedded = self._embed_chunks()
+        with self.stages.measure_stage("publishing") as report_progress:
+            removed = publication.write_changes(report_progress)
         documents, chunks = self._count_indexed()
         seconds = perf_counter() - start
-        _log(
+        _log_counts(
             "Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3)
         )
         return IngestReport(
@@ -348,19 +349,21 @@ class _Run:
         """Read all documents, and save their chunks in the ledger.
 
         Returns:
-            The number of ``added``, ``changed`` and ``unchanged`` documents.
+            The numbers of ``added``, ``changed`` and ``unchanged`` documents.
             The documents that could not be read.
-            The number of files that no reader supports, per file extension.
+            The number of files without a reader, per file extension.
         """
         version = "" if self.model is None else f"{build_version(self.settings)} {self.model.name}"
         kinds: Counter[str] = Counter()
         skipped: list[Skipped] = []
         left_out: Counter[str] = Counter()
-        with self.stages.run("reading") as report, Converter() as converter:
-            reader = Reader(self.ledger, self.settings, self.root, version, converter, self.read)
-            # Documents that are not a target of this run leave the index: to read fewer paths is to
-            # delete the others. A document that is passed over needs `Reader.keep_document`.
-            report(0, len(self.paths))
+        with self.stages.measure_stage("reading") as report_progress, Converter() as converter:
+            reader = Reader(
+                self.ledger, self.settings, self.root, version, converter, self.own_reader
+            )
+            # Each document that is neither added nor kept in this run is removed from the index. A
+            # skipped document therefore needs `Reader.keep_document`.
+            report_progress(0, len(self.paths))
             for done, path in enumerate(self.paths, 1):
                 try:
                     kinds[reader.add_document(path)] += 1
@@ -371,42 +374,48 @@ class _Run:
                     detail = f" ({error.detail})" if error.detail else ""
                     skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
                 except MissingExtra as error:
+                    # In a folder, one such file must not stop the run. A single file that the user
+                    # named is different.
                     if reader.is_file:
                         raise
                     reader.keep_document(path)
                     skipped.append(Skipped(str(path), str(error), error.extra))
-                report(done, len(self.paths), str(path))
+                report_progress(done, len(self.paths), str(path))
         return kinds, skipped, dict(left_out.most_common())
 
     def _write_contexts(self) -> Contexts | None:
         if self.model is None:
             return None
         contexts = Contexts(self.ledger, self.settings, self.model)
-        with self.stages.run("contexts") as report:
-            contexts.write(report)
-        _log("Wrote contexts", count=contexts.written, failed=contexts.failed)
+        with self.stages.measure_stage("contexts") as report_progress:
+            contexts.write_contexts(report_progress)
+        _log_counts("Wrote contexts", count=contexts.written, failed=contexts.failed)
         return contexts
 
-    def _embed(self) -> int:
-        """Embed the texts that have no vector yet, and return their number.
+    def _embed_chunks(self) -> int:
+        """Embed the chunks that have no vector yet, and return the number of embedded texts.
 
         Returns 0 if the store embeds texts itself.
         """
         if self.retriever.embedder is None:
             return 0
-        with self.stages.run("embedding") as report:
-            embedded = embed_missing(self.ledger, self.retriever.embedder, self.engine, report)
-        _log("Embedded chunks", count=embedded, seconds=round(self.stages.seconds["embedding"], 3))
+        with self.stages.measure_stage("embedding") as report_progress:
+            embedded = embed_missing_texts(
+                self.ledger, self.retriever.embedder, self.engine, report_progress
+            )
+        _log_counts(
+            "Embedded chunks", count=embedded, seconds=round(self.stages.seconds["embedding"], 3)
+        )
         return embedded
 
     def _count_indexed(self) -> tuple[int, int]:
-        """Return two numbers: this data path's documents and its chunks in the index."""
+        """Return how many documents and how many chunks of this data path are in the index."""
         ((documents, chunks),) = self.ledger.execute(_HELD, [self.root.key])
         return documents, chunks
 
 
-def _log(event: str, **meta: float) -> None:
-    """Log *event* and its counts, both in the message and as fields for JSON logs."""
+def _log_counts(event: str, **meta: float) -> None:
+    """Log *event* with its counts, both in the message and as fields for JSON logs."""
     counts = ", ".join(f"{name} {value}" for name, value in meta.items())
     attributes: dict[str, Any] = {"event": event, **meta}
     logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta}, **attributes)

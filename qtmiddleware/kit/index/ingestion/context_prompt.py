@@ -28,9 +28,9 @@ from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_own_i
 MODE: Final = "context"
 PROMPT_VERSION: Final = "context/1"
 MOST_CHARS: Final = 1_000
-"""Longest usable context, in characters. A longer reply retells the document."""
+"""The maximum length of a context, in characters. A longer reply is a summary."""
 CHUNK_CHARS: Final = 8_000
-"""How many characters of a chunk the model is shown."""
+"""The maximum number of characters of a chunk in the prompt."""
 
 INSTRUCTION: Final = (
     "You are given a document and one chunk of it. Write one or two sentences that place the chunk"
@@ -71,7 +71,7 @@ def build_version(settings: Settings) -> str:
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
     """Build the prompt that asks for the context of *chunk*.
 
-    *view* contains the text of the document to show to the model; see `DocumentViews.build`.
+    *view* contains the text of the document to show to the model; see `DocumentViews.build_view`.
     """
     shown_chunk = chunk[:CHUNK_CHARS]
     instruction = find_own_instruction(settings, MODE) or INSTRUCTION
@@ -103,6 +103,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     text, is_cut = strip_thoughts(reply.text)
     reply_texts = pick_texts(find_json(text), text, prompt.fields)
     contexts = reply_texts.texts.get(FIELD.name, [])
+    # Some models write the context alone, without JSON.
     raw_context = contexts[0] if contexts else text
     if reply_texts.is_refusal or is_refusal(raw_context, prompt.query):
         raise ModelError("refused", "the model refused to write a context")
@@ -122,11 +123,11 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
 
 
 WHOLE_CHARS: Final = 12_000
-"""Longest document, in characters, that is shown to the model as a whole."""
+"""The maximum length, in characters, of a document that the prompt contains as a whole."""
 BEGINNING_CHARS: Final = 4_000
-"""How many characters of the beginning of a longer document are shown."""
+"""For a longer document, how many characters of its beginning the prompt contains."""
 AROUND_CHARS: Final = 2_000
-"""How many characters are shown before the chunk, and how many after it."""
+"""For a longer document, how many characters the prompt contains on each side of the chunk."""
 
 _FROM: Final = (
     "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal >= ? ORDER BY ordinal"
@@ -148,7 +149,7 @@ class DocumentViews:
         self._length = 0
         self._beginning = ""
 
-    def build(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
+    def build_view(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
         """Return the text of *document* to show to the model with one of its chunks.
 
         For a short document, the result is ``{"document": ...}`` with the whole text. For a long
@@ -172,7 +173,7 @@ class DocumentViews:
         }
 
     def _load_document(self, document: int) -> None:
-        """Load the length of *document*, and the beginning of its text to show to the model."""
+        """Load the length and the beginning of *document* from the ledger."""
         self._document = document
         self._length = (
             self._ledger.fetch_value("SELECT max(stop) FROM chunks WHERE document = ?", [document])
@@ -188,8 +189,7 @@ class DocumentViews:
         begin, end = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
         earlier_chunks = self._ledger.stream_rows(_BEFORE, [document, ordinal])
         later_chunks = self._ledger.stream_rows(_FROM, [document, ordinal])
-        # Earlier chunks come in reverse order, so that only those that reach into the view are
-        # read.
+        # Earlier chunks are read in reverse order, up to the first one that ends before the view.
         before = list(takewhile(lambda piece: piece[1] > begin, earlier_chunks))
         return _join_pieces(
             [*reversed(before), *takewhile(lambda piece: piece[0] < end, later_chunks)], begin, end
@@ -197,7 +197,7 @@ class DocumentViews:
 
 
 def _join_pieces(pieces: Iterable[Piece], begin: int, end: int) -> str:
-    """Join chunks that may overlap, and return the document's text from *begin* to *end*."""
+    """Join the chunks *pieces*, which may overlap; return the text from *begin* to *end*."""
     texts = []
     for start, stop, text in pieces:
         texts.append(text[max(0, begin - start) : max(0, end - start)])

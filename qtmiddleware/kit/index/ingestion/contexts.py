@@ -31,7 +31,7 @@ MOST_FAILURES: Final = 5
 """After this many failures in a row for the same reason, a run stops asking the model."""
 
 GROUP: Final = 4
-"""Chunks per group, for each call in flight: more than 1, so that a slow call blocks no other."""
+"""Chunks per group, for each concurrent call. With 1, a slow call would make all others wait."""
 
 _MISSING: Final = """
 INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.document \
@@ -50,36 +50,36 @@ logger: Final = get_logger("qtmiddleware.ingest")
 class ContextWriter:
     """Asks *model* for chunks' contexts, and saves each context in *ledger* as it arrives.
 
-    Each model call may take *seconds*.
+    *timeout_seconds* is the time limit of each model call.
     """
 
-    def __init__(self, model: LanguageModel, ledger: Ledger, seconds: float) -> None:
+    def __init__(self, model: LanguageModel, ledger: Ledger, timeout_seconds: float) -> None:
         self._model = model
         self._ledger = ledger
-        self._seconds = seconds
+        self._timeout_seconds = timeout_seconds
         self._lock = Lock()
         self._reason = ""
         self._failures = 0
 
     @property
     def has_given_up(self) -> bool:
-        """Whether this run stops asking the model.
+        """Whether this run has stopped asking the model.
 
         True after five failures in a row for the same reason.
         """
         return self._failures >= MOST_FAILURES
 
-    def write(self, prompt: Prompt, deadline: Deadline) -> None:
+    def write_context(self, prompt: Prompt, deadline: Deadline) -> None:
         """Ask the model to answer *prompt*, and save the context in the ledger.
 
         Raises `ModelError` if the model fails or its reply is unusable. After too many failures,
-        the model is not asked, and the reason is ``cancelled``.
+        the error's reason is ``cancelled``, and the model is not asked.
         """
         if self.has_given_up:
             raise ModelError("cancelled")
         try:
             text = parse_context(
-                prompt, self._model.complete(prompt, deadline.sooner(self._seconds))
+                prompt, self._model.complete(prompt, deadline.sooner(self._timeout_seconds))
             )
         except ModelError as error:
             self._count_failure(error)
@@ -88,6 +88,7 @@ class ContextWriter:
             "INSERT OR IGNORE INTO contexts VALUES (?, ?)",
             [hash_prompt(prompt, self._model.name), text],
         )
+        # Only failures in a row count.
         self._failures = 0
 
     def count_timeout(self) -> None:
@@ -95,15 +96,15 @@ class ContextWriter:
         self._count_failure(ModelError("timeout"))
 
     def _count_failure(self, error: ModelError) -> None:
-        """Count *error* as a failure; log a warning at five in a row for the same reason.
+        """Count *error* as a failure, unless the call was cancelled.
 
-        Cancelled calls are not counted.
+        Logs a warning after five failures in a row for the same reason.
         """
         # A cancelled call says nothing about the model.
         if error.reason == "cancelled":
             return
         with self._lock:
-            # Failures for different reasons may be chance; the same one again and again is an
+            # Failures for different reasons may be chance. The same failure again and again is an
             # outage.
             self._failures = self._failures + 1 if error.reason == self._reason else 1
             self._reason = error.reason
@@ -133,7 +134,7 @@ class _Chunk:
         id: the chunk's number in the ledger.
         text: the chunk's text.
         prompt: the prompt that asks for the chunk's context.
-        key: the hash of the prompt and the model; the ledger stores the context under this key.
+        key: the key of the context in the ledger: a hash of the prompt and the model.
     """
 
     id: int
@@ -160,10 +161,11 @@ class Contexts:
         self.written = 0
         self.failed = 0
 
-    def write(self, progress: Callable[[int, int], None]) -> None:
-        """Have the model write a context for each chunk that has none, unless the model fails.
+    def write_contexts(self, progress: Callable[[int, int], None]) -> None:
+        """Have the model write a context for each chunk that has none.
 
-        *progress* is called with the number of processed chunks and the total.
+        A chunk stays without a context if the model fails. *progress* is called with the number of
+        processed chunks and the total.
         """
         total = self._ledger.fill_todo(_MISSING)
         done = 0
@@ -181,7 +183,7 @@ class Contexts:
         self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str
     ) -> _Chunk:
         prompt = build_prompt(
-            self._settings, self._views.build(document, ordinal, start, stop), text
+            self._settings, self._views.build_view(document, ordinal, start, stop), text
         )
         return _Chunk(id_, text, prompt, hash_prompt(prompt, self._model_name))
 
@@ -200,11 +202,11 @@ class Contexts:
     def _complete_prompts(self, prompts: list[Prompt]) -> Flow[int]:
         """Ask the model to answer *prompts*, and return the number of contexts it wrote."""
         rounds = -(-len(prompts) // self._limit)
-        # Each call has its own time limit. This one is for a model that ignores it.
+        # Each call has its own time limit. This deadline is for a model that ignores the limit.
         budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
-        # A context is saved as soon as it arrives, not when all of them have: a run that is killed
-        # keeps it.
-        steps = [Recall(partial(self._writer.write, prompt, budget)) for prompt in prompts]
+        # Each context is saved as soon as it arrives, so that a killed run loses only the calls in
+        # progress.
+        steps = [Recall(partial(self._writer.write_context, prompt, budget)) for prompt in prompts]
         outcomes = yield Together(steps, budget, self._limit)
         for outcome in outcomes:
             if outcome.late:

@@ -15,12 +15,12 @@ from qtmiddleware.kit.index.ingestion.contexts import build_embedded_text
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
-from qtmiddleware.runtime.environment import needs_secrets
+from qtmiddleware.runtime.environment import declare_needed_secrets
 
 Texts = list[tuple[bytes, str]]
-"""Texts to embed in one step: each one's hash and the text itself."""
+"""A batch of texts to embed, as (hash, text) pairs."""
 Vectors = list[tuple[bytes, bytes]]
-"""Their embeddings: each text's hash, and its vector in single precision, little endian."""
+"""The vectors of a batch of texts, as (hash, vector) pairs: single precision, little endian."""
 
 HUB_SECRETS: Final = (
     "HF_TOKEN",
@@ -32,9 +32,12 @@ HUB_SECRETS: Final = (
 )
 """Secrets that a worker may need to load a model from the hub; proxies may include a password."""
 BATCH: Final = 64
-"""How many texts are embedded, and then saved, in one step."""
+"""The number of texts per batch, unless a local model embeds them."""
 COMPUTED_BATCH: Final = 16
-"""The same for a model on this machine: as fast, and the progress bar moves more often."""
+"""The number of texts per batch for a local model.
+
+Larger batches are no faster, and the progress bar moves less often.
+"""
 
 _MISSING: Final = """
 INSERT INTO todo (chunk) SELECT min(c.id) FROM publishing p JOIN chunks c ON c.id = p.chunk
@@ -51,8 +54,8 @@ WHERE t.n > ? ORDER BY t.n LIMIT ?
 def identify_embedding(embedder: Embedder | None) -> str:
     """Return a name for the vectors of *embedder*, such as ``all-MiniLM-L6-v2/384``.
 
-    Vectors can be compared only if their names are equal. If the store embeds texts itself,
-    *embedder* is ``None`` and the name is empty.
+    Vectors are comparable only if their names are equal. If *embedder* is ``None``, because the
+    store embeds texts itself, returns ``""``.
     """
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
@@ -62,10 +65,10 @@ def can_run_in_workers(embedder: Embedder) -> bool:
     return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
 
 
-def embed_missing(
+def embed_missing_texts(
     ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]
 ) -> int:
-    """Embed each text of this run that has no vector yet, and return the number of these texts.
+    """Embed the texts of this run that have no vector yet, and return their number.
 
     *engine* runs built-in local models. All other embedders run in this process. *progress* is
     called with the number of embedded texts and the total.
@@ -79,10 +82,11 @@ def embed_missing(
         return 0
     done = 0
     progress(done, total)
-    build_batch_embedder = partial(build_embed_batch, embedder, embedding)
+    build_embedder = partial(build_batch_embedder, embedder, embedding)
     is_computed = can_run_in_workers(embedder)
     used_engine, batch_size = (engine, COMPUTED_BATCH) if is_computed else (LocalEngine(), BATCH)
-    for vectors in used_engine.map(build_batch_embedder, _read_texts(ledger, batch_size)):
+    for vectors in used_engine.map(build_embedder, _read_texts(ledger, batch_size)):
+        # Saved batch by batch, so that a killed run never embeds these texts again.
         ledger.execute_many(
             "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
             [(embedding, *row) for row in vectors],
@@ -92,12 +96,13 @@ def embed_missing(
     return done
 
 
-@needs_secrets(*HUB_SECRETS)
-def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
-    """Return a function that embeds a batch of texts; called once in each worker of an `Engine`.
+@declare_needed_secrets(*HUB_SECRETS)
+def build_batch_embedder(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
+    """Return a function that embeds a batch of texts.
 
-    *embedding* is the expected result of `identify_embedding`. Raises `EmbeddingError` if
-    *embedder* has another result in the worker, because other model files are installed there.
+    Each worker of an `Engine` calls this once. *embedding* is the expected result of
+    `identify_embedding`. Raises `EmbeddingError` if the worker has other model files, so that the
+    result differs.
     """
     actual = identify_embedding(embedder)
     if actual != embedding:
@@ -113,13 +118,13 @@ def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], V
     return embed_batch
 
 
-def _read_texts(ledger: Ledger, size: int) -> Iterator[Texts]:
-    for page in ledger.fetch_pages(_TODO, size):
+def _read_texts(ledger: Ledger, batch_size: int) -> Iterator[Texts]:
+    for page in ledger.fetch_pages(_TODO, batch_size):
         yield [(key, build_embedded_text(text, context)) for _, key, text, context in page]
 
 
 def decode_vector(blob: bytes) -> list[float]:
-    """Convert a stored vector to a list of single-precision numbers.
+    """Convert a stored vector to a list of numbers.
 
     Raises `struct.error` or `TypeError` if *blob* is not a vector.
     """
@@ -127,15 +132,17 @@ def decode_vector(blob: bytes) -> list[float]:
 
 
 def _encode_vectors(
-    vectors: Sequence[Sequence[float]], count: int, embedder: Embedder
+    vectors: Sequence[Sequence[float]], text_count: int, embedder: Embedder
 ) -> list[bytes]:
     """Return each vector as bytes: single-precision numbers, little endian.
 
-    Raises `EmbeddingError` unless there are *count* vectors, each has the embedder's dimension, and
-    all numbers are finite.
+    Raises `EmbeddingError` unless there are *text_count* vectors of the embedder's dimension, with
+    finite numbers only.
     """
-    if len(vectors) != count:
-        raise EmbeddingError(f"{embedder.name} returned {len(vectors)} vectors for {count} texts")
+    if len(vectors) != text_count:
+        raise EmbeddingError(
+            f"{embedder.name} returned {len(vectors)} vectors for {text_count} texts"
+        )
     layout = struct.Struct(f"<{embedder.dimension}f")
     blobs = []
     for vector in vectors:

@@ -73,7 +73,7 @@ LEDGER_FILE: Final = FileKind(
 )
 _RUN: Final = (
     "PRAGMA foreign_keys = ON",
-    # The work of one run. These tables vanish when the connection ends, however it ends.
+    # The work of one run. These tables vanish with the connection, even if the process is killed.
     "CREATE TEMP TABLE target (document INTEGER PRIMARY KEY, file TEXT NOT NULL UNIQUE)",
     "CREATE TEMP TABLE publishing (chunk INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE todo (n INTEGER PRIMARY KEY, chunk INTEGER NOT NULL)",
@@ -88,8 +88,8 @@ Values = Sequence[Any] | Mapping[str, Any]
 class Ledger:
     """The SQLite database at *path* that stores the chunks, contexts and vectors of an index.
 
-    While a ledger is open, no other process can open it. The operating system releases this lock
-    when the process ends for any reason. Raises `StoreError` if the database fails.
+    While a ledger is open, no other process can open it. If the process ends for any reason, the
+    operating system releases this lock. Methods raise `StoreError` if the database fails.
     """
 
     def __init__(self, path: str) -> None:
@@ -97,13 +97,14 @@ class Ledger:
         self.in_use = threading.Lock()
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        # The timeout is 0: whoever has the ledger open keeps it for a whole run.
+        # Waiting is no use: another run keeps the ledger open until the run ends.
         self._connection = open_file(path, LEDGER_FILE, timeout=0, exclusive=True)
         for statement in _RUN:
             self.execute(statement)
 
     def __del__(self) -> None:
-        # The ledger of a store in memory has no other moment to close: it ends with its store.
+        # Nothing else closes the ledger of a store in memory: the ledger lives as long as the
+        # store.
         self.close()
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
@@ -122,7 +123,7 @@ class Ledger:
     def stream_rows(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that the SQL *statement* selects, one by one.
 
-        You may write to the ledger between two rows, but not much: until the last row is read, the
+        You may write a little to the ledger between two rows. Until the last row is read, the
         write-ahead log cannot shrink.
         """
         with self._use_connection() as connection:
@@ -136,11 +137,11 @@ class Ledger:
             yield row
 
     def fetch_pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows that the SQL *statement* selects, in lists of up to *size* rows.
+        """Yield the rows that the SQL *statement* selects, in pages of up to *size* rows.
 
-        The first column must be a row number. The statement has two parameters: the row number
-        after which the list begins, and the number of rows. You may write to the ledger between two
-        lists.
+        The first column must be a row number. The statement must have two parameters: the last row
+        number of the previous page, and the page size. You may write to the ledger between two
+        pages.
         """
         last_number = 0
         while page := self.execute(statement, [last_number, size]):
@@ -155,13 +156,13 @@ class Ledger:
         count: int = self.fetch_value("SELECT count(*) FROM todo")
         return count
 
-    def insert(self, statement: str, values: Values) -> int:
-        """Run *statement*, which inserts one row, and return the new row's number."""
+    def insert_row(self, statement: str, values: Values) -> int:
+        """Run the SQL *statement*, which inserts one row, and return the new row's number."""
         with self._use_connection() as connection:
             return connection.execute(statement, values).lastrowid or 0
 
     def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Run *statement* once for each of *rows*, in one transaction."""
+        """Run the SQL *statement* once per row in *rows*, in one transaction."""
         with self.transaction(), self._use_connection() as connection:
             connection.executemany(statement, rows)
 
@@ -173,6 +174,7 @@ class Ledger:
         """
         with self._lock:
             with self._use_connection() as connection:
+                # SQLite has no nested transactions, so an inner one joins the outer one.
                 nested = connection.in_transaction
                 if not nested:
                     connection.execute("BEGIN IMMEDIATE")
@@ -187,7 +189,7 @@ class Ledger:
                 if not nested and self._connection is not None and self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
 
-    def clear_run(self) -> None:
+    def clear_run_tables(self) -> None:
         """Empty the temporary tables, which contain the work of a single run."""
         with self.transaction():
             for table in _RUN_TABLES:
@@ -217,23 +219,23 @@ class Ledger:
                 ) from error
 
     def build_damage_error(self, reason: str) -> StoreError:
-        """Return the error for a damaged ledger; *reason* says what is damaged."""
+        """Return the error for a damaged ledger; *reason* describes the damage."""
         return StoreError(
             f"{self.path}, the ledger beside the index, is damaged ({reason}); move it away, and"
             " everything is embedded again"
         )
 
 
-# A store in memory lives as long as its object, and so does the ledger of what it holds.
-_of_memory: Final[WeakKeyDictionary[Store, Ledger]] = WeakKeyDictionary()
+# The ledger of a store in memory lives exactly as long as the store object.
+_memory_ledgers: Final[WeakKeyDictionary[Store, Ledger]] = WeakKeyDictionary()
 _creating: Final = threading.Lock()
 
 
-def ledger_path(settings: Settings) -> str:
+def build_ledger_path(settings: Settings) -> str:
     """Return the path of the ledger: the index's path with ``.ingest`` appended.
 
-    For Pinecone, the name includes a hash of the index and namespace, because several of them may
-    share one ``indexPath``.
+    For Pinecone, the name includes a hash of the index and namespace, because several namespaces
+    may share one ``indexPath``.
     """
     path, options = Path(settings.index_path).expanduser(), settings.store
     if options.kind != "pinecone":
@@ -245,28 +247,29 @@ def ledger_path(settings: Settings) -> str:
 
 
 @contextmanager
-def hold_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
+def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
     """Open the index's ledger, and close it at the end of the ``with`` block.
 
-    If the index is in memory, so is the ledger. The ledger of an open *store* in memory is kept for
-    the next run. Raises `StoreError` if another run has opened the ledger.
+    If the index is in memory, the ledger is in memory, too. If *store* is an open store in memory,
+    its ledger stays open for the next run. Raises `StoreError` if another run uses the ledger.
     """
     if isinstance(store, MemoryStore):
         with _creating:
-            if store not in _of_memory:
-                _of_memory[store] = Ledger(MEMORY)
-            ledger = _of_memory[store]
-        # The database in memory has no file to lock, so two runs are kept apart here.
+            if store not in _memory_ledgers:
+                _memory_ledgers[store] = Ledger(MEMORY)
+            ledger = _memory_ledgers[store]
+        # A database in memory has no file to lock, so this lock keeps two runs apart.
         if not ledger.in_use.acquire(blocking=False):
             raise StoreError("another ingest is writing to this store; wait until it ends")
         try:
             yield ledger
         finally:
-            ledger.clear_run()
+            # This connection stays open for the next run, so its temporary tables do, too.
+            ledger.clear_run_tables()
             ledger.in_use.release()
         return
     in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
-    ledger = Ledger(MEMORY if in_memory else ledger_path(settings))
+    ledger = Ledger(MEMORY if in_memory else build_ledger_path(settings))
     try:
         yield ledger
     finally:

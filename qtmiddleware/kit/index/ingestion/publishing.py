@@ -43,8 +43,8 @@ AND NOT EXISTS (
 WHERE t.file = d.file
 )
 """
-# Marked before the write. If the write is interrupted, no one knows what the store holds of these
-# files.
+# Run before the write. If the write is interrupted, the store may have some passages of these files
+# and lack others.
 _UNSURE: Final = """
 UPDATE documents SET stored = 1 WHERE (stored = 2 OR id IN (SELECT document FROM target)) \
 AND file IN (
@@ -73,7 +73,7 @@ DELETE FROM vectors WHERE embedding <> ? OR \
 NOT EXISTS (SELECT 1 FROM chunks c WHERE c.hash = vectors.hash)
 """
 _STEP: Final = 500
-"""Passages between two progress reports."""
+"""The number of passages between two progress reports."""
 
 logger: Final = get_logger("qtmiddleware.ingest")
 
@@ -81,8 +81,8 @@ logger: Final = get_logger("qtmiddleware.ingest")
 class Publication:
     """Writes the new passages of one run to *store*, and removes outdated passages.
 
-    *embedding* is the model and dimension of the vectors, from `identify_embedding`; empty if the
-    store embeds texts itself.
+    *embedding* is the name of the vectors from `identify_embedding`; empty if the store embeds
+    texts itself.
     """
 
     def __init__(self, ledger: Ledger, root: Root, store: Store, embedding: str) -> None:
@@ -90,19 +90,20 @@ class Publication:
         self._store = store
         self._embedding = embedding
         self._place = f"{store.identity} {embedding}"
-        self._writes_all = self._must_write_all()
+        self._writes_all = self._must_write_all_passages()
         self._scope = {"root": root.key, "all": self._writes_all}
 
-    def _must_write_all(self) -> bool:
-        """Return whether all passages must be written again, not only the new ones.
+    def _must_write_all_passages(self) -> bool:
+        """Return whether all passages must be written again, not only new passages.
 
         True if the last run used another store or embedding model, or if the store has lost
-        passages. Logs a warning if the store contains passages of unknown origin.
+        passages. Logs a warning if the store contains passages that the ledger does not know.
         """
         ledger = self._ledger
         place = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
         if place != self._place:
-            # A ledger without a place is new or was deleted. Then the index should be empty.
+            # A ledger without this value is new, or replaces a deleted one. The index should be
+            # empty then.
             is_new = place is None and not ledger.fetch_value(
                 "SELECT 1 FROM documents WHERE stored"
             )
@@ -118,21 +119,22 @@ class Publication:
                 )
             return True
         held_count, stored_count = self._store.count(), int(ledger.fetch_value(_STORED_CHUNKS))
-        # A store that is not atomic may count new passages late, so only an empty one has surely
+        # A store that is not atomic may count new passages late. Only if it is empty has it surely
         # lost passages.
         return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
 
-    def prepare(self) -> int:
+    def select_passages(self) -> int:
         """Select the passages that must be written to the store, and return their number."""
         ledger = self._ledger
         with ledger.transaction():
+            # A new store also lacks the documents of other data paths.
             if self._writes_all:
                 ledger.execute(_OF_OTHER_ROOTS, [self._scope["root"]])
             ledger.execute(_ALL if self._writes_all else _NEW)
         count: int = ledger.fetch_value("SELECT count(*) FROM publishing")
         return count
 
-    def publish(self, progress: Callable[[int, int], None]) -> int:
+    def write_changes(self, progress: Callable[[int, int], None]) -> int:
         """Write new passages to the store and remove outdated passages, in one write.
 
         Returns the number of removed documents. If the write is interrupted, the next run repeats
@@ -141,8 +143,7 @@ class Publication:
         ledger, scope = self._ledger, self._scope
         stale = [id_ for (id_,) in ledger.execute(_STALE, scope)]
         total: int = ledger.fetch_value("SELECT count(*) FROM publishing")
-        # Without changes, the store is not touched at all, and another process need not read it
-        # again.
+        # Without changes, the store is not touched, so that other processes need not reload it.
         if total or stale:
             ledger.execute(_UNSURE, scope)
             self._store.write(self._read_passages(total, progress), delete=stale)
@@ -151,7 +152,7 @@ class Publication:
     def _read_passages(
         self, total: int, progress: Callable[[int, int], None]
     ) -> Iterator[tuple[Passage, list[float]]]:
-        """Yield each passage to write with its vector, and report the progress.
+        """Yield each passage to write with its vector, and call *progress*.
 
         Raises `StoreError` if the ledger is damaged.
         """

@@ -22,12 +22,13 @@ from qtmiddleware.kit.documents.finding import is_document
 from qtmiddleware.kit.documents.text import PLACE_CHARS
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 LONGEST: Final = 480
-"""Longest name of a document, in characters.
+"""The maximum length of a document name, in characters.
 
-Pinecone allows 512 for an id, which is the name with the chunk's number.
+A passage's id is the document name followed by the chunk's number. Pinecone allows ids of up to 512
+characters.
 """
 _SAFE: Final = "".join(sorted(set(string.printable) - set(string.whitespace) - set("%#~"))) + " "
 _WILD: Final = "*?["
@@ -35,11 +36,11 @@ _WILD: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A data path that was ingested: a single document, or a folder or pattern of documents.
+    """A data path: a single document, or a folder or pattern of documents.
 
     Attributes:
-        key: identifies the data path in the ledger.
-        base: the folder that document names are relative to.
+        key: the key of the data path in the ledger.
+        base: the folder to which document names are relative.
         is_file: whether the data path is a single document.
     """
 
@@ -51,8 +52,8 @@ class Root:
     def from_data_path(cls, data_path: str | os.PathLike[str]) -> Root:
         """Return the root for *data_path*.
 
-        Its base is the folder itself. For a single file, the base is the file's folder; for a
-        pattern, the last folder before the first wildcard.
+        The base is the folder itself. For a single file, the base is the file's folder. For a
+        pattern, the base is the last folder before the first wildcard.
         """
         named_path = Path(data_path).expanduser()
         path = Path(os.path.realpath(named_path))
@@ -64,23 +65,24 @@ class Root:
                 base = base.parent
         return cls(encode_path(str(path)), base, os.path.lexists(named_path) and not path.is_dir())
 
-    def build_source(self, path: Path) -> str:
-        """Return the path of a document relative to the base folder, with ``/`` on every system.
+    def build_relative_path(self, path: Path) -> str:
+        """Return *path* relative to the base folder, with ``/`` as the separator on every system.
 
         If the document is outside of the base folder, returns the file's name.
         """
-        whole = make_absolute(path)
-        # A link may lead out of the data path, so that no relative path exists; then the file's
-        # name must do.
+        absolute_path = make_absolute(path)
+        # If a linked folder leads out of the base folder, there is no relative path.
         return (
-            whole.relative_to(self.base) if whole.is_relative_to(self.base) else Path(path.name)
+            absolute_path.relative_to(self.base)
+            if absolute_path.is_relative_to(self.base)
+            else Path(path.name)
         ).as_posix()
 
 
 def make_absolute(path: Path) -> Path:
-    """Return *path* as an absolute path, with the links among its folders resolved.
+    """Return *path* as an absolute path, in which links to folders are resolved.
 
-    If the file itself is a link, that link is not resolved.
+    A link to the file itself is not resolved.
     """
     return Path(os.path.realpath(path.parent)) / path.name
 
@@ -88,16 +90,16 @@ def make_absolute(path: Path) -> Path:
 def encode_path(path: str) -> str:
     """Return *path* in printable ASCII, with all other characters encoded as ``%XX``.
 
-    Different paths have different results.
+    Different paths have different encodings.
     """
+    # The sign ~ separates a shortened name from its hash, so it must not occur in a path.
     return quote(os.fsencode(path), safe=_SAFE).replace("~", "%7E")
 
 
 def build_document_name(source: str) -> str:
-    """Return the document name with which the ids of a document's passages begin.
+    """Return the name of a document, which begins the ids of its passages.
 
-    The name is the encoded path *source*. If the path is too long, the name is shortened and ends
-    in a hash.
+    The name is the encoded path *source*. If it is too long, its end is replaced by a hash.
     """
     name = encode_path(source)
     if len(name) <= LONGEST:
@@ -106,9 +108,9 @@ def build_document_name(source: str) -> str:
 
 
 READER: Final = 3
-"""Increased whenever documents are read or cut differently, so that all are read again."""
+"""The version of reading and splitting. After an increase, all documents are read again."""
 BATCH: Final = 256
-"""How many chunks are saved in one step."""
+"""The number of chunks that are saved in one transaction."""
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
 # Front matter and code blocks, whose lines may look like headings.
 _NO_PROSE: Final = re.compile(
@@ -141,10 +143,11 @@ class Reader:
         ledger: stores documents and chunks.
         settings: how to split documents into chunks.
         root: the data path.
-        context_version: the version of the context prompt and the model's name; empty if chunks get
-            no contexts.
+        context_version: the context prompt's version and the model's name; empty if contextual
+            chunks are off.
         converter: reads documents that are not plain text.
-        own_reader: the user's own reader; the ledger identifies it by its name.
+        own_reader: the user's own reader. A reader with another name makes the run read all
+            documents again.
     """
 
     def __init__(
@@ -163,6 +166,7 @@ class Reader:
         self._settings = settings
         self._root = root
         self._context_version = context_version
+        # All that decides what the chunks of a file are; part of the file's fingerprint.
         self._kind = [
             settings.chunk_size,
             settings.chunk_overlap,
@@ -185,16 +189,16 @@ class Reader:
         Returns ``added``, ``changed`` or ``unchanged``.
 
         Raises `UnreadableDocument` if the document cannot be read, or if it is a link in a folder
-        or pattern. Otherwise, people who can write to the folder could make this process read any
-        file. A data path that is a single file may be a link.
+        or pattern. Through a link, people who can write to the folder could make this process read
+        any file. A data path that is a single file may be a link.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(
                 path, "cannot be opened", "it is a link; name the file it leads to"
             )
         file = encode_path(str(make_absolute(path)))
-        # Hashed before the file is read: if the file changes in the meantime, the next run sees
-        # another fingerprint.
+        # The hash is computed before the file is read. If the file changes in between, the next run
+        # sees another fingerprint and reads the file again.
         fingerprint = self._hash_file(path)
         self._claim_file(file)
         versions = self._ledger.execute(
@@ -203,6 +207,7 @@ class Reader:
         known = self._ledger.execute(_KNOWN, [file, fingerprint])
         document = known[0][0] if known else self._read_document(path, file, fingerprint)
         self._add_target(document, file)
+        # 2 means that the store has this version.
         if (2, fingerprint) in versions:
             return "unchanged"
         return "changed" if any(stored for stored, _ in versions) else "added"
@@ -213,7 +218,7 @@ class Reader:
         return self._root.is_file
 
     def keep_document(self, path: Path) -> None:
-        """Keep the indexed chunks of the document at *path*, without reading the document."""
+        """Keep the chunks of the document at *path* in the index, without reading the document."""
         file = encode_path(str(make_absolute(path)))
         self._claim_file(file)
         for (document,) in self._ledger.execute(_KEPT, [file]):
@@ -225,24 +230,24 @@ class Reader:
         Raises `UnreadableDocument` if the file cannot be opened.
         """
         try:
-            with open_document(path, follow_link=self._root.is_file) as file:
+            with open_regular_file(path, follow_link=self._root.is_file) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
         return hashlib.sha256(json.dumps([content, *self._kind]).encode()).hexdigest()
 
     def _claim_file(self, file: str) -> None:
-        """Assign *file* to this data path in the ledger, even if it belonged to another data path.
+        """Assign *file* to this data path in the ledger, even if another data path contains it.
 
-        This ensures that a file is never indexed twice.
+        A file therefore belongs to one data path only, and is indexed once.
         """
         values = [self._root.key, file, self._root.key]
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _add_target(self, document: int, file: str) -> None:
-        """Mark *document*, a version of *file* in the ledger, as the version to index in this run.
+        """Mark *document*, a version of *file*, as the version to index in this run.
 
-        Other versions are removed from the index.
+        *document* is its number in the ledger. Other versions of *file* are removed from the index.
         """
         self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
 
@@ -252,10 +257,11 @@ class Reader:
         Returns the version's number. If reading fails, nothing is saved.
         """
         ledger, settings = self._ledger, self._settings
+        # A run that was killed may have saved only some chunks of this file.
         ledger.execute("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
-        source = replace_surrogates(self._root.build_source(path))
-        name = self._choose_name(file, self._root.build_source(path))
-        document = ledger.insert(
+        source = replace_surrogates(self._root.build_relative_path(path))
+        name = self._choose_document_name(file, self._root.build_relative_path(path))
+        document = ledger.insert_row(
             "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?,"
             " ?, ?, ?, ?, ?)",
             [self._root.key, file, name, source, fingerprint, bool(self._context_version)],
@@ -284,20 +290,21 @@ class Reader:
     def _call_own_reader(self, path: Path) -> Any:
         """Call the user's reader for the file at *path*, and return its result.
 
-        Raises `NotTaken` if the result is ``None`` and no other reader can read the file.
+        Raises `NotTaken` if the result is ``None`` and no built-in reader supports the file.
         """
         result = None if self._own_reader is None else self._own_reader(path)
         if result is None and not self._root.is_file and not is_document(path):
             raise NotTaken(path, "not taken")
         return result
 
-    def _choose_name(self, file: str, source: str) -> str:
-        """Return the document name with which the ids of the document's passages begin.
+    def _choose_document_name(self, file: str, source: str) -> str:
+        """Return the name of a document, which begins the ids of its passages.
 
-        A known document keeps its name. A new document is named after its path *source*; if another
+        A known document keeps its name. A new document is named after its path *source*. If another
         file has this name, a hash of *file* is appended.
         """
         ledger = self._ledger
+        # With another name, the passages would have other ids, and all would be written again.
         known_name = ledger.fetch_value("SELECT name FROM documents WHERE file = ?", [file])
         if known_name is not None:
             return str(known_name)
@@ -314,7 +321,7 @@ def hash_text(text: str) -> bytes:
 def _build_rows(
     chunks: Iterable[DocumentChunk], document: int, source: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield one row for the ledger per chunk; skip chunks of only white space."""
+    """Yield one ledger row per chunk, except for chunks of only white space."""
     title = ""
     for located_chunk in chunks:
         chunk = located_chunk.chunk
@@ -326,27 +333,25 @@ def _build_rows(
         metadata |= {"start": chunk.start, "end": chunk.end}
         # A title from the document's own metadata overrides the one found in the text.
         metadata |= {
-            name: _shorten_place(value)
+            name: _truncate_text(value)
             for name, value in located_chunk.place.items()
+            # A chunk has one title, even if its pieces have different titles.
             if name != "last_title"
         }
         metadata_json = json.dumps(metadata, ensure_ascii=False)
         yield document, chunk.index, chunk.start, chunk.end, text, metadata_json, hash_text(text)
 
 
-def _shorten_place(value: Any) -> Any:
-    """Return *value*, a page number or a heading for example, with long texts truncated.
-
-    Texts are truncated to `PLACE_CHARS` characters.
-    """
+def _truncate_text(value: Any) -> Any:
+    """Return the first `PLACE_CHARS` characters of a text; return any other value unchanged."""
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 
 def _find_title(path: Path, opening: str) -> str:
-    """Return a document's title: for Markdown, the first heading in *opening*.
+    """Return the first heading of a Markdown document, or else the file's name as the title.
 
-    *opening* is the beginning of the document's text. For other documents, and without a heading,
-    the title is the file's name without its extension.
+    *opening* is the beginning of the document's text. The title from the file's name has no
+    extension.
     """
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None

@@ -29,7 +29,7 @@ from qtmiddleware.providers.llms.openai.requests import (
 )
 from qtmiddleware.providers.openai_client import find_provider
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
-from qtmiddleware.runtime.steps import aconverse, converse
+from qtmiddleware.runtime.steps import adrive_generator, drive_generator
 from qtmiddleware.types import Deadline
 
 
@@ -176,7 +176,9 @@ class OpenAIModel:
         reader = StreamReader(deadline, is_stream=should_stream)
         with self._clients.in_use, ExitStack() as stack:
             negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
-            response = converse(negotiation, partial(self._open, deadline=deadline, stack=stack))
+            response = drive_generator(
+                negotiation, partial(self._open, deadline=deadline, stack=stack)
+            )
             while not reader.is_done:
                 try:
                     chunk = next(response.answer, None)
@@ -203,7 +205,7 @@ class OpenAIModel:
         with self._clients.in_use:
             async with AsyncExitStack() as stack:
                 negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
-                response = await aconverse(
+                response = await adrive_generator(
                     negotiation, partial(self._aopen, deadline=deadline, stack=stack)
                 )
                 while not reader.is_done:

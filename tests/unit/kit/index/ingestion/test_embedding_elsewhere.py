@@ -9,7 +9,7 @@ import pytest
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import MiniLMEmbedder
-from qtmiddleware.kit.index.ingestion.embedding import build_embed_batch
+from qtmiddleware.kit.index.ingestion.embedding import build_batch_embedder
 from qtmiddleware.providers.embedders import CallableEmbedder, SentenceTransformersEmbedder
 
 
@@ -30,4 +30,4 @@ def test_a_worker_with_another_model_embeds_nothing() -> None:
 
     embedder = CallableEmbedder(embed, name="other", dimension=3)
     with pytest.raises(EmbeddingError, match="one worker embeds with other/3, not mine/3"):
-        build_embed_batch(embedder, "mine/3")
+        build_batch_embedder(embedder, "mine/3")
