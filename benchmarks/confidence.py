@@ -148,7 +148,9 @@ def judge_beside(earlier: Iterable[Retrieval], asked: Retrieval) -> Standing:
     standings = Standings()
     for it in (*earlier, asked):
         own = it.rankings[0]
-        last = standings.judge(it.standing.signals, passages=len(own.keys), scores=own.scores)
+        last = standings.measure_confidence(
+            it.standing.signals, passage_count=len(own.keys), scores=own.scores
+        )
     return last
 
 

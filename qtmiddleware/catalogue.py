@@ -65,7 +65,7 @@ class TextField:
     aliases: str = ""
 
 
-def _text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
+def _make_text_field(default: str | tuple[str, ...] | None, **row: Any) -> Any:
     return field(default=default, repr=False, metadata={_ROW: row})
 
 
@@ -88,7 +88,7 @@ class Transformation:
         constraints: conditions that the question sets for its answer, as ``label: value``.
     """
 
-    standalone: str | None = _text(
+    standalone: str | None = _make_text_field(
         None,
         shape="line",
         label="standalone",
@@ -98,7 +98,7 @@ class Transformation:
         guard="each",
         aliases="standalone|contextuali[sz]|selfcontained|resolvedq|condensedq|decontextuali[sz]",
     )
-    rewrite: str | None = _text(
+    rewrite: str | None = _make_text_field(
         None,
         shape="line",
         label="rewrite",
@@ -112,7 +112,7 @@ class Transformation:
             "|改写|重写|改寫|重寫|書き換え|reecrit|umformul|reescrit|riscritt"
         ),
     )
-    hyde: str | None = _text(
+    hyde: str | None = _make_text_field(
         None,
         shape="passage",
         label="hypothetical passage",
@@ -122,7 +122,7 @@ class Transformation:
         is_evidence=True,
         aliases="hyde|hypothetical|passage|document",
     )
-    sub_queries: tuple[str, ...] = _text(
+    sub_queries: tuple[str, ...] = _make_text_field(
         (),
         shape="list",
         label="sub-query",
@@ -133,7 +133,7 @@ class Transformation:
         guard="together",
         aliases="subq|decompos|subtopic|subproblem",
     )
-    paraphrases: tuple[str, ...] = _text(
+    paraphrases: tuple[str, ...] = _make_text_field(
         (),
         shape="list",
         label="paraphrase",
@@ -146,7 +146,7 @@ class Transformation:
             "paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective"
         ),
     )
-    step_back: str | None = _text(
+    step_back: str | None = _make_text_field(
         None,
         shape="line",
         label="step-back",
@@ -155,7 +155,7 @@ class Transformation:
         meaning="The broader question.",
         aliases="stepback|broader|general|abstract|zoomout|higherlevel|backgroundq",
     )
-    keywords: tuple[str, ...] = _text(
+    keywords: tuple[str, ...] = _make_text_field(
         (),
         shape="list",
         label="keyword",
@@ -163,7 +163,7 @@ class Transformation:
         aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
     )
     notes: tuple[tuple[str, str], ...] = ()
-    constraints: tuple[str, ...] = _text(
+    constraints: tuple[str, ...] = _make_text_field(
         (),
         shape="list",
         label="constraint",
@@ -295,7 +295,7 @@ The variant is searched if ``glossary.search`` is on.
 """
 
 
-def prompt_names() -> tuple[str, ...]:
+def list_prompt_names() -> tuple[str, ...]:
     """Return the names of all prompts: ``standalone``, and each transform that has a prompt."""
     return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
 

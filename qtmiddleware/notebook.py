@@ -25,12 +25,12 @@ def render_html(retrieval: Any) -> str:
     heads = "".join(
         f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
     )
-    rows = "".join(_render_row(*row) for row in list_rows(retrieval))
+    rows = "".join(_render_row(*row) for row in list_table_rows(retrieval))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
-    return f"<div><p>{escape(describe(retrieval))}</p>{table}</div>"
+    return f"<div><p>{escape(describe_retrieval(retrieval))}</p>{table}</div>"
 
 
-def describe(retrieval: Any) -> str:
+def describe_retrieval(retrieval: Any) -> str:
     """Return a one-line summary of *retrieval* without any query or passage text."""
     trace, matches = retrieval.trace, len(retrieval.matches)
     problems = ", ".join(
@@ -50,7 +50,7 @@ def describe(retrieval: Any) -> str:
     return ", ".join(phrases)
 
 
-def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
+def list_table_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     """Return one row per passage of *retrieval*.
 
     A row holds the passage's position, its position in the plain function's result, its match, and
@@ -59,39 +59,39 @@ def list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     plain_keys = next(
         (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None
     )
-    former_places = (
+    former_positions = (
         {}
         if plain_keys is None
-        else {key: place for place, key in reversed(list(enumerate(plain_keys, start=1)))}
+        else {key: position for position, key in reversed(list(enumerate(plain_keys, start=1)))}
     )
     evidence = retrieval.evidence
     shares = {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
     return [
         (
-            place,
-            _describe_former_place(match.key, former_places),
+            position,
+            _describe_former_position(match.key, former_positions),
             match,
-            _explain_move(match, place, former_places, shares),
+            _explain_move(match, position, former_positions, shares),
         )
-        for place, match in enumerate(retrieval.matches, start=1)
+        for position, match in enumerate(retrieval.matches, start=1)
     ]
 
 
-def _describe_former_place(key: Key, former_places: Mapping[Key, int]) -> str:
-    if not former_places:
+def _describe_former_position(key: Key, former_positions: Mapping[Key, int]) -> str:
+    if not former_positions:
         return ""
-    return str(former_places[key]) if key in former_places else "new"
+    return str(former_positions[key]) if key in former_positions else "new"
 
 
 def _explain_move(
-    match: Any, place: int, former_places: Mapping[Key, int], shares: Mapping[Key, float]
+    match: Any, position: int, former_positions: Mapping[Key, int], shares: Mapping[Key, float]
 ) -> str:
     """Return the reason why a passage moved.
 
     Returns ``""`` if the passage did not move, or if the plain function's result is not known.
     """
-    former_place = former_places.get(match.key)
-    if not former_places or former_place == place:
+    former_position = former_positions.get(match.key)
+    if not former_positions or former_position == position:
         return ""
     reasons = []
     variants = [kind for kind in match.found_by if kind != "original"]
@@ -101,7 +101,7 @@ def _explain_move(
         reasons.append("holds keywords")
     if match.rerank_score is not None:
         reasons.append("reranked")
-    if former_place is not None and former_place < place and not reasons:
+    if former_position is not None and former_position < position and not reasons:
         return "others moved up"
     return ", ".join(reasons)
 
@@ -110,13 +110,13 @@ def _join_kinds(kinds: Sequence[str]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in kinds)
 
 
-def _render_row(place: int, former_place: str, match: Any, reason: str) -> str:
+def _render_row(position: int, former_position: str, match: Any, reason: str) -> str:
     text = match.text or ""
     excerpt = text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
     name = f"<code>{escape(match.id)}</code> " if match.id else ""
     cells = (
-        str(place),
-        former_place,
+        str(position),
+        former_position,
         f'{name}<span dir="auto">{escape(excerpt)}</span>',
         escape(reason),
     )

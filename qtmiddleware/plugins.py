@@ -74,7 +74,7 @@ class OwnFusion:
     needs_scores: bool = False
 
 
-class UnknownPart(ConfigError):
+class UnknownPlugin(ConfigError):
     """No transform, fusion method or reader of this name is built in or installed."""
 
 
@@ -96,16 +96,16 @@ def _read_entries(group: str) -> Sequence[EntryPoint]:
 
 
 @cache
-def load_part(group: str, name: str) -> Any:
+def load_plugin(group: str, name: str) -> Any:
     """Return the object that the entry point *name* of *group* refers to.
 
     Raises:
-        UnknownPart: No installed package has this entry point.
+        UnknownPlugin: No installed package has this entry point.
         ConfigError: Several packages have this entry point, or the object cannot be imported.
     """
     entries = [entry for entry in _read_entries(group) if entry.name == name]
     if not entries:
-        raise UnknownPart(f"no installed package has an entry point {name!r} in {group}")
+        raise UnknownPlugin(f"no installed package has an entry point {name!r} in {group}")
     if len(entries) > 1:
         packages = " and ".join(sorted(_find_package_name(entry) for entry in entries))
         problem = f"is defined by {packages}; keep only one of these packages"
@@ -139,24 +139,28 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
     Equal definitions give the same object.
 
     Raises:
-        UnknownPart: No transform has this name.
+        UnknownPlugin: No transform has this name.
         ConfigError: The definition of the transform is not valid.
     """
     if (definition := configured.get(name)) is not None:
-        fields = tuple(read_fields(definition["fields"]).items())
-        return _make_row(name, definition["prompt"], fields)
-    part = load_part(TRANSFORM_GROUP, name)
+        fields = tuple(read_field_weights(definition["fields"]).items())
+        return _build_transform_row(name, definition["prompt"], fields)
+    part = load_plugin(TRANSFORM_GROUP, name)
     if not isinstance(part, OwnTransform):
         problem = f"must be a qtmiddleware.plugins.OwnTransform, not {type(part).__name__}"
         raise _build_error(TRANSFORM_GROUP, name, problem)
-    for place, _, allowed in find_problems(name, {"prompt": part.prompt, "fields": part.fields}):
+    for place, _, allowed in list_definition_problems(
+        name, {"prompt": part.prompt, "fields": part.fields}
+    ):
         problem = f"is not valid: {place or 'name'} must be {allowed}"
         raise _build_error(TRANSFORM_GROUP, name, problem)
-    return _make_row(name, part.prompt.strip(), tuple(read_fields(part.fields).items()))
+    return _build_transform_row(
+        name, part.prompt.strip(), tuple(read_field_weights(part.fields).items())
+    )
 
 
 @lru_cache(64)
-def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
+def _build_transform_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
     """Return the `TransformRow` of a user's transform; equal arguments give the same object."""
     filled = {field for field, _ in fields}
     return TransformRow(
@@ -169,7 +173,9 @@ def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
     )
 
 
-def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+def list_definition_problems(
+    name: str, definition: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, str]]:
     """Yield each problem in the *definition* of the transform *name*.
 
     A problem is a tuple: the key in the definition (``""`` for the name), the invalid value, and a
@@ -185,7 +191,7 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
         return
     kinds = ", ".join(FILLED_BY)
     for field in fields:
-        if not isinstance(field, str) or _convert_to_snake(field) not in FILLED_BY:
+        if not isinstance(field, str) or _convert_to_snake_case(field) not in FILLED_BY:
             yield "fields", field, f"one of {kinds}"
         elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
             yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
@@ -197,10 +203,12 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
             )
 
 
-def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
+def read_field_weights(
+    fields: Sequence[str] | Mapping[str, float | None],
+) -> dict[str, float | None]:
     """Return the weight of each field by the field's name; ``None`` if it has no weight."""
     weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
-    return {_convert_to_snake(field): weight for field, weight in weights.items()}
+    return {_convert_to_snake_case(field): weight for field, weight in weights.items()}
 
 
 def _is_weight(weight: Any) -> bool:
@@ -210,11 +218,11 @@ def _is_weight(weight: Any) -> bool:
 
 
 def _is_searched(field: str) -> bool:
-    return bool(TEXT_FIELDS[_convert_to_snake(field)].variant)
+    return bool(TEXT_FIELDS[_convert_to_snake_case(field)].variant)
 
 
-def _convert_to_snake(field: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", field).lower()
+def _convert_to_snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 # --- fusion methods -------------------------------------------------------------------------------
@@ -238,10 +246,10 @@ def find_fusion(name: str) -> FoundFusion:
     """Return the fusion method *name* from an installed package.
 
     Raises:
-        UnknownPart: No installed package has a fusion method of this name.
+        UnknownPlugin: No installed package has a fusion method of this name.
         ConfigError: The fusion method is not valid.
     """
-    part = load_part(FUSION_GROUP, name)
+    part = load_plugin(FUSION_GROUP, name)
     if not isinstance(part, OwnFusion):
         problem = f"must be a qtmiddleware.plugins.OwnFusion, not {type(part).__name__}"
         raise _build_error(FUSION_GROUP, name, problem)
@@ -264,11 +272,11 @@ def find_reader(ending: str) -> Callable[..., Any]:
     """Return the function that reads files that end in *ending*, such as ``.tape``.
 
     Raises:
-        UnknownPart: No installed package has a reader for *ending*.
+        UnknownPlugin: No installed package has a reader for *ending*.
         ConfigError: The entry point of the reader is not a function.
     """
     name = ending.removeprefix(".")
-    part = load_part(READER_GROUP, name)
+    part = load_plugin(READER_GROUP, name)
     if not callable(part):
         problem = f"must be a function that takes a path and a file, not {type(part).__name__}"
         raise _build_error(READER_GROUP, name, problem)

@@ -140,12 +140,12 @@ class Embedder(Protocol):
         """Return one vector per text, in the order of *texts*."""
 
 
-def is_embedder(given: object) -> TypeGuard[Embedder]:
-    """Return whether *given* has a method ``embed`` and is not a class.
+def is_embedder(candidate: object) -> TypeGuard[Embedder]:
+    """Return whether *candidate* has a method ``embed`` and is not a class.
 
     The dimension is not read, because reading it may load a model or call a server.
     """
-    return callable(getattr(given, "embed", None)) and not isinstance(given, type)
+    return callable(getattr(candidate, "embed", None)) and not isinstance(candidate, type)
 
 
 @runtime_checkable

@@ -56,7 +56,7 @@ class ScriptedModel:
         A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
         """
         pieces: list[str] = []
-        for piece in self._play(prompt):
+        for piece in self._play_script(prompt):
             if isinstance(piece, str):
                 pieces.append(piece)
                 yield piece
@@ -70,7 +70,7 @@ class ScriptedModel:
         A list is sent piece by piece. Any other reply is cut into pieces of a few characters.
         """
         pieces: list[str] = []
-        for piece in self._play(prompt):
+        for piece in self._play_script(prompt):
             if isinstance(piece, str):
                 pieces.append(piece)
                 yield piece
@@ -78,7 +78,7 @@ class ScriptedModel:
                 await _apause(piece, deadline)
         yield Reply("".join(pieces))
 
-    def _play(self, prompt: Prompt) -> Iterator[str | float]:
+    def _play_script(self, prompt: Prompt) -> Iterator[str | float]:
         """Yield the reply's texts and its pauses in seconds; a long text is cut into pieces."""
         self.prompts.append(prompt)
         yield self._seconds

@@ -87,13 +87,13 @@ class Noun:
 
     def __eq__(self, other: object) -> bool:
         return (
-            bool(_read_compared(self) == _read_compared(other))
+            bool(_read_compared_fields(self) == _read_compared_fields(other))
             if type(other) is type(self)
             else NotImplemented
         )
 
     def __hash__(self) -> int:
-        return hash(_read_compared(self))
+        return hash(_read_compared_fields(self))
 
     def __repr__(self) -> str:
         shown = (
@@ -104,13 +104,13 @@ class Noun:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-def _read_compared(noun: Any) -> Any:
+def _read_compared_fields(noun: Any) -> Any:
     """Return the values of the fields by which *noun* is compared and hashed."""
-    return _make_reader(noun.__class__)(noun)
+    return _make_field_reader(noun.__class__)(noun)
 
 
 @cache
-def _make_reader(cls: Any) -> Callable[[Any], Any]:
+def _make_field_reader(cls: Any) -> Callable[[Any], Any]:
     """Return a function that returns the values of all compared fields of an object of *cls*."""
     return attrgetter(
         *(compared_field.name for compared_field in fields(cls) if compared_field.compare)
@@ -221,11 +221,11 @@ class Trace:
         """The start of the retrieval, in seconds since the epoch."""
         return time() - (perf_counter() - self._began)
 
-    def clock(self) -> float:
+    def measure_elapsed(self) -> float:
         """Return the seconds since the retrieval began."""
         return perf_counter() - self._began
 
-    def stage(
+    def record_stage(
         self,
         name: str,
         seconds: float,
@@ -239,14 +239,14 @@ class Trace:
         By default, the stage ended just now. *began* is the time at which the stage began, in
         seconds on the clock of `time.perf_counter`.
         """
-        started = self.clock() - seconds if began is None else began - self._began
+        started = self.measure_elapsed() - seconds if began is None else began - self._began
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
-    def note(self, subject: str, what: str) -> None:
-        """Record the note *what* on *subject*. A note does not mark the result as degraded."""
-        self.notes.append((subject, what))
+    def note(self, subject: str, detail: str) -> None:
+        """Record the note *detail* on *subject*. A note does not mark the result as degraded."""
+        self.notes.append((subject, detail))
 
-    def spent(
+    def record_usage(
         self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
     ) -> None:
         """Add model calls, their tokens and their cost in US dollars to the totals."""
@@ -257,14 +257,14 @@ class Trace:
             None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
         )
 
-    def count_search(self, calls: int, units: Sequence[float] = ()) -> None:
+    def count_search(self, calls: int, read_units: Sequence[float] = ()) -> None:
         """Add a search that took *calls* calls of the function.
 
-        *units* holds the read units of the last call, or nothing if its response names none.
+        *read_units* holds the read units of the last call, or nothing if its response names none.
         """
         self.searches += calls
-        if units:
-            self._more_read_units += sum(units) - 1
+        if read_units:
+            self._more_read_units += sum(read_units) - 1
 
     def add_searches(self, other: Trace) -> None:
         """Add the searches of *other*, and their read units, to this trace."""
@@ -273,7 +273,7 @@ class Trace:
 
     def finish(self) -> None:
         """Record the total time of the retrieval."""
-        self.total_ms = self.clock() * 1e3
+        self.total_ms = self.measure_elapsed() * 1e3
 
     def to_dict(self) -> dict[str, Any]:
         """Return the trace as plain values for `json.dumps`."""
@@ -580,9 +580,9 @@ class Retrieval(Noun):
 
     def __repr__(self) -> str:
         # Imported here so that only printing a result, or showing it in a notebook, pays for it.
-        from qtmiddleware.notebook import describe
+        from qtmiddleware.notebook import describe_retrieval
 
-        return f"Retrieval({describe(self)})"
+        return f"Retrieval({describe_retrieval(self)})"
 
     def _repr_html_(self) -> str:
         from qtmiddleware.notebook import render_html

@@ -14,8 +14,8 @@ from qtmiddleware.retrieval.question_words import (
     find_words,
     load_word_rules,
     measure_coverage,
-    measure_kinds,
-    read_question,
+    measure_word_scores,
+    parse_question,
 )
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed) 
     lists.best[at] = max(ideal, default=0)
     prepared = prepare(asked.text)
     rules = load_word_rules(prepared.language)
-    words = read_question(prepared.keywords, rules)
+    words = parse_question(prepared.keywords, rules)
     words_found = find_words(words, texts, rules)
-    if words.terms and any(words_found.places):
+    if words.terms and any(words_found.offsets):
         lists.features["coverage"][at, :size] = measure_coverage(words, words_found)
-        for name, numbers in measure_kinds(words, words_found)._asdict().items():
+        for name, numbers in measure_word_scores(words, words_found)._asdict().items():
             lists.features[name][at, :size] = numbers
     evidence = score_by_keywords([(prepared.keywords, 1.0)], texts)
     weighed = [WEIGHT_OF_SUM * share for share in evidence or ()]

@@ -31,7 +31,7 @@ from qtmiddleware.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.preprocessing import detect_language
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, StreamingModel
 from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.question import record_cost
@@ -239,8 +239,12 @@ class AnswerFlow:
         if self.retrieval is not None and not self._is_finished:
             if self._asked_stage:
                 # The model was asked, but nobody knows what the call cost.
-                self.retrieval.trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
-            self.retrieval.trace.stage(self._asked_stage or "answer", 0.0, "skipped", "closed")
+                self.retrieval.trace.record_usage(
+                    calls=1, input_tokens=0, output_tokens=0, cost_usd=None
+                )
+            self.retrieval.trace.record_stage(
+                self._asked_stage or "answer", 0.0, "skipped", "closed"
+            )
             self._end_retrieval()
 
     @property
@@ -313,7 +317,7 @@ class AnswerFlow:
             )
             for place, (question, part_passages) in enumerate(zip(questions, passages, strict=True))
         ]
-        trace.stage("sub_answers", perf_counter() - began, began=began)
+        trace.record_stage("sub_answers", perf_counter() - began, began=began)
         return answers
 
     def _search_sub_query(self, question: str) -> Flow[tuple[Match, ...] | None]:
@@ -460,13 +464,13 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
         reply = outcome.value
         record_cost(trace, reply)
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")
-        trace.stage(stage, outcome.seconds, *status, began=outcome.began or None)
+        trace.record_stage(stage, outcome.seconds, *status, began=outcome.began or None)
         return None
     error = as_model_error(outcome.error)
     # A model that had begun to work has cost something, but nobody knows how much.
     cost = 0.0 if error.is_free else None
-    trace.spent(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
-    trace.stage(stage, outcome.seconds, "failed", error.reason, began=outcome.began or None)
+    trace.record_usage(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
+    trace.record_stage(stage, outcome.seconds, "failed", error.reason, began=outcome.began or None)
     return error
 
 
@@ -506,4 +510,4 @@ def _say_no_answer(question: str) -> str:
 
     The sentence is in English if the language is not known.
     """
-    return load(detect_language(question) or "en").no_answer
+    return load_lexicon(detect_language(question) or "en").no_answer

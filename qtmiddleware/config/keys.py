@@ -12,7 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from qtmiddleware.catalogue import prompt_names
+from qtmiddleware.catalogue import list_prompt_names
 from qtmiddleware.config.options import MARKS, META, Mark, get_default
 from qtmiddleware.config.settings import Settings
 
@@ -39,7 +39,7 @@ SHORTHANDS: Final[Mapping[str, str]] = {
 ``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` sets ``cache.enabled``.
 """
 
-PROMPT_NAMES: Final = (*prompt_names(), "context", "answer", "sub_answer", "synthesis")
+PROMPT_NAMES: Final = (*list_prompt_names(), "context", "answer", "sub_answer", "synthesis")
 """The names of the prompts whose instructions users can replace.
 
 ``all`` is missing, because it consists of three of these prompts.

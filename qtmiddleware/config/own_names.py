@@ -18,11 +18,11 @@ from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel, get_val
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.plugins import (
     MAX_WEIGHT,
-    UnknownPart,
+    UnknownPlugin,
     find_fusion,
-    find_problems,
     find_transform,
-    read_fields,
+    list_definition_problems,
+    read_field_weights,
 )
 
 TRANSFORMS_KEY: Final = ("transforms",)
@@ -63,13 +63,13 @@ def normalize_transforms(
             errors.extend(
                 _build_unknown_error(f"{path}.{format_key(key)}", source) for key in unknown
             )
-            problems = list(find_problems(name, definition))
+            problems = list(list_definition_problems(name, definition))
             errors.extend(
                 build_value_error(".".join(filter(None, (path, place))), rejected, allowed, source)
                 for place, rejected, allowed in problems
             )
             if not (unknown or problems):
-                fields = read_fields(definition["fields"])
+                fields = read_field_weights(definition["fields"])
                 yield name, {"prompt": definition["prompt"].strip(), "fields": fields}
 
 
@@ -126,7 +126,7 @@ def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> Con
             find_transform(name, {})
         else:
             find_fusion(name)
-    except UnknownPart:
+    except UnknownPlugin:
         return build_name_error(key.name, name, names, source)
     except ConfigError as error:
         return build_plugin_error(key.name, name, error, source)

@@ -15,7 +15,7 @@ from qtmiddleware.catalogue import (
     TEXT_FIELDS,
     TRANSFORMS,
     TransformRow,
-    prompt_names,
+    list_prompt_names,
 )
 from qtmiddleware.catalogue import FusionMethod as FusionRow
 from qtmiddleware.config import kit_settings as kit
@@ -271,7 +271,7 @@ else:
                     None, "Temperature of this prompt; null uses llm.temperature.", ge=0.0, le=2.0
                 ),
             )
-            for name in prompt_names()
+            for name in list_prompt_names()
         },
     )
 

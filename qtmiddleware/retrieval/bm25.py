@@ -110,15 +110,18 @@ def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
 
 
 def count_terms(
-    texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
+    texts: Sequence[str | None], query_terms: Set[str], query_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:
-    """Return, for each text, the counts of the *wanted* terms and the *wanted_pairs* in the text.
+    """Count the *query_terms* in each text, and find the *query_pairs* that occur in it.
 
-    To limit the time, only parts of long texts are read (`MOST_READ`). In a text longer than
+    To limit the time, only excerpts of long texts are read (`MOST_READ`). In a text longer than
     `_READ` characters, pairs are searched only at the beginning.
     """
     forms = {
-        form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term
+        form: term
+        for term in query_terms
+        for form in (term, term + "s")
+        if strip_plural(form) == term
     }
     ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
     # Terms of scripts without spaces: pairs of characters, or one character that is a keyword alone
@@ -159,43 +162,45 @@ def count_terms(
         if runs and unspaced:
             joined = " ".join(runs)
             counts.update(
-                {form: count for form in unspaced if (count := _count_form(joined, form))}
+                {
+                    form: count
+                    for form in unspaced
+                    if (count := _count_overlapping_matches(joined, form))
+                }
             )
         if runs or window is not text or len(text) > _READ:
-            pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
+            pairs = _find_pairs_at_beginning(text, forms, counts, query_pairs)
         else:
-            pairs = wanted_pairs.intersection(neighbours) if neighbours else frozenset()
+            pairs = query_pairs.intersection(neighbours) if neighbours else frozenset()
         text_terms.append(TextTerms(counts, length, pairs))
     return text_terms
 
 
 def _find_pairs_at_beginning(
-    text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted_pairs: Set[Pair]
+    text: str, forms: Mapping[str, str], counts: Mapping[str, int], query_pairs: Set[Pair]
 ) -> Set[Pair]:
-    """Return the *wanted_pairs* that occur in the first `_READ` characters of *text*.
+    """Return the *query_pairs* that occur in the first `_READ` characters of *text*.
 
     Args:
         text: The text to search.
         forms: The term for each form of a word in a text.
         counts: The counts of terms in the text. If no pair has both its terms in it, the text is
             not read.
-        wanted_pairs: The pairs to search for.
+        query_pairs: The pairs to search for.
     """
-    if not any(term in counts and next_term in counts for term, next_term in wanted_pairs):
+    if not any(term in counts and next_term in counts for term, next_term in query_pairs):
         return frozenset()
-    return wanted_pairs & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
+    return query_pairs & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
 
 
-def weigh_terms(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
+def compute_term_gains(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
     """Return, by term, how much the term adds to the BM25 score of each text that contains it.
 
     gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
     text_count = len(text_terms)
-    idf = weigh_by_rarity(
-        Counter([term for text in text_terms for term in text.counts]), text_count
-    )
+    idf = compute_idf(Counter([term for text in text_terms for term in text.counts]), text_count)
     mean_length = sum(text.length for text in text_terms) / text_count if text_count else 0.0
     gains: dict[str, Gains] = {term: [] for term in idf}
     for place, (counts, length, _) in enumerate(text_terms):
@@ -205,12 +210,12 @@ def weigh_terms(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
     return gains
 
 
-def weigh_pairs(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
+def compute_pair_gains(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
     """Return, by pair, how much the pair adds to the score of each text that contains it.
 
     gain = `PAIR` x idf.
     """
-    idf = weigh_by_rarity(
+    idf = compute_idf(
         Counter([pair for text in text_terms for pair in text.pairs]), len(text_terms)
     )
     gains: dict[Pair, Gains] = {pair: [] for pair in idf}
@@ -233,7 +238,7 @@ def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: 
     return sums
 
 
-def weigh_by_rarity(frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term, float]:
+def compute_idf(frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term, float]:
     """Return the idf (inverse document frequency) of each term.
 
     idf = log(1 + (text_count - df + 0.5) / (df + 0.5)). *frequencies* maps each term to df, the
@@ -293,14 +298,14 @@ def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
     return unspaced.sub(" ", text).split(), unspaced.findall(text)
 
 
-def _count_form(runs: str, form: str) -> int:
-    """Return how often *form*, of one or two characters, occurs in *runs*.
+def _count_overlapping_matches(text: str, characters: str) -> int:
+    """Return how often *characters*, one or two, occur in *text*.
 
     Overlapping occurrences are counted: ``哈哈`` occurs twice in ``哈哈哈``.
     """
-    if len(form) == 2 and form[0] == form[1]:
-        runs = runs.replace(form[0], f"{form[0]} {form[0]}")
-    return runs.count(form)
+    if len(characters) == 2 and characters[0] == characters[1]:
+        text = text.replace(characters[0], f"{characters[0]} {characters[0]}")
+    return text.count(characters)
 
 
 def strip_plural(word: str) -> str:

@@ -27,7 +27,7 @@ from qtmiddleware.retrieval.question_words import (
     find_words,
     load_word_rules,
     measure_joint_coverage,
-    read_question,
+    parse_question,
 )
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Standing
@@ -64,28 +64,34 @@ class Standings:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
         self._lock = ForkLock()
 
-    def judge(
-        self, signals: Mapping[str, float], *, passages: int, scores: Sequence[float | None] = ()
+    def measure_confidence(
+        self,
+        signals: Mapping[str, float],
+        *,
+        passage_count: int,
+        scores: Sequence[float | None] = (),
     ) -> Standing:
-        """Return the confidence in a result, and remember its *signals*.
+        """Compute the confidence in a result, and remember its *signals* for later questions.
 
-        The signals are compared with those of earlier questions.
+        The confidence compares the signals with those of earlier questions. An empty result is not
+        remembered.
 
         Args:
-            signals: The result of `measure_standing_signals`.
-            passages: How many passages the function returned. An empty result is not remembered.
+            signals: The result of `measure_confidence_signals`.
+            passage_count: How many passages the function returned.
             scores: The function's scores. Reciprocal ranks do not show how well a passage matches,
                 so a result with such scores is never marked as unsure.
         """
-        if not passages:
+        if not passage_count:
             return _NO_PASSAGES
         if not signals:
             return _NO_SIGNALS
         with self._lock.free:
             seen = min(len(self._percentiles[name]) for name in signals)
-            low_limit = self._find_low_limit() if seen >= LEAST_SEEN else None
+            score_limit = self._find_low_score_limit() if seen >= LEAST_SEEN else None
             observed = {
-                name: self._percentiles[name].observe(signal) for name, signal in signals.items()
+                name: self._percentiles[name].rank_and_add(signal)
+                for name, signal in signals.items()
             }
         if seen < LEAST_SEEN:
             problem = f"needs {LEAST_SEEN} earlier questions of this function, and {seen} were seen"
@@ -94,12 +100,12 @@ class Standings:
         confidence = (
             sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / total_weight
         )
-        is_unsure = _is_score_low(signals, low_limit) and not are_reciprocal_ranks(
+        is_unsure = _is_result_weak(signals, score_limit) and not are_reciprocal_ranks(
             [score for score in scores if score is not None]
         )
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
-    def _find_low_limit(self) -> float | None:
+    def _find_low_score_limit(self) -> float | None:
         """Return the limit below which a best score is low; ``None`` if too few scores were seen.
 
         The limit depends only on the upper half of the scores. Questions that the collection does
@@ -108,21 +114,21 @@ class Standings:
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
             return None
-        middle = scores.quantile(0.5)
-        return middle - FENCE * (scores.quantile(0.75) - middle)
+        middle = scores.find_quantile(0.5)
+        return middle - FENCE * (scores.find_quantile(0.75) - middle)
 
 
-def _is_score_low(signals: Mapping[str, float], low_limit: float | None) -> bool:
-    """Return whether the best score is below *low_limit* and the coverage is low.
+def _is_result_weak(signals: Mapping[str, float], score_limit: float | None) -> bool:
+    """Return whether the best score is below *score_limit* and the coverage is low.
 
-    Returns false if *low_limit* or a signal is missing.
+    Returns false if *score_limit* or a signal is missing.
     """
-    if low_limit is None or not {"best_score", "coverage"} <= signals.keys():
+    if score_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False
-    return signals["best_score"] < low_limit and signals["coverage"] <= LEAST_COVERAGE
+    return signals["best_score"] < score_limit and signals["coverage"] <= LEAST_COVERAGE
 
 
-def measure_standing_signals(
+def measure_confidence_signals(
     scores: Sequence[float | None], coverage: float | None, *, lower_is_better: bool
 ) -> dict[str, float]:
     """Return the signals that can be measured from *scores* and *coverage*.
@@ -146,7 +152,7 @@ def measure_standing_signals(
     return signals
 
 
-def measure_first_coverage(
+def measure_leading_coverage(
     keywords: str, texts: Sequence[str | None], language: str
 ) -> float | None:
     """Return the fraction of the content words of *keywords* that occur in the first three *texts*.
@@ -155,7 +161,7 @@ def measure_first_coverage(
     language; ``""`` if unknown.
     """
     rules = load_word_rules(language)
-    question = read_question(keywords, rules)
+    question = parse_question(keywords, rules)
     if not question.terms or not any(texts):
         return None
     read_parts = [(text or "")[:_READ] for text in texts]

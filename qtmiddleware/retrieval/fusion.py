@@ -192,7 +192,7 @@ MOST_SPREADS: Final = 4.0
 """The largest ratio of a list's whole range of scores to its spread."""
 
 
-def find_direction(rankings: Sequence[Ranking]) -> int:
+def find_score_direction(rankings: Sequence[Ranking]) -> int:
     """Return 1 if lower scores are better in *rankings*, -1 if higher scores are better.
 
     The rankings are best first, so the order of their scores shows the direction. Returns 0 if the
@@ -207,7 +207,7 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
     return (up > down) - (down > up)
 
 
-def has_scores(rankings: Iterable[Ranking]) -> bool:
+def has_usable_scores(rankings: Iterable[Ranking]) -> bool:
     """Return whether the scores of every ranking are complete and sorted.
 
     Unsorted scores cannot be used: a function may rerank its passages but still return the scores
@@ -249,7 +249,7 @@ def fuse(
     *,
     rrf_k: int = 60,
     lower_is_better: bool = False,
-    are_scored: bool | None = None,
+    scores_are_usable: bool | None = None,
 ) -> FusedList:
     """Merge *rankings* into one list, best first.
 
@@ -265,23 +265,25 @@ def fuse(
         rrf_k: The constant k of reciprocal rank fusion.
         lower_is_better: Whether lower scores are better. Used only if the order of the lists does
             not show it.
-        are_scored: The result of `has_scores` for *rankings*; ``None`` to compute it.
+        scores_are_usable: The result of `has_usable_scores` for *rankings*; ``None`` to compute it.
 
     Raises:
-        OwnFusionFailed: The fusion method of an installed package failed.
+        FusionPluginError: The fusion method of an installed package failed.
     """
     # Scores are multiplied by the sign, so that higher is better afterwards.
-    sign = -(find_direction(rankings) or (1 if lower_is_better else -1))
-    row = FUSION_METHODS.get(method) or _find_own_method(method).row
+    sign = -(find_score_direction(rankings) or (1 if lower_is_better else -1))
+    row = FUSION_METHODS.get(method) or _find_plugin_method(method).row
     if len(rankings) == 1 and row.merges:
-        return _keep_order(rankings[0], method, sign)
-    if row.needs_scores and not (has_scores(rankings) if are_scored is None else are_scored):
+        return _convert_single_ranking(rankings[0], method, sign)
+    if row.needs_scores and not (
+        has_usable_scores(rankings) if scores_are_usable is None else scores_are_usable
+    ):
         method = "weighted_rrf"
-    merge = _MERGES.get(method) or partial(_merge_by_own_method, method)
+    merge = _MERGES.get(method) or partial(_merge_by_plugin_method, method)
     return merge(rankings, sign, rrf_k)
 
 
-def sum_weighted(
+def sum_weighted_scores(
     rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k: int = 60
 ) -> list[tuple[Key, float]]:
     """Return (key, score) for each passage, best first. The score is a weighted sum over the lists.
@@ -295,7 +297,7 @@ def sum_weighted(
     Sums are rounded to 12 digits, so that rounding errors do not separate equal passages. Ties are
     broken by the smaller key.
     """
-    if method == "weighted" and has_scores(rankings):
+    if method == "weighted" and has_usable_scores(rankings):
         gains = [
             [ranking.variant.weight * gain for gain in _scale_scores(ranking.scores)]  # type: ignore[arg-type]
             for ranking in rankings
@@ -304,7 +306,10 @@ def sum_weighted(
         gains = [
             _list_reciprocal_ranks(ranking, ranking.variant.weight, rrf_k) for ranking in rankings
         ]
-    sums = [(key, round(passage.score, 12)) for key, passage in _add_gains(rankings, gains).items()]
+    sums = [
+        (key, round(passage.score, 12))
+        for key, passage in _sum_gains_by_key(rankings, gains).items()
+    ]
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -333,7 +338,9 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     floor = sum(
         [weight * lowest_score for weight, lowest_score in zip(weights, lowest_scores, strict=True)]
     )
-    return FusedList(_sort_by_score(_add_gains(rankings, gains, floor)), "anchored", mean, gains)
+    return FusedList(
+        _sort_by_score(_sum_gains_by_key(rankings, gains, floor)), "anchored", mean, gains
+    )
 
 
 def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
@@ -351,7 +358,7 @@ def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> F
 def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """Merge *rankings* by each passage's best score in any list."""
     merged: dict[Key, FusedPassage] = {}
-    for passage in _list_items(rankings, sign):
+    for passage in _list_passages(rankings, sign):
         merged_passage = merged.setdefault(passage.key, passage)
         merged_passage.sources |= passage.sources
         if passage.score > merged_passage.score:
@@ -361,7 +368,7 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """Return the passages of all *rankings*, one list after the other."""
-    return FusedList(_list_items(rankings, sign), "concat")
+    return FusedList(_list_passages(rankings, sign), "concat")
 
 
 _Merge = Callable[[Sequence[Ranking], int, int], FusedList]
@@ -369,11 +376,11 @@ _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for nam
 """The function for each built-in fusion method, named ``merge_`` plus the method's name."""
 
 
-class OwnFusionFailed(Exception):
+class FusionPluginError(Exception):
     """A fusion method of an installed package raised an error or returned unusable scores."""
 
 
-def _find_own_method(method: str) -> FoundFusion:
+def _find_plugin_method(method: str) -> FoundFusion:
     # Imported here so that only those who use a method from outside load the module.
     """Return the fusion *method* that an installed package provides."""
     from qtmiddleware.plugins import find_fusion
@@ -381,7 +388,7 @@ def _find_own_method(method: str) -> FoundFusion:
     return find_fusion(method)
 
 
-def _merge_by_own_method(
+def _merge_by_plugin_method(
     method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int
 ) -> FusedList:
     """Merge *rankings* with a fusion *method* from an installed package.
@@ -389,10 +396,10 @@ def _merge_by_own_method(
     Passages that the method leaves out are added at the end, in the order of the lists.
 
     Raises:
-        OwnFusionFailed: The method raised an error or returned unusable scores.
+        FusionPluginError: The method raised an error or returned unusable scores.
     """
     passages: dict[Key, FusedPassage] = {}
-    for passage in _list_items(rankings, sign):
+    for passage in _list_passages(rankings, sign):
         passages.setdefault(passage.key, passage).sources |= passage.sources
     # Tuples, so that the function cannot change the lists.
     copies = [
@@ -406,14 +413,15 @@ def _merge_by_own_method(
     ]
     try:
         scores = {
-            key: float(score) for key, score in _find_own_method(method).merge(copies, sign, rrf_k)
+            key: float(score)
+            for key, score in _find_plugin_method(method).merge(copies, sign, rrf_k)
         }
         if not all(map(isfinite, scores.values())):
             raise ValueError("a score must be a finite number")
         if unknown := scores.keys() - passages.keys():
             raise ValueError(f"{len(unknown)} keys belong to no passage")
     except Exception as error:
-        raise OwnFusionFailed(type(error).__name__) from error
+        raise FusionPluginError(type(error).__name__) from error
     lowest = min(scores.values(), default=0.0)
     for passage in passages.values():
         passage.score = scores.get(passage.key, lowest)
@@ -422,7 +430,7 @@ def _merge_by_own_method(
     return FusedList([passages[key] for key in (*ordered, *left_out)], method)
 
 
-def _add_gains(
+def _sum_gains_by_key(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
 ) -> dict[Key, FusedPassage]:
     """Return the passages by key. A passage's score is *floor* plus its gains in all lists.
@@ -448,7 +456,7 @@ def _add_gains(
     return merged
 
 
-def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
+def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
     """Return the passages of all lists, one list after the other.
 
     Scores are multiplied by *sign*, so that higher is better.
@@ -499,7 +507,7 @@ def _merge_by_rank(
     Ties are broken by the better rank in any list, then by the smaller key.
     """
     gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(k)))
-    merged = _add_gains(rankings, gains)
+    merged = _sum_gains_by_key(rankings, gains)
     best_ranks: dict[Key, int] = {}
     for ranking in rankings:
         for rank, key in enumerate(ranking.keys):
@@ -512,13 +520,13 @@ def _merge_by_rank(
     return FusedList(items, method, gains=gains)
 
 
-def _keep_order(ranking: Ranking, method: str, sign: int) -> FusedList:
+def _convert_single_ranking(ranking: Ranking, method: str, sign: int) -> FusedList:
     """Return *ranking* as a fused list in the same order, without repeated passages.
 
     If scores are missing or unsorted, each passage's score is 1 / rank.
     """
     scored_passages: dict[Key, tuple[FusedPassage, float | None]] = {}
-    for passage, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
+    for passage, score in zip(_list_passages([ranking], sign), ranking.scores, strict=True):
         scored_passages.setdefault(passage.key, (passage, score))
     passages = [passage for passage, _ in scored_passages.values()]
     if _are_scores_usable([score for _, score in scored_passages.values()]):

@@ -30,14 +30,14 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.keyword_evidence import measure_strength
+from qtmiddleware.retrieval.keyword_evidence import measure_keyword_strength
 from qtmiddleware.retrieval.question_words import (
     LEADING,
     find_words,
     load_word_rules,
     measure_coverage,
-    read_question,
-    weigh_words,
+    parse_question,
+    sum_word_scores,
 )
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
@@ -189,7 +189,7 @@ class Gate:
         with self._lock.free:
             observed = max(len(self._percentiles[name]) for name in signals)
             doubt = 1.0 - _average(
-                [self._percentiles[name].observe(signal) for name, signal in signals.items()]
+                [self._percentiles[name].rank_and_add(signal) for name, signal in signals.items()]
             )
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
             threshold = _LOWEST + (_HIGHEST - _LOWEST) * threshold_share
@@ -221,7 +221,7 @@ class Percentiles:
     def __len__(self) -> int:
         return len(self._ordered)
 
-    def observe(self, number: float) -> float:
+    def rank_and_add(self, number: float) -> float:
         """Return the percentile of *number*, from 0 to 1, and remember *number*.
 
         The percentile is the fraction of remembered numbers below *number*. Equal numbers count
@@ -244,12 +244,12 @@ class Percentiles:
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
         return percentile
 
-    def quantile(self, share: float) -> float:
-        """Return the quantile *share* (from 0 to 1) of the remembered numbers: 0.5 is the median.
+    def find_quantile(self, fraction: float) -> float:
+        """Return the quantile *fraction* of the remembered numbers. 0.5 gives the median.
 
-        At least one number must have been observed.
+        *fraction* is a number from 0 to 1. At least one number must have been added.
         """
-        return self._ordered[min(len(self) - 1, int(share * len(self)))]
+        return self._ordered[min(len(self) - 1, int(fraction * len(self)))]
 
 
 def measure_signals(
@@ -264,22 +264,24 @@ def measure_signals(
     if len(near_scores) > 1:
         signals["lead"] = abs(near_scores[0] - near_scores[-1])
     rules = load_word_rules(language)
-    question = read_question(keywords, rules)
+    question = parse_question(keywords, rules)
     if not question.terms or not any(texts):
         return signals
     read_texts = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
     found_words = find_words(question, read_texts, rules)
-    signals["coverage"] = len(set().union(*found_words.places[:LEADING])) / len(question.terms)
+    signals["coverage"] = len(set().union(*found_words.offsets[:LEADING])) / len(question.terms)
     if len(read_texts) >= LEADING:
         heights = _scale_scores_or_ranks(scores[: len(read_texts)], len(read_texts))
-        word_shares = weigh_words(question, found_words)
+        word_shares = sum_word_scores(question, found_words)
         best_word_share = max(word_shares)
         signals["agreement"] = (
             heights[word_shares.index(best_word_share)]
             if best_word_share > min(word_shares)
             else 0.0
         )
-        strength, _ = measure_strength(measure_coverage(question, found_words), is_whole=False)
+        strength, _ = measure_keyword_strength(
+            measure_coverage(question, found_words), is_whole_collection=False
+        )
         joint_scores = nlargest(
             NEAR,
             [
@@ -291,14 +293,14 @@ def measure_signals(
     return signals
 
 
-def _scale_scores_or_ranks(scores: Sequence[float | None], count: int) -> list[float]:
-    """Return the *scores* of *count* passages, scaled from 0 (worst) to 1 (best).
+def _scale_scores_or_ranks(scores: Sequence[float | None], passage_count: int) -> list[float]:
+    """Return the *scores* of *passage_count* passages, scaled from 0 (worst) to 1 (best).
 
     If any score is missing, ranks are scaled instead.
     """
     numbers = get_complete_scores(scores)
-    if len(numbers) < count:
-        numbers = [-float(rank) for rank in range(count)]
+    if len(numbers) < passage_count:
+        numbers = [-float(rank) for rank in range(passage_count)]
     elif numbers[0] < numbers[-1]:
         # The list is best first, so numbers that rise are distances.
         numbers = [-number for number in numbers]

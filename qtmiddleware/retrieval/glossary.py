@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from qtmiddleware.preprocessing.text import fold_accents
 from qtmiddleware.retrieval.bm25 import strip_plural
-from qtmiddleware.retrieval.question_words import find_held_words, load_word_rules
+from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 
 MOST_OTHERS: Final = 16
 """How many other forms of a term are searched for at most."""
@@ -137,7 +137,7 @@ class Glossary:
                 for form, term in terms.items()
                 if not any(map(_is_abbreviation, _WORD.findall(form)))
             }
-        return tuple(_settle_by_words(term, folded) for term in terms.values())
+        return tuple(_choose_meaning_by_words(term, folded) for term in terms.values())
 
     def is_ambiguous(self, form: str) -> bool:
         """Return whether *form* has several meanings in this glossary."""
@@ -152,12 +152,12 @@ class Glossary:
         return len(_split_meanings(form, other_forms)) > 1
 
 
-def _build_term(written: str, form: str, other_forms: Sequence[str], language: str) -> Term:
-    """Return the term for *form* and its meanings. *written* is its spelling in the question."""
+def _build_term(spelling: str, form: str, other_forms: Sequence[str], language: str) -> Term:
+    """Return the term for *form* and its meanings. *spelling* is its spelling in the question."""
     meanings = _split_meanings(form, other_forms)
     # "HOW" may be a term, but it is a common word first.
     is_word = fold_accents(form) in load_word_rules(language or "en").function_words
-    return Term(written, form, meanings, len(meanings) == 1 and not is_word)
+    return Term(spelling, form, meanings, len(meanings) == 1 and not is_word)
 
 
 def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -193,7 +193,7 @@ def _is_abbreviation_of(short: str, long: str) -> bool:
     return letters in ("".join(word[0] for word in words), "".join(word[0] for word in main_words))
 
 
-def _settle_by_words(term: Term, question_words: Sequence[str]) -> Term:
+def _choose_meaning_by_words(term: Term, question_words: Sequence[str]) -> Term:
     """Return *term* with the meaning whose last word is in the question.
 
     If this is not true of exactly one meaning, *term* is returned unchanged.
@@ -210,7 +210,7 @@ def _settle_by_words(term: Term, question_words: Sequence[str]) -> Term:
     return term._replace(meanings=tuple(fitting), is_certain=True) if len(fitting) == 1 else term
 
 
-def settle_terms(
+def choose_term_meanings(
     terms: Sequence[Term], texts: Sequence[str | None], keywords: str, language: str
 ) -> tuple[list[Term], list[str]]:
     """Return the *terms* whose meaning is certain, and a note on each of the other terms.
@@ -227,15 +227,15 @@ def settle_terms(
     """
     settled, notes = list[Term](), list[str]()
     for term in terms:
-        word = _find_common_word(term.form)
+        word = _lowercase_abbreviation(term.form)
         # A term may be a common word too: "Use the TAB key" may be about a key.
         is_common = term.is_certain and any(
-            word and text and find_form(word, text, match_case=True) for text in texts
+            word and text and find_form_ends(word, text, match_case=True) for text in texts
         )
         if term.is_certain and not is_common:
             settled.append(term)
             continue
-        other_keywords = _remove_words(keywords, term.written, language)
+        other_keywords = _remove_term_words(keywords, term.written, language)
         counts = [
             _count_keywords_with_form(forms, texts, other_keywords, language)
             for forms in term.meanings
@@ -256,7 +256,7 @@ def settle_terms(
     return settled, notes
 
 
-def _find_common_word(form: str) -> str:
+def _lowercase_abbreviation(form: str) -> str:
     """Return *form* in lower case, which may be a common word: ``TAB`` becomes ``tab``.
 
     Returns ``""`` if *form* is not an abbreviation that consists only of letters.
@@ -279,18 +279,17 @@ def _count_keywords_with_form(
     holding = [
         text
         for text in texts
-        if text and any(find_form(form, text, match_case=match_case) for form in forms)
+        if text and any(find_form_ends(form, text, match_case=match_case) for form in forms)
     ]
     return max(
-        (len(find_held_words(other_keywords, text, language)) for text in holding), default=0
+        (len(find_matching_words(other_keywords, text, language)) for text in holding), default=0
     )
 
 
-def _remove_words(keywords: str, written: str, language: str) -> str:
-    """Return *keywords* without function words and without the words of *written*, a term."""
+def _remove_term_words(keywords: str, term: str, language: str) -> str:
+    """Return *keywords* without function words and without the words of *term*."""
     removed_words = (
-        set(map(_fold_word, _WORD.findall(written)))
-        | load_word_rules(language or "en").function_words
+        set(map(_fold_word, _WORD.findall(term))) | load_word_rules(language or "en").function_words
     )
     return " ".join(
         word
@@ -299,7 +298,7 @@ def _remove_words(keywords: str, written: str, language: str) -> str:
     )
 
 
-def write_terms(
+def add_glossary_terms(
     terms: Sequence[Term],
     texts: Sequence[str | None],
     glossary: Glossary,
@@ -322,17 +321,20 @@ def write_terms(
     for term in terms:
         for form in term.meanings[0]:
             other_keywords = (
-                _remove_words(keywords, term.written, language)
+                _remove_term_words(keywords, term.written, language)
                 if glossary.is_ambiguous(form)
                 else None
             )
             for index, text in enumerate(new_texts):
                 if (
                     text
-                    and (ends := find_form(form, text))
-                    and (other_keywords is None or find_held_words(other_keywords, text, language))
+                    and (ends := find_form_ends(form, text))
+                    and (
+                        other_keywords is None
+                        or find_matching_words(other_keywords, text, language)
+                    )
                 ):
-                    new_texts[index] = insert_behind(text, ends, f" {term.written}")
+                    new_texts[index] = insert_at_offsets(text, ends, f" {term.written}")
     return new_texts
 
 
@@ -345,38 +347,40 @@ def expand_question(question: str, terms: Sequence[Term]) -> str:
         start = question.find(term.written)
         if term.is_certain and start >= 0:
             end = start + len(term.written)
-            question = insert_behind(question, [end], f" ({', '.join(term.meanings[0])})")
+            question = insert_at_offsets(question, [end], f" ({', '.join(term.meanings[0])})")
     return question
 
 
-def insert_behind(text: str, ends: Sequence[int], addition: str) -> str:
-    """Return *text* with *addition* inserted at each of the offsets *ends*."""
-    parts = [text[start:end] for start, end in zip((0, *ends), (*ends, len(text)), strict=True)]
+def insert_at_offsets(text: str, offsets: Sequence[int], addition: str) -> str:
+    """Return *text* with *addition* inserted at each of *offsets*."""
+    parts = [
+        text[start:end] for start, end in zip((0, *offsets), (*offsets, len(text)), strict=True)
+    ]
     return addition.join(parts)
 
 
-def find_form(form: str, text: str, *, match_case: bool = False) -> list[int]:
+def find_form_ends(form: str, text: str, *, match_case: bool = False) -> list[int]:
     """Return the offsets at which *form* ends in *text*.
 
     With *match_case*, only occurrences in the same case count.
     """
     if not _WORD.search(form):
         return []
-    piece, is_exact, pattern = _compile_form(form, match_case)
+    piece, is_exact, pattern = _compile_form_pattern(form, match_case)
     if piece not in (text if is_exact else text.lower()):
         return []
     return [match.end() for match in pattern.finditer(text)]
 
 
 @lru_cache(maxsize=1_024)
-def _compile_form(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
+def _compile_form_pattern(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
     """Return a substring of *form*, whether its case matters, and a pattern for the whole form.
 
     A text without the substring cannot match the pattern, so most texts need no pattern search.
     """
-    exact = frozenset(_WORD.findall(form)) if match_case else _find_exact_words(form)
+    exact = frozenset(_WORD.findall(form)) if match_case else _find_case_sensitive_words(form)
     parts = re.split(r"(\w+)", form)
-    gaps = [_write_gap(gap) for gap in parts[::2]]
+    gaps = [_build_separator_pattern(gap) for gap in parts[::2]]
     words = [
         f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in parts[1::2]
     ]
@@ -384,7 +388,7 @@ def _compile_form(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[st
     # A singular form matches the plural in a text, and the reverse.
     if not parts[-1] and last[-1:].isalpha():
         bare = last if last in exact else _strip_ending(last)
-        words[-1] = f"(?-i:{re.escape(bare)}s?)" if last in exact else _write_endings(bare)
+        words[-1] = f"(?-i:{re.escape(bare)}s?)" if last in exact else _build_plural_pattern(bare)
     body = "".join(gap + word for gap, word in zip(gaps, [*words, ""], strict=True))
     pattern = re.compile(_BEFORE + body + _AFTER, re.IGNORECASE)
     word = parts[1]
@@ -395,7 +399,7 @@ def _compile_form(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[st
     )
 
 
-def _write_endings(word: str) -> str:
+def _build_plural_pattern(word: str) -> str:
     """Return a regular expression for *word* in singular and plural."""
     return (
         f"{re.escape(word[:-1])}(?:ys?|ies)"
@@ -413,12 +417,15 @@ def _strip_ending(word: str) -> str:
     )
 
 
-def _write_gap(gap: str) -> str:
-    """Return a regular expression for *gap*, the spaces and signs between two words of a form."""
-    if not gap:
+def _build_separator_pattern(separator: str) -> str:
+    """Return a regular expression for the characters between two words of a glossary term.
+
+    Runs of spaces, hyphens and apostrophes match each other.
+    """
+    if not separator:
         return ""
-    pieces = _GAP.split(gap)
-    return _ANY_GAP.join(map(re.escape, pieces)) if len(pieces) > 1 else re.escape(gap)
+    pieces = _GAP.split(separator)
+    return _ANY_GAP.join(map(re.escape, pieces)) if len(pieces) > 1 else re.escape(separator)
 
 
 def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
@@ -427,7 +434,7 @@ def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
     The words must already be equal apart from case, accents and plural. This function checks the
     case, the characters between the words, and the characters before and after the form.
     """
-    exact, excerpt = _find_exact_words(form), question[start:end]
+    exact, excerpt = _find_case_sensitive_words(form), question[start:end]
     form_parts, question_parts = re.split(r"(\w+)", form), re.split(r"(\w+)", excerpt)
     for word, other in zip(form_parts[1::2], question_parts[1::2], strict=True):
         if word in exact and other not in (word, f"{word}s"):
@@ -442,7 +449,7 @@ def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
     return not (re.search(r"[\w@#/\\.-]\Z", before) or re.match(r"[\w@#/\\+]|[-.]\w", after))
 
 
-def _find_exact_words(form: str) -> Set[str]:
+def _find_case_sensitive_words(form: str) -> Set[str]:
     """Return the words of *form* that must have the same case in a text, such as abbreviations."""
     words = _WORD.findall(form)
     if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:

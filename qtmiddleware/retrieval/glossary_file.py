@@ -34,16 +34,16 @@ def load_glossary(options: GlossarySettings) -> Glossary | None:
     """
     if options.path is None and not options.terms:
         return None
-    rows = list(_read_mapping(options.terms, "glossary.terms"))
+    rows = list(_read_configured_terms(options.terms, "glossary.terms"))
     if options.path is not None:
-        rows += _read_path(options.path)
+        rows += _read_glossary_file(options.path)
     return Glossary(rows)
 
 
-def _read_path(path: str) -> list[Row]:
+def _read_glossary_file(path: str) -> list[Row]:
     """Return the entries of the file at *path*, in JSON or in Solr's synonym format."""
     source = f"glossary file {path if path.isprintable() else ascii(path)}"
-    text = _read_text(path, source)
+    text = _read_file_text(path, source)
     if not text.strip():
         raise _make_error(
             source,
@@ -53,11 +53,11 @@ def _read_path(path: str) -> list[Row]:
     # No term of the other format begins so. A JSON file that is cut or broken gets an error with
     # its line.
     if text.lstrip().startswith(("{", "[")):
-        return list(_read_json(text, source))
-    return list(_read_lines(text, source))
+        return list(_parse_json(text, source))
+    return list(_parse_lines(text, source))
 
 
-def _read_text(path: str, source: str) -> str:
+def _read_file_text(path: str, source: str) -> str:
     """Return the text of the file at *path*. Error messages call the file *source*.
 
     Raises:
@@ -98,7 +98,7 @@ def _read_text(path: str, source: str) -> str:
     return text
 
 
-def _read_json(text: str, source: str) -> Iterator[Row]:
+def _parse_json(text: str, source: str) -> Iterator[Row]:
     """Yield the entries of *text*, a JSON object that maps each term to one or several forms.
 
     Error messages call the file *source*.
@@ -132,21 +132,21 @@ def _read_json(text: str, source: str) -> Iterator[Row]:
                 f"{_locate_term(text, term, source)}",
                 f"must be a text or a list of texts for {_quote(term)}",
             )
-        yield _build_row(term, forms, _LazyPlace(text, term, source))
+        yield _build_row(term, forms, _LazyLocation(text, term, source))
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as a list of its (key, value) pairs, with repeated keys."""
 
 
-class _LazyPlace:
+class _LazyLocation:
     """The file and line of *term*, for error messages. The line is searched only when printed."""
 
     def __init__(self, text: str, term: str, source: str) -> None:
-        self._place = (text, term, source)
+        self._location = (text, term, source)
 
     def __str__(self) -> str:
-        return _locate_term(*self._place)
+        return _locate_term(*self._location)
 
 
 def _locate_term(text: str, term: str, source: str) -> str:
@@ -155,21 +155,23 @@ def _locate_term(text: str, term: str, source: str) -> str:
     return source if offset < 0 else f"{source}, line {text.count(chr(10), 0, offset) + 1},"
 
 
-def _build_row(term: str, other_forms: list[str], place: object) -> Row:
+def _build_row(term: str, other_forms: list[str], location: object) -> Row:
     """Return the glossary entry for *term*, in which all forms are interchangeable.
 
-    *place* names the file and line, or the config key, in error messages.
+    *location* names the file and line, or the config key, in error messages.
     """
-    forms = [_check_form(form, place) for form in (term, *other_forms)]
-    _check_form_count(len(forms), place)
+    forms = [_check_form(form, location) for form in (term, *other_forms)]
+    _check_form_count(len(forms), location)
     if len(forms) < 2:
         raise _make_error(
-            str(place), f"must give another form for {_quote(term)}", "add one or remove the entry"
+            str(location),
+            f"must give another form for {_quote(term)}",
+            "add one or remove the entry",
         )
     return forms, forms
 
 
-def _read_lines(text: str, source: str) -> Iterator[Row]:
+def _parse_lines(text: str, source: str) -> Iterator[Row]:
     """Yield the entries of *text* in Solr's synonym format.
 
     A line ``a, b, c`` lists forms of one term. With ``a => b``, a question with a finds passages
@@ -178,40 +180,40 @@ def _read_lines(text: str, source: str) -> Iterator[Row]:
     lines = text.splitlines()
     count = 0
     for number, line in enumerate(lines, 1):
-        entry, place = line.strip(), f"{source}, line {number},"
+        entry, location = line.strip(), f"{source}, line {number},"
         if not entry or entry.startswith("#"):
             continue
         count += 1
         _check_entry_count(count, source)
-        sides = [_split_forms(side, place) for side in _ARROW.split(entry)]
+        sides = [_split_forms(side, location) for side in _ARROW.split(entry)]
         if len(sides) > 2:
             raise _make_error(
-                place, "must hold one => at most", "write each mapping in a line of its own"
+                location, "must hold one => at most", "write each mapping in a line of its own"
             )
         if len(sides) == 1 and len(sides[0]) < 2:
             raise _make_error(
-                place,
+                location,
                 f"must hold at least two forms, not {_quote(entry)} alone",
                 "write: CR, change request",
             )
         yield sides[0], sides[-1]
 
 
-def _split_forms(side: str, place: str) -> list[str]:
+def _split_forms(side: str, location: str) -> list[str]:
     """Return the forms in *side*, one side of a glossary line, in which commas separate forms."""
-    forms = [_check_form(_ESCAPED.sub(r"\1", form), place) for form in _COMMA.split(side)]
-    _check_form_count(len(forms), place)
+    forms = [_check_form(_ESCAPED.sub(r"\1", form), location) for form in _COMMA.split(side)]
+    _check_form_count(len(forms), location)
     return forms
 
 
-def _read_mapping(terms: Mapping[str, str], source: str) -> Iterator[Row]:
+def _read_configured_terms(terms: Mapping[str, str], source: str) -> Iterator[Row]:
     """Yield the entries of *terms*, a mapping in the config. Error messages call it *source*."""
     for term, forms in terms.items():
-        place = f"{source}.{_quote(term)}"
-        yield _build_row(term, _split_forms(forms, place), place)
+        location = f"{source}.{_quote(term)}"
+        yield _build_row(term, _split_forms(forms, location), location)
 
 
-def _check_form(form: str, place: object) -> str:
+def _check_form(form: str, location: object) -> str:
     """Return *form* with single spaces between words.
 
     Raises:
@@ -220,24 +222,25 @@ def _check_form(form: str, place: object) -> str:
     plain = " ".join(form.split())
     if not plain:
         raise _make_error(
-            str(place), "must not have an empty side", "write both forms or remove the entry"
+            str(location), "must not have an empty side", "write both forms or remove the entry"
         )
     if len(plain) > LONGEST_FORM:
         raise _make_error(
-            str(place), f"must have forms of at most {LONGEST_FORM} characters, not {len(plain):,}"
+            str(location),
+            f"must have forms of at most {LONGEST_FORM} characters, not {len(plain):,}",
         )
     if not re.search(r"\w", plain):
         raise _make_error(
-            str(place), f"must have a letter or digit in each form, not {_quote(plain)}"
+            str(location), f"must have a letter or digit in each form, not {_quote(plain)}"
         )
     return plain
 
 
-def _check_form_count(count: int, place: object) -> None:
+def _check_form_count(count: int, location: object) -> None:
     """Raise `ConfigError` if *count*, the number of an entry's forms, is too large."""
     if count > MOST_FORMS:
         raise _make_error(
-            str(place),
+            str(location),
             f"must have at most {MOST_FORMS} forms, not {count:,}",
             "split it into several",
         )
@@ -256,8 +259,10 @@ def _quote(text: str) -> str:
     return hide_secrets(display(text))
 
 
-def _make_error(place: str, problem: str, advice: str = "") -> ConfigError:
-    """Return a `ConfigError` with the *problem*, its *place*, and *advice* on how to fix it."""
+def _make_error(location: str, problem: str, advice: str = "") -> ConfigError:
+    """Return a `ConfigError` with the *problem*, its *location*, and *advice* on how to fix it."""
     return ConfigError(
-        f"{place} {problem}" + (f"; {advice}" if advice else ""), path="glossary.path", source=place
+        f"{location} {problem}" + (f"; {advice}" if advice else ""),
+        path="glossary.path",
+        source=location,
     )

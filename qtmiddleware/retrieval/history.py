@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_words
 from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.runtime.fields import read_field
@@ -97,7 +97,7 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     it. The result is always false if the language is unknown or its word list has no
     ``references``.
     """
-    references = load(query.language).references if query.language else frozenset[str]()
+    references = load_lexicon(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(
         word.partition("'")[0] for word in fold_words(query.original)
     ):
@@ -192,11 +192,11 @@ def _read_text(content: Any) -> str | None:
         return content or ""
     if not isinstance(content, list | tuple):
         return None
-    texts = [_read_part(part) for part in content]
+    texts = [_read_content_part(part) for part in content]
     return None if None in texts else "\n".join(text for text in texts if text)
 
 
-def _read_part(part: Any) -> str | None:
+def _read_content_part(part: Any) -> str | None:
     """Return the text of one content part of a message.
 
     Returns ``""`` for a part that is not text, such as an image, and ``None`` for an unreadable

@@ -17,12 +17,12 @@ from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.bm25 import (
     Pair,
     TextTerms,
+    compute_pair_gains,
+    compute_term_gains,
     count_terms,
     list_terms_and_pairs,
     normalise_scores,
     sum_gains,
-    weigh_pairs,
-    weigh_terms,
 )
 from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
@@ -36,8 +36,8 @@ from qtmiddleware.retrieval.question_words import (
     load_word_rules,
     measure_coverage,
     measure_joint_coverage,
-    read_question,
-    weigh_words,
+    parse_question,
+    sum_word_scores,
 )
 from qtmiddleware.retrieval.responses import read_all_metadata, read_texts, read_titles
 from qtmiddleware.types import Evidence, Trace
@@ -57,9 +57,9 @@ _ROUNDING: Final = 1e-4
 WeightedKeywords = Sequence[tuple[str, float]]
 """(keywords, weight) for each of several queries."""
 
-WeighMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
+ScoreMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
 """Returns the evidence in the metadata of several passages; ``None`` if there is none."""
-WriteTerms = Callable[[list[str | None]], list[str | None]]
+AddTerms = Callable[[list[str | None]], list[str | None]]
 """Writes the question's glossary terms into texts that hold another form of them."""
 
 
@@ -86,7 +86,7 @@ class _WordEvidence:
     joint_coverage: float | None = None
 
 
-def weigh_by_keywords(
+def rerank_by_keywords(
     fused: FusedList,
     collect_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
@@ -96,8 +96,8 @@ def weigh_by_keywords(
     language: str = "",
     width: int | None = None,
     top_k: int | None = None,
-    write_terms: WriteTerms | None = None,
-    weigh_metadata: WeighMetadata = lambda _: None,
+    add_terms: AddTerms | None = None,
+    score_metadata: ScoreMetadata = lambda _: None,
     date_words: Sequence[str] = (),
 ) -> FusedList:
     """Return *fused* reranked by scores, keywords and metadata.
@@ -114,8 +114,8 @@ def weigh_by_keywords(
         language: The code of the question's language; ``""`` if unknown.
         width: How many passages the search for the question asked for.
         top_k: How many passages the caller asked for.
-        write_terms: Adds the question's glossary terms to texts with another form of these terms.
-        weigh_metadata: Returns the evidence in the candidates' metadata.
+        add_terms: Adds the question's glossary terms to texts with another form of these terms.
+        score_metadata: Returns the evidence in the candidates' metadata.
         date_words: Words for the dates that the question means. A date word that occurs in a
             candidate counts like a word of the question.
     """
@@ -128,25 +128,25 @@ def weigh_by_keywords(
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
         return fused
-    if write_terms is not None:
-        texts = write_terms(texts)
+    if add_terms is not None:
+        texts = add_terms(texts)
     fields = read_all_metadata(items)
     keywords, scores_before = collect_keywords(), [passage.score for passage in candidates]
     spread = max(scores_before) - min(scores_before) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:
         language = ""
-        word_evidence = _weigh_all_words(keywords, texts, original_scores, options.weight)
+        word_evidence = _score_all_words(keywords, texts, original_scores, options.weight)
     else:
-        is_whole = width is not None and len(original_scores) < width
+        is_whole_collection = width is not None and len(original_scores) < width
         held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
-        word_evidence = _weigh_own_words(
-            words, texts, read_titles(fields), language, is_whole=is_whole
+        word_evidence = _score_question_words(
+            words, texts, read_titles(fields), language, is_whole_collection=is_whole_collection
         )
-    metadata = None if options.weight == 0.0 else weigh_metadata(fields)
+    metadata = None if options.weight == 0.0 else score_metadata(fields)
     if metadata is not None:
         trace.notes.extend(("metadata", sentence) for sentence in metadata.notes)
-        word_evidence = _add_metadata(word_evidence, metadata)
+        word_evidence = _add_metadata_evidence(word_evidence, metadata)
     if word_evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
@@ -177,7 +177,7 @@ def weigh_by_keywords(
     return FusedList([*leading, *weighed[len(candidates) :]], fused.method, evidence=evidence)
 
 
-def _weigh_all_words(
+def _score_all_words(
     keywords: WeightedKeywords,
     texts: Sequence[str | None],
     original_scores: Sequence[float | None],
@@ -201,29 +201,29 @@ def _weigh_all_words(
     )
 
 
-def _weigh_own_words(
+def _score_question_words(
     keywords: str,
     texts: Sequence[str | None],
     titles: Sequence[str],
     language: str,
     *,
-    is_whole: bool,
+    is_whole_collection: bool,
 ) -> _WordEvidence | None:
     """Return what the question's own words add to the scores; ``None`` if none of them occurs.
 
-    *is_whole* says whether *texts* are the whole collection.
+    *is_whole_collection* says whether *texts* are the whole collection.
     """
     rules = load_word_rules(language)
-    question = read_question(keywords, rules)
+    question = parse_question(keywords, rules)
     if not question.terms:
         return None
     titled_texts = (
-        [_put_title_first(title, text) for title, text in zip(titles, texts, strict=True)]
+        [_prepend_title(title, text) for title, text in zip(titles, texts, strict=True)]
         if any(titles)
         else texts
     )
     found_words = find_words(question, titled_texts, rules)
-    if not any(found_words.places):
+    if not any(found_words.offsets):
         return None
     coverage = measure_coverage(question, found_words)
     # A number or code that only one passage holds identifies that passage, even in a collection of
@@ -231,14 +231,14 @@ def _weigh_own_words(
     codes = [
         term
         for term in question.content
-        if term.isascii() and not term.isalpha() and term not in found_words.places[0]
+        if term.isascii() and not term.isalpha() and term not in found_words.offsets[0]
     ]
-    is_whole = is_whole and not any(
-        sum(code in places for places in found_words.places) == 1 for code in codes
+    is_whole_collection = is_whole_collection and not any(
+        sum(code in offsets for offsets in found_words.offsets) == 1 for code in codes
     )
-    strength, reason = measure_strength(coverage, is_whole=is_whole)
+    strength, reason = measure_keyword_strength(coverage, is_whole_collection=is_whole_collection)
     shares = (
-        [strength * share for share in weigh_words(question, found_words)]
+        [strength * share for share in sum_word_scores(question, found_words)]
         if strength
         else [0.0] * len(texts)
     )
@@ -247,7 +247,9 @@ def _weigh_own_words(
     )
 
 
-def _add_metadata(word_evidence: _WordEvidence | None, metadata: MetadataEvidence) -> _WordEvidence:
+def _add_metadata_evidence(
+    word_evidence: _WordEvidence | None, metadata: MetadataEvidence
+) -> _WordEvidence:
     """Return *word_evidence* plus the evidence of *metadata*.
 
     A metadata value that the question names counts like a word in the passage.
@@ -263,23 +265,24 @@ def _add_metadata(word_evidence: _WordEvidence | None, metadata: MetadataEvidenc
     return word_evidence
 
 
-def _put_title_first(title: str, text: str | None) -> str | None:
+def _prepend_title(title: str, text: str | None) -> str | None:
     """Return *text* with *title* as its first line; unchanged if it starts with *title*."""
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 
-def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[float, str]:
+def measure_keyword_strength(
+    coverage: Sequence[float], *, is_whole_collection: bool
+) -> tuple[float, str]:
     """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
 
     strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`), limited to the range from 0 to
     1. The lead is the largest *coverage* of any passage minus the coverage of the first passage.
 
-    If *is_whole*, the list is the whole collection, and the strength is multiplied by `WHOLE`. This
-    is not done if one passage contains all the words and the first passage at most half of them.
-
     Args:
         coverage: The fraction of the question's words in each passage.
-        is_whole: Whether the passages are the whole collection.
+        is_whole_collection: Whether the passages are the whole collection. If true, the strength is
+            multiplied by `WHOLE`, unless one passage contains all the words and the first passage
+            contains at most half of them.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
@@ -292,7 +295,7 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
             ),
         )
     reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
-    if is_whole and (most < 1.0 or first > HALF):
+    if is_whole_collection and (most < 1.0 or first > HALF):
         strength, reason = (
             strength * WHOLE,
             f"{reason}; the list is the whole collection, so keywords count a fifth",
@@ -464,7 +467,11 @@ def _score_queries(
     queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
     """Return how well each text matches the *queries*; ``None`` if no text matches any query."""
-    term_gains, pair_gains, size = weigh_terms(text_terms), weigh_pairs(text_terms), len(text_terms)
+    term_gains, pair_gains, size = (
+        compute_term_gains(text_terms),
+        compute_pair_gains(text_terms),
+        len(text_terms),
+    )
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
         for terms, pairs, weight in queries

@@ -160,14 +160,14 @@ class _Column:
         return len(self.counts) > 2 and max(self.counts.values()) == 1
 
     @property
-    def is_telling(self) -> bool:
+    def is_distinguishing(self) -> bool:
         """Whether the field distinguishes passages, and its values are not ids."""
         return len(self.counts) > 1 and (
             not self.has_no_repeats or self.kind in ("periods", "versions")
         )
 
 
-def weigh_by_metadata(
+def score_by_metadata(
     times: Times,
     metadata: Sequence[Mapping[str, Any]],
     rules: WordRules,
@@ -221,9 +221,11 @@ def weigh_by_metadata(
     )
 
 
-def find_telling_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def find_distinguishing_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the names of the fields that distinguish passages, without fields of ids."""
-    return tuple(name for name, column in collect_columns(metadata).items() if column.is_telling)
+    return tuple(
+        name for name, column in collect_columns(metadata).items() if column.is_distinguishing
+    )
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
@@ -283,24 +285,26 @@ def _read_values(name: str, value: Any) -> _Row:
     kind = type(value)
     parsed: _Value | None = None
     if kind is str:
-        parsed = _read_text(value) if 0 < len(value) <= MOST_CHARS else None
+        parsed = _parse_text(value) if 0 < len(value) <= MOST_CHARS else None
     elif kind is int or kind is float:
         # A number may have a million digits, which would take long to write out.
-        parsed = _read_number(value, is_time=_is_time_field(name)) if -1e15 < value < 1e15 else None
+        parsed = (
+            _parse_number(value, is_time=_is_time_field(name)) if -1e15 < value < 1e15 else None
+        )
     elif kind is date or kind is datetime:
-        parsed = _read_day(value.date() if kind is datetime else value)
+        parsed = _build_day_value(value.date() if kind is datetime else value)
     elif kind is list or kind is tuple:
         texts = [
             item
             for item in value[:MOST_LISTED]
             if type(item) is str and 0 < len(item) <= MOST_CHARS
         ]
-        return tuple([item for item in map(_read_text, texts) if item is not None])
+        return tuple([item for item in map(_parse_text, texts) if item is not None])
     return () if parsed is None else (parsed,)
 
 
 @lru_cache(maxsize=4_096)
-def _read_text(value: str) -> _Value | None:
+def _parse_text(value: str) -> _Value | None:
     """Parse a short text; ``None`` if it has more than `MOST_WORDS` words."""
     words = tuple(split_tokens(value))
     if value.strip().lower() in _NEUTRAL_TEXTS or not words:
@@ -315,18 +319,18 @@ def _read_text(value: str) -> _Value | None:
 
 
 @lru_cache(maxsize=4_096)
-def _read_number(value: float, *, is_time: bool) -> _Value:
+def _parse_number(value: float, *, is_time: bool) -> _Value:
     """Parse a number. With *is_time*, a plausible Unix time is converted to a day (UTC)."""
     # A Unix time that is so large is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
-        return _read_day(datetime.fromtimestamp(seconds, UTC).date())
+        return _build_day_value(datetime.fromtimestamp(seconds, UTC).date())
     text = f"{value:.12g}"
     return _Value((text,), read_period(text) if value == int(value) else None, None, float(value))
 
 
 @lru_cache(maxsize=4_096)
-def _read_day(day: date) -> _Value:
+def _build_day_value(day: date) -> _Value:
     """Return *day* as a parsed value."""
     return _Value((day.isoformat(),), period=Period(day, day))
 
@@ -382,7 +386,7 @@ class _QuestionDemands:
         for label, _, text in (constraint.partition(":") for constraint in constraints):
             if not self._is_same_label(label, name):
                 continue
-            value = _read_text(text.strip()[:MOST_CHARS])
+            value = _parse_text(text.strip()[:MOST_CHARS])
             if value is None or value.neutral:
                 continue
             shares = [
@@ -410,7 +414,9 @@ class _QuestionDemands:
             return
         needs_code = column.has_no_repeats and not is_number
         named_values = {
-            value.folded for value in column.counts if self._is_named(value, needs_code=needs_code)
+            value.folded
+            for value in column.counts
+            if self._is_value_in_question(value, needs_code=needs_code)
         }
         if not named_values:
             return
@@ -427,7 +433,7 @@ class _QuestionDemands:
             _score_passages(column, lambda value: value.folded in longest),
         )
 
-    def _is_named(self, value: _Value, *, needs_code: bool) -> bool:
+    def _is_value_in_question(self, value: _Value, *, needs_code: bool) -> bool:
         """Return whether the question names *value*, that is, contains all its words in any form.
 
         With *needs_code*, *value* must be a single word with a digit and another character, and
@@ -452,17 +458,17 @@ class _QuestionDemands:
         Dates in the future get 0.
         """
         keys = sorted(
-            {key for value in column.counts if (key := self._make_order_key(value)) is not None}
+            {key for value in column.counts if (key := self._build_sort_key(value)) is not None}
         )
         if len(keys) < 2:
             return [0.0] * len(column.rows)
         places = {key: index / (len(keys) - 1) for index, key in enumerate(keys)}
         return [
-            max((places.get(self._make_order_key(value), 0.0) for value in row), default=0.0)
+            max((places.get(self._build_sort_key(value), 0.0) for value in row), default=0.0)
             for row in column.rows
         ]
 
-    def _make_order_key(self, value: _Value) -> Any:
+    def _build_sort_key(self, value: _Value) -> Any:
         """Return a key that sorts periods by their first day, and versions by their numbers.
 
         Returns ``None`` for other values and for periods that begin after today.

@@ -9,8 +9,8 @@ serves synchronous and asynchronous callers. Every fallback is an ordinary ``if`
 the model or the search for a variant fails or is late, the flow continues with the passages found
 by the question itself. The flow raises only the errors of the search for the question, unchanged.
 
-The search for the question always starts first. `_Pipeline._improve` chooses one of four orders for
-the other work:
+The search for the question always starts first. `_Pipeline._improve_retrieval` chooses one of four
+orders for the other work:
 
 ==============  ================================================================================
 usual           During this search, the model is asked and then the variants are searched.
@@ -42,23 +42,23 @@ from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.confidence import (
     LATER_PAGE,
-    measure_first_coverage,
-    measure_standing_signals,
+    measure_confidence_signals,
+    measure_leading_coverage,
 )
 from qtmiddleware.retrieval.fusion import (
     FusedList,
+    FusionPluginError,
     FusionResult,
-    OwnFusionFailed,
-    find_direction,
+    find_score_direction,
     fuse,
-    has_scores,
+    has_usable_scores,
     select_rankings,
     separate_chunks,
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
-from qtmiddleware.retrieval.keyword_evidence import WriteTerms, weigh_by_keywords
-from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, weigh_by_metadata
+from qtmiddleware.retrieval.keyword_evidence import AddTerms, rerank_by_keywords
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, score_by_metadata
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
@@ -78,13 +78,13 @@ from qtmiddleware.retrieval.responses import (
 )
 from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import (
-    build_expanded,
+    build_glossary_variant,
     build_variants,
     choose_searches,
-    let_passage_lead,
-    search_by_words,
+    prefer_hypothetical_passage,
+    search_by_keywords,
     search_variants,
-    select_parts,
+    select_sub_query_texts,
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -274,18 +274,18 @@ class _Pipeline:
         """
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
-            return (yield from self._pass_call_on())
+            return (yield from self._make_plain_call())
         if self.settings.shadow is not None:
             self.trace.note("original", "shadow mode: the plain function's result")
-            return (yield from self._pass_call_on())
+            return (yield from self._make_plain_call())
         try:
-            return (yield from self._improve())
+            return (yield from self._improve_retrieval())
         except Exception as error:
             if error is self._search_error:
                 # The error's traceback holds this frame and so `self`, which must not hold it.
                 self._search_error = None
                 raise
-            self._note_internal_error(error)
+            self._record_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
         response = yield from self._perform_search(Search(self.original.text, None))
         return self._build_plain_retrieval(response, self.original)
@@ -298,36 +298,36 @@ class _Pipeline:
             if stage is not None:
                 transformation = yield from stage.run(self._find_llm_deadline())
         except Exception as error:
-            self._note_internal_error(error)
+            self._record_internal_error(error)
         notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
         return replace(transformation, notes=transformation.notes + notes)
 
-    def _improve(self) -> Flow[Retrieval]:
+    def _improve_retrieval(self) -> Flow[Retrieval]:
         """Search, ask the model and rerank, in one of the orders listed at the module's top."""
         stage, transformation = self._prepare_stage()
         variants: _VariantResults | None = None
-        by_words: list[SearchResult] | None = None if self._should_search_by_words() else []
+        by_words: list[SearchResult] | None = None if self._should_search_by_keywords() else []
         gated = (
             stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
         )
         # The first response of a function shows how `embed=` is called and whether responses can
         # be read. Until then its variants wait.
         learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
-        width, flows = self.request.width, list[Flow[Any]]()
+        width, flows = self.request.search_width, list[Flow[Any]]()
         if self._original_outcome is None and not learns and by_words is None:
             flows.append(
-                self._search_by_words(
+                self._search_by_keywords(
                     width, self.deadline if stage is None else self._find_llm_deadline()
                 )
             )
         alone = stage is None and (learns or (transformation.is_empty and self._expanded is None))
         if not (self._original_outcome is not None or gated or alone):
             flows.append(
-                self._ask_and_search(stage, transformation, width, should_search=not learns)
+                self._ask_model_and_search(stage, transformation, width, should_search=not learns)
             )
             stage = None
         if flows:
-            response, results = yield from self._search_original_and_run(flows, width)
+            response, results = yield from self._search_original_and_run_flows(flows, width)
             by_words = results.pop(0) if by_words is None and not learns else by_words
             transformation, variants = results[0] if results else (transformation, None)
         else:
@@ -339,7 +339,7 @@ class _Pipeline:
                 self.original, response, self.request.shape, options=options, initial=initial
             )
         except ResponseShapeError as error:
-            return (yield from self._return_unreadable(response, error))
+            return (yield from self._return_unreadable_response(response, error))
         # Lengths are learnt because they limit how many passages later searches ask for.
         self.learned.record_passages(
             original_result.ranking.items if self.request.uses_keyword_evidence else ()
@@ -347,19 +347,19 @@ class _Pipeline:
         if stage is not None and (not gated or self._decide_escalation(original_result)):
             transformation = yield from stage.run(self._find_llm_deadline())
         if by_words is None:
-            by_words = yield from self._search_by_words(self.request.width, self.deadline)
-        self._note_refused_words()
+            by_words = yield from self._search_by_keywords(self.request.search_width, self.deadline)
+        self._record_rejected_keyword_search()
         variants = variants or (
-            yield from self._search_transformation(transformation, self.request.width)
+            yield from self._collect_variant_results(transformation, self.request.search_width)
         )
         transformation, choice = variants.transformation, variants.choice
         others = [*self._align_score_direction(by_words, original_result), *variants.results]
         fusion = self._fuse_lists(original_result, others)
         ranked, rerank_scores = fusion.fused, list[float | None]()
         if self.request.uses_keyword_evidence:
-            ranked = self._weigh_by_keywords(fusion, transformation, choice)
+            ranked = self._rerank_by_keywords(fusion, transformation, choice)
         evidence = ranked.evidence
-        standing = self._judge_standing(fusion, evidence, choice.question_keywords)
+        standing = self._measure_confidence(fusion, evidence, choice.question_keywords)
         self._record_text_presence(fusion, ranked)
         if self.request.uses_reranker:
             ranked, rerank_scores = yield from rerank(
@@ -402,12 +402,12 @@ class _Pipeline:
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:
             self._read_glossary(request.glossary)
-        trace.stage("preprocess", trace.clock())
+        trace.record_stage("preprocess", trace.measure_elapsed())
         reason = request.skip_reason or find_skip_reason(
             self.settings,
             request.original,
             is_follow_up=bool(request.history),
-            find_spans=self._find_spans,
+            find_spans=self._find_protected_spans,
         )
         if reason:
             trace.decision = Decision(call=False, reason=reason)
@@ -431,9 +431,15 @@ class _Pipeline:
         self._anchors = self._find_anchors()
         question = Question(request.original, request.history, self.settings, facts, self._anchors)
         stage = TransformStage(
-            question, self.query, request, trace, self.degradations, self._find_spans, self.deadline
+            question,
+            self.query,
+            request,
+            trace,
+            self.degradations,
+            self._find_protected_spans,
+            self.deadline,
         )
-        if (remembered := stage.recall()) is not None:
+        if (remembered := stage.find_cached()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             return None, remembered
         if self._is_follow_up:
@@ -443,7 +449,7 @@ class _Pipeline:
         )
         return stage, NOTHING
 
-    def _find_spans(self) -> Sequence[Span]:
+    def _find_protected_spans(self) -> Sequence[Span]:
         """Return the parts of the question that the model must keep, such as numbers and names."""
         spans = protected_spans(self.request.original, language=self.query.language or "auto")
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
@@ -467,12 +473,12 @@ class _Pipeline:
         """
         if self._original_outcome is not None:
             return self._original_outcome.value
-        began, width = perf_counter(), self.request.width
+        began, width = perf_counter(), self.request.search_width
         response = yield from self._perform_search(self._build_original_search(width))
-        self._note_original_search(began, perf_counter() - began, width)
+        self._record_original_search(began, perf_counter() - began, width)
         return response
 
-    def _search_original_and_run(
+    def _search_original_and_run_flows(
         self, flows: Sequence[Flow[Any]], width: int | None
     ) -> Flow[tuple[Any, list[Any]]]:
         """Search for the question and run *flows* at the same time.
@@ -484,7 +490,7 @@ class _Pipeline:
         flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_as_list(flows[0])
         outcome, beside = yield Beside(self._build_original_search(width), flow, limit)
         self.trace.count_search(self._original_search.calls, self._original_search.reads)
-        self._note_original_search(outcome.began, outcome.seconds, width)
+        self._record_original_search(outcome.began, outcome.seconds, width)
         if outcome.error is not None:
             self._search_error = outcome.error
             try:
@@ -496,19 +502,21 @@ class _Pipeline:
             raise beside.error
         return outcome.value, beside.value
 
-    def _should_search_by_words(self) -> bool:
+    def _should_search_by_keywords(self) -> bool:
         """Return whether to make an extra keyword search in the configured text fields."""
-        reason = self.request.why_not_by_words
+        reason = self.request.keyword_search_skip_reason
         if reason:
             self.trace.note(TEXT_CLAUSE, reason)
         return reason is None and bool(self._keywords)
 
-    def _search_by_words(self, width: int | None, deadline: Deadline) -> Flow[list[SearchResult]]:
+    def _search_by_keywords(
+        self, width: int | None, deadline: Deadline
+    ) -> Flow[list[SearchResult]]:
         """Search the keywords in the text fields; remember the error if the search fails.
 
         Returns a list with the result; empty if the search failed.
         """
-        results, self._words_error = yield from search_by_words(
+        results, self._words_error = yield from search_by_keywords(
             self._keywords,
             self.request,
             width=width or self.request.top_k,
@@ -518,7 +526,7 @@ class _Pipeline:
         )
         return results
 
-    def _note_refused_words(self) -> None:
+    def _record_rejected_keyword_search(self) -> None:
         """Remember that the function rejects keyword searches, if it has just rejected one.
 
         Nothing is remembered if it also rejected the number of passages, which may be the cause.
@@ -544,7 +552,7 @@ class _Pipeline:
 
         Otherwise *results* are returned unchanged. In them, higher scores are better.
         """
-        direction = find_direction([original_result.ranking]) or (
+        direction = find_score_direction([original_result.ranking]) or (
             1 if self.learned.lower_is_better else -1
         )
         for result in results if direction > 0 else ():
@@ -552,7 +560,7 @@ class _Pipeline:
             result.ranking = replace(result.ranking, scores=scores)
         return results
 
-    def _ask_and_search(
+    def _ask_model_and_search(
         self,
         stage: TransformStage | None,
         transformation: Transformation,
@@ -571,12 +579,12 @@ class _Pipeline:
         if stage is not None:
             transformation = yield from stage.run(self._find_llm_deadline())
         return transformation, (
-            (yield from self._search_transformation(transformation, width))
+            (yield from self._collect_variant_results(transformation, width))
             if should_search
             else None
         )
 
-    def _search_transformation(
+    def _collect_variant_results(
         self, transformation: Transformation, width: int | None
     ) -> Flow[_VariantResults]:
         """Search the variants of *transformation*, each for *width* passages.
@@ -593,7 +601,7 @@ class _Pipeline:
 
         If *width* is smaller than usual because passages are long, this is noted in the trace.
         """
-        if (full := self.request.full_width) is not None and width != full:
+        if (full := self.request.full_search_width) is not None and width != full:
             count, chars = width or self.request.top_k, self.learned.passage_chars
             self.trace.note(
                 "keyword_evidence",
@@ -617,13 +625,13 @@ class _Pipeline:
         finally:
             self.trace.count_search(step.calls, step.reads)
 
-    def _note_original_search(self, began: float, seconds: float, width: int | None) -> None:
+    def _record_original_search(self, began: float, seconds: float, width: int | None) -> None:
         """Record the start and duration of the search for the question, and a rejected *width*."""
         search = self._original_search
         self.trace.original_ms = seconds * 1e3
         if search.embed_seconds:
-            self.trace.stage("embed", search.embed_seconds, detail="original", began=began)
-        self.trace.stage("search.original", seconds, began=began)
+            self.trace.record_stage("embed", search.embed_seconds, detail="original", began=began)
+        self.trace.record_stage("search.original", seconds, began=began)
         if width is not None and search.was_refused and self.learned.refuses_widening:
             self.trace.note("keyword_evidence", f"the function rejects {width} candidates")
 
@@ -652,14 +660,18 @@ class _Pipeline:
 
         If too few of the searches succeed, the list of results is empty.
         """
-        searchable = transformation if self._sub_responses is None else select_parts(transformation)
+        searchable = (
+            transformation
+            if self._sub_responses is None
+            else select_sub_query_texts(transformation)
+        )
         question_keywords = find_question_keywords(self.query, transformation, self.settings)
         topic = question_keywords if self.settings.llm.guard else ""
         variants, notes = build_variants(
             searchable, self.query.text, self.request.fusion_settings, topic
         )
         self.trace.notes.extend(notes)
-        weighed, searched = self._choose_variants(variants)
+        weighed, searched = self._choose_evidence_and_searches(variants)
         if self._expanded is not None and self._sub_responses is None:
             searched = (*searched, self._expanded)
         results = yield from search_variants(
@@ -682,7 +694,7 @@ class _Pipeline:
             return _VariantChoice(question_keywords, (), searched), []
         return _VariantChoice(question_keywords, weighed, searched), results
 
-    def _choose_variants(
+    def _choose_evidence_and_searches(
         self, variants: Sequence[Variant]
     ) -> tuple[Sequence[Variant], Sequence[Variant]]:
         """Return two lists: the variants used as keyword evidence, and the variants to search.
@@ -693,7 +705,7 @@ class _Pipeline:
             return variants, ()
         if self._sub_responses is not None:
             most_searches = self.settings.limits.max_searches
-            by_words = int(self.request.why_not_by_words is None)
+            by_words = int(self.request.keyword_search_skip_reason is None)
             return variants, variants if most_searches is None else variants[
                 : max(0, most_searches - 1 - by_words)
             ]
@@ -707,14 +719,14 @@ class _Pipeline:
                 most_searches - 1, int(any(variant.kind == STANDALONE for variant in variants))
             )
         )
-        if self._can_passage_lead(variants):
-            variants, notes = let_passage_lead(variants, self.request.fusion_settings)
+        if self._can_prefer_hypothetical_passage(variants):
+            variants, notes = prefer_hypothetical_passage(variants, self.request.fusion_settings)
             self.trace.notes.extend(notes)
         searched, notes = choose_searches(variants, self.query.text, count)
         self.trace.notes.extend(notes)
         return variants, searched
 
-    def _can_passage_lead(self, variants: Sequence[Variant]) -> bool:
+    def _can_prefer_hypothetical_passage(self, variants: Sequence[Variant]) -> bool:
         """Return whether a hypothetical passage may replace the other variants of a follow-up.
 
         The fusion method must use weights, and the settings must not allow a search per variant.
@@ -731,7 +743,7 @@ class _Pipeline:
 
         If a fusion method of an installed package fails, *other_results* are ignored.
         """
-        began, options = self.trace.clock(), self.settings.fusion
+        began, options = self.trace.measure_elapsed(), self.settings.fusion
         taking_part = select_rankings(
             original_result.ranking, [result.ranking for result in other_results], options
         )
@@ -739,8 +751,8 @@ class _Pipeline:
         original_ranking, *rankings = separate_chunks(
             [original_result.ranking, *taking_part], text_field
         )
-        direction, are_scored = find_direction(rankings), has_scores(rankings)
-        if direction and are_scored:
+        direction, scores_are_usable = find_score_direction(rankings), has_usable_scores(rankings)
+        if direction and scores_are_usable:
             self.learned.lower_is_better = direction > 0
         try:
             fused = fuse(
@@ -748,10 +760,10 @@ class _Pipeline:
                 options.method,
                 rrf_k=options.rrf_k,
                 lower_is_better=self.learned.lower_is_better,
-                are_scored=are_scored,
+                scores_are_usable=scores_are_usable,
             )
-        except OwnFusionFailed as error:
-            self._note_failed_fusion(error)
+        except FusionPluginError as error:
+            self._record_failed_fusion(error)
             # Go on with the question's own list, as if no variant had found anything.
             rankings = [original_ranking]
             fused = fuse(rankings, options.method, lower_is_better=self.learned.lower_is_better)
@@ -760,10 +772,10 @@ class _Pipeline:
                 "fusion",
                 f"scores are missing or do not match the order; {fused.method} is used instead",
             )
-        self.trace.stage("fuse", self.trace.clock() - began)
+        self.trace.record_stage("fuse", self.trace.measure_elapsed() - began)
         return FusionResult(fused, tuple(rankings), original_ranking)
 
-    def _note_failed_fusion(self, error: OwnFusionFailed) -> None:
+    def _record_failed_fusion(self, error: FusionPluginError) -> None:
         """Record that a fusion method of an installed package failed."""
         self.degradations.append(Degradation("fusion", "failed", str(error)))
         # The text of the error may quote a passage.
@@ -773,18 +785,18 @@ class _Pipeline:
                 "fusion.method failed: %s", message, event="fusion_failed", query_id=query_id
             )
 
-    def _weigh_by_keywords(
+    def _rerank_by_keywords(
         self, fusion: FusionResult, transformation: Transformation, choice: _VariantChoice
     ) -> FusedList:
         """Return the fused list, reranked by keywords and by the candidates' metadata."""
-        began = self.trace.clock()
+        began = self.trace.measure_elapsed()
         request = self.request
         times = self._times
         if times is None or transformation.standalone:
             times = read_times(
                 transformation.standalone or request.original, self.query.language, self._find_today
             )
-        ranked = weigh_by_keywords(
+        ranked = rerank_by_keywords(
             fusion.fused,
             lambda: collect_keywords(
                 choice.question_keywords, transformation, choice.weighed, self.settings
@@ -793,15 +805,15 @@ class _Pipeline:
             fusion.original_ranking.scores,
             self.trace,
             language=self.query.language,
-            width=request.width or request.top_k,
+            width=request.search_width or request.top_k,
             top_k=request.top_k,
-            write_terms=self._build_term_writer(transformation, choice.question_keywords),
-            weigh_metadata=partial(self._weigh_by_metadata, times, transformation.constraints),
+            add_terms=self._build_term_adder(transformation, choice.question_keywords),
+            score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
             date_words=times.words,
         )
         if times.needs_today and times.periods and (today := self._find_today()) is not None:
             self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
-        self.trace.stage("keyword_evidence", self.trace.clock() - began)
+        self.trace.record_stage("keyword_evidence", self.trace.measure_elapsed() - began)
         return ranked
 
     def _read_glossary(self, glossary: Glossary) -> None:
@@ -812,23 +824,23 @@ class _Pipeline:
         request = self.request
         try:
             self._glossary_terms = glossary.find_terms(request.original, self.query.language)
-            self._expanded = build_expanded(self.query.text, self._glossary_terms, request)
+            self._expanded = build_glossary_variant(self.query.text, self._glossary_terms, request)
         except Exception as error:
             self._glossary_terms, self._expanded = (), None
-            self._note_failed_glossary(error)
+            self._record_failed_glossary(error)
         # With keyword evidence, passages may still decide against a term: noted later.
         if not request.uses_keyword_evidence:
             self._note_glossary_terms(
                 [str(term) for term in self._glossary_terms if term.is_certain]
             )
 
-    def _note_failed_glossary(self, error: Exception) -> None:
+    def _record_failed_glossary(self, error: Exception) -> None:
         """Record a degradation with the type of *error*, raised while using the glossary."""
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
-    def _build_term_writer(
+    def _build_term_adder(
         self, transformation: Transformation, question_keywords: str
-    ) -> WriteTerms | None:
+    ) -> AddTerms | None:
         """Return a function that adds the question's glossary terms to texts with other forms.
 
         Returns ``None`` if the question has no glossary terms. *question_keywords* are the keywords
@@ -843,25 +855,25 @@ class _Pipeline:
             try:
                 glossary_terms = glossary.find_terms(transformation.standalone, language)
             except Exception as error:
-                self._note_failed_glossary(error)
+                self._record_failed_glossary(error)
                 return None
         if glossary is None or not glossary_terms:
             return None
-        from qtmiddleware.retrieval.glossary import settle_terms, write_terms
+        from qtmiddleware.retrieval.glossary import add_glossary_terms, choose_term_meanings
 
-        def write(texts: list[str | None]) -> list[str | None]:
+        def add_terms(texts: list[str | None]) -> list[str | None]:
             try:
-                settled, undecided = settle_terms(
+                settled, undecided = choose_term_meanings(
                     glossary_terms, texts, question_keywords, language
                 )
-                written = write_terms(settled, texts, glossary, question_keywords, language)
+                written = add_glossary_terms(settled, texts, glossary, question_keywords, language)
             except Exception as error:
-                self._note_failed_glossary(error)
+                self._record_failed_glossary(error)
                 return texts
             self._note_glossary_terms([*map(str, settled), *undecided])
             return written
 
-        return write
+        return add_terms
 
     def _note_glossary_terms(self, sentences: Sequence[str]) -> None:
         """Add *sentences* about glossary terms to the trace, without repeats."""
@@ -869,7 +881,7 @@ class _Pipeline:
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
 
-    def _weigh_by_metadata(
+    def _score_by_metadata(
         self, times: Times, constraints: Sequence[str], fields: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
         """Return the evidence in *fields*, the metadata of the candidates.
@@ -879,7 +891,7 @@ class _Pipeline:
         today = self._find_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
-            return weigh_by_metadata(times, fields, rules, today, constraints)
+            return score_by_metadata(times, fields, rules, today, constraints)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None
@@ -897,7 +909,7 @@ class _Pipeline:
                 self._clock_reading = (None,)
         return self._clock_reading[0]
 
-    def _judge_standing(
+    def _measure_confidence(
         self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
         """Return the confidence in the question's result, compared with earlier results."""
@@ -907,12 +919,12 @@ class _Pipeline:
         coverage = None if evidence is None else evidence.coverage
         if coverage is None and self.request.uses_keyword_evidence:
             texts = read_texts(ranking.items[:LEADING], self.settings.keyword_evidence.text_field)
-            coverage = measure_first_coverage(question_keywords, texts, self.query.language)
-        signals = measure_standing_signals(
+            coverage = measure_leading_coverage(question_keywords, texts, self.query.language)
+        signals = measure_confidence_signals(
             ranking.scores, coverage, lower_is_better=self.learned.lower_is_better
         )
-        return self.learned.standings.judge(
-            signals, passages=len(ranking.keys), scores=ranking.scores
+        return self.learned.standings.measure_confidence(
+            signals, passage_count=len(ranking.keys), scores=ranking.scores
         )
 
     def _record_text_presence(self, fusion: FusionResult, ranked: FusedList) -> None:
@@ -951,7 +963,7 @@ class _Pipeline:
 
     # --- the plain function's answer, if nothing can be improved ----------------------------------
 
-    def _pass_call_on(self) -> Flow[Retrieval]:
+    def _make_plain_call(self) -> Flow[Retrieval]:
         """Call the plain function exactly as the caller did, and return its result.
 
         This is done in shadow mode, and for queries that cannot be used.
@@ -963,7 +975,7 @@ class _Pipeline:
         is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
         self._original_search = Search(query if is_text else None, None)
         response = yield from self._perform_search(self._original_search)
-        self._note_original_search(began, perf_counter() - began, None)
+        self._record_original_search(began, perf_counter() - began, None)
         return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
 
     def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
@@ -971,14 +983,16 @@ class _Pipeline:
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
-    def _return_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
+    def _return_unreadable_response(
+        self, response: Any, error: ResponseShapeError
+    ) -> Flow[Retrieval]:
         """Return *response* unchanged as the result, because its passages cannot be read.
 
         If the search asked for more passages than the caller, it is repeated with the caller's
         number.
         """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
-        if self.request.width is not None:
+        if self.request.search_width is not None:
             self.learned.refuses_widening = True
             if isinstance(response, Coroutine):
                 response.close()
@@ -992,7 +1006,7 @@ class _Pipeline:
         self.degradations.append(Degradation("response", "unreadable", error.shape))
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
-    def _note_internal_error(self, error: Exception) -> None:
+    def _record_internal_error(self, error: Exception) -> None:
         """Log an error inside qtmiddleware and record a degradation with the error's type."""
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         summary = f"{type(error).__name__} inside qtmiddleware"

@@ -76,7 +76,7 @@ class Question:
         self._transformation = NOTHING
         self._is_last_round = not (history and settings.transformation_type == "all")
         self.prompts = self._add_anchors(
-            self._limit_calls(build_prompts(settings, query, history, facts))
+            self._limit_prompts(build_prompts(settings, query, history, facts))
             if self._is_last_round
             else (build_standalone_prompt(settings, query, history, facts),)
         )
@@ -85,11 +85,13 @@ class Question:
         """Return *prompts*, with dates added if the query depends on today's date."""
         return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
 
-    def _limit_calls(self, prompts: tuple[Prompt, ...], calls_made: int = 0) -> tuple[Prompt, ...]:
+    def _limit_prompts(
+        self, prompts: tuple[Prompt, ...], calls_made: int = 0
+    ) -> tuple[Prompt, ...]:
         """Return as many *prompts* as the call limit allows after *calls_made* calls."""
         return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - calls_made)]
 
-    def cache_key(self, model: str) -> Hashable:
+    def build_cache_key(self, model: str) -> Hashable:
         """Return the cache key of this question's transformation by *model*.
 
         Questions with the same text, history, settings and prompts have the same key.
@@ -112,7 +114,7 @@ class Question:
             transformation, [field for prompt in prompts for field in prompt.fields]
         )
 
-    def build_asks(self, deadline: Deadline) -> list[Ask]:
+    def build_ask_steps(self, deadline: Deadline) -> list[Ask]:
         """Return one step per prompt that asks the model until *deadline*.
 
         Each step has its own copy of *deadline*, so that each can be cancelled separately.
@@ -136,7 +138,7 @@ class Question:
         # history.
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
-        prompts = self._limit_calls(
+        prompts = self._limit_prompts(
             build_prompts(self._settings, self.query, (), self._facts), calls_made=1
         )
         self.prompts = self._add_anchors(prompts)
@@ -157,15 +159,15 @@ class Question:
                 error = unusable
                 trace.notes.extend(unusable.notes)
             else:
-                trace.stage(stage, outcome.seconds, began=outcome.began)
+                trace.record_stage(stage, outcome.seconds, began=outcome.began)
                 return transformation
         elif error.was_asked:
             # The model was asked, so the call cost something. Unless it is known to be free, the
             # amount is unknown.
-            trace.spent(
+            trace.record_usage(
                 calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None
             )
-        trace.stage(stage, outcome.seconds, "degraded", error.reason, began=outcome.began)
+        trace.record_stage(stage, outcome.seconds, "degraded", error.reason, began=outcome.began)
         self.degradations.append(
             Degradation(stage, error.reason, "" if outcome.late else str(error))
         )
@@ -215,7 +217,7 @@ class Question:
 
 def record_cost(trace: Trace, reply: Reply) -> None:
     """Add the calls, tokens and cost of *reply* to *trace*."""
-    trace.spent(
+    trace.record_usage(
         calls=reply.calls,
         input_tokens=reply.input_tokens,
         output_tokens=reply.output_tokens,

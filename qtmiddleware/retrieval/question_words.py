@@ -10,7 +10,7 @@ The score is the sum of three measures. Each is a number from 0 to about 1:
           in the first `HEAD_CHARS` characters if the line is longer.
 ========  =======================================================================================
 
-`keyword_evidence.measure_strength` decides how much this score counts. `python -m
+`keyword_evidence.measure_keyword_strength` decides how much this score counts. `python -m
 benchmarks.evidence` repeats the measurements behind the constants.
 """
 
@@ -26,19 +26,19 @@ from operator import add
 from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_accents
 from qtmiddleware.retrieval.bm25 import (
     Pair,
     TextTerms,
     compile_patterns,
+    compute_idf,
+    compute_pair_gains,
+    compute_term_gains,
     normalise_scores,
     shorten_texts,
     strip_plural,
     sum_gains,
-    weigh_by_rarity,
-    weigh_pairs,
-    weigh_terms,
 )
 
 WEIGHT: Final = 0.7
@@ -122,7 +122,7 @@ class QuestionWords(NamedTuple):
     neighbours: Sequence[Pair]
 
 
-_Place = tuple[int, int]
+_Offsets = tuple[int, int]
 """The offsets at which a word begins and ends."""
 
 
@@ -134,14 +134,14 @@ class FoundWords(NamedTuple):
         begins: The offset in *joined* at which each text begins, and one more for the end.
         lengths: The number of characters of each folded text.
         head_ends: The offset in *joined* at which the head of each text ends.
-        places: For each text, the (begin, end) offsets in *joined* of each term that occurs.
+        offsets: For each text, the (begin, end) offsets in *joined* of each term that occurs.
     """
 
     joined: str
     begins: Sequence[int]
     lengths: Sequence[int]
     head_ends: Sequence[int]
-    places: Sequence[Mapping[str, Sequence[_Place]]]
+    offsets: Sequence[Mapping[str, Sequence[_Offsets]]]
 
 
 @cache
@@ -149,7 +149,7 @@ def load_word_rules(language: str) -> WordRules:
     """Return the word rules of *language*; empty rules if there is no word list for it."""
     if language not in LANGUAGES:
         return WordRules()
-    lexicon = load(language)
+    lexicon = load_lexicon(language)
     words = lexicon.stop.union(
         lexicon.negations, lexicon.pronouns, lexicon.conjunctions, lexicon.function_words
     )
@@ -191,7 +191,7 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
     return strip_plural(word)
 
 
-def read_question(keywords: str, rules: WordRules) -> QuestionWords:
+def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
     """Return the terms of a question's *keywords*, and which of them are content words.
 
     If all keywords are function words, all count as content words.
@@ -229,13 +229,13 @@ def find_words(
         begin + (HEAD_CHARS if line_end < 0 else line_end)
         for begin, line_end in zip(begins, first_line_ends, strict=False)
     ]
-    places = _find_places(question.terms, joined, begins[1:], rules.endings)
-    return FoundWords(joined, begins, lengths, head_ends, places)
+    offsets = _find_offsets(question.terms, joined, begins[1:], rules.endings)
+    return FoundWords(joined, begins, lengths, head_ends, offsets)
 
 
-def _find_places(
+def _find_offsets(
     terms: Sequence[str], joined: str, ends: Sequence[int], endings: tuple[str, ...]
-) -> list[dict[str, list[_Place]]]:
+) -> list[dict[str, list[_Offsets]]]:
     """Return, for each text, the (begin, end) offsets in *joined* of every form of each term.
 
     Args:
@@ -245,15 +245,15 @@ def _find_places(
         endings: The endings of the language, the longest first.
     """
     all_terms, find = frozenset(terms), joined.find
-    places_by_text: list[dict[str, list[_Place]]] = [{} for _ in ends]
+    offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in ends]
     forms: dict[str, str | None] = {}
     for term in terms:
-        is_spaced = _is_spaced(term)
+        is_spaced = _is_spaced_script(term)
         # Every form of a term begins with the term. A very short term has no other forms.
         beginning = (
             term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
         )
-        at, text, places = find(beginning), -1, list[_Place]()
+        at, text, offsets = find(beginning), -1, list[_Offsets]()
         while at >= 0:
             start = at + is_spaced
             # In a script without spaces pairs of characters overlap: the next pair may begin at the
@@ -268,21 +268,21 @@ def _find_places(
             if not is_spaced or forms[word] == term:
                 if text < 0 or start >= ends[text]:
                     text = bisect_right(ends, start)
-                    places = places_by_text[text][term] = []
-                places.append((start, end))
+                    offsets = offsets_by_text[text][term] = []
+                offsets.append((start, end))
             at = find(beginning, end)
-    return places_by_text
+    return offsets_by_text
 
 
-def _is_near(
-    joined: str, places: Mapping[str, Sequence[_Place]], pair: Pair, window: int = WINDOW
+def _is_pair_near(
+    joined: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
 ) -> bool:
     """Return whether the second word of *pair* follows the first one closely in a text.
 
-    Fewer than *window* words may be between them. *places* maps each term of the text to its
+    Fewer than *window* words may be between them. *offsets* maps each term of the text to its
     offsets in *joined*.
     """
-    firsts, seconds = places.get(pair[0]), places.get(pair[1])
+    firsts, seconds = offsets.get(pair[0]), offsets.get(pair[1])
     if firsts is None or seconds is None:
         return False
     at = 0
@@ -298,7 +298,7 @@ def _is_near(
     return False
 
 
-def _is_spaced(term: str) -> bool:
+def _is_spaced_script(term: str) -> bool:
     """Return whether the script of *term* separates words with spaces."""
     return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
 
@@ -341,13 +341,13 @@ def _split_words(text: str) -> list[str]:
     return words
 
 
-def find_held_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
+def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
     """Return the words of *keywords* that occur in *text* in any form, in order, without repeats.
 
     *language* is the code of the language of *text*; ``""`` if unknown.
     """
     rules = load_word_rules(language)
-    held_terms = find_words(read_question(keywords, rules), [text], rules).places[0]
+    held_terms = find_words(parse_question(keywords, rules), [text], rules).offsets[0]
     words = _split_words(keywords)
     terms = [find_stem(word, rules.endings) for word in words]
     return tuple(words[terms.index(term)] for term in dict.fromkeys(terms) if term in held_terms)
@@ -382,7 +382,7 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
 def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return, for each text, the fraction of the question's content words that occur in it."""
     content = frozenset(question.content)
-    return [len(content & places.keys()) / len(content) for places in found_words.places]
+    return [len(content & offsets.keys()) / len(content) for offsets in found_words.offsets]
 
 
 def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
@@ -391,10 +391,10 @@ def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> 
     The content words are those of *question*.
     """
     content = frozenset(question.content)
-    return len(content & frozenset().union(*found_words.places[:LEADING])) / len(content)
+    return len(content & frozenset().union(*found_words.offsets[:LEADING])) / len(content)
 
 
-class Kinds(NamedTuple):
+class WordScores(NamedTuple):
     """The three measures of how well each text matches the question's words, from 0 to about 1.
 
     Attributes:
@@ -408,85 +408,86 @@ class Kinds(NamedTuple):
     head: Sequence[float]
 
 
-def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
+def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> WordScores:
     """Return three measures of how well each text matches the words of *question*."""
     text_terms = [
         TextTerms(
-            {term: len(places) for term, places in text_places.items()},
+            {term: len(offsets) for term, offsets in text_offsets.items()},
             length,
-            _find_neighbours(question, found_words, text_places),
+            _find_neighbours(question, found_words, text_offsets),
         )
-        for length, text_places in zip(found_words.lengths, found_words.places, strict=True)
+        for length, text_offsets in zip(found_words.lengths, found_words.offsets, strict=True)
     ]
     size = len(text_terms)
-    terms = sum_gains(question.terms, weigh_terms(text_terms), size)
+    terms = sum_gains(question.terms, compute_term_gains(text_terms), size)
     bm25 = normalise_scores(
-        list(map(add, terms, sum_gains(question.pairs, weigh_pairs(text_terms), size)))
+        list(map(add, terms, sum_gains(question.pairs, compute_pair_gains(text_terms), size)))
     )
     content = frozenset(question.content)
     holders = Counter(
-        [term for text_places in found_words.places for term in content & text_places.keys()]
+        [term for text_offsets in found_words.offsets for term in content & text_offsets.keys()]
     )
     # Words that no text holds count as the rarest, so every head lacks their large share.
-    rarity = weigh_by_rarity({term: holders[term] for term in content}, size)
+    rarity = compute_idf({term: holders[term] for term in content}, size)
     total_rarity = sum(rarity.values())
     near, head = [], []
-    for text_places, end in zip(found_words.places, found_words.head_ends, strict=False):
-        near.append(_measure_nearness(question, found_words, text_places))
+    for text_offsets, end in zip(found_words.offsets, found_words.head_ends, strict=False):
+        near.append(_measure_nearness(question, found_words, text_offsets))
         head.append(
             sum(
                 rarity[term]
-                for term in content & text_places.keys()
-                if text_places[term][0][0] < end
+                for term in content & text_offsets.keys()
+                if text_offsets[term][0][0] < end
             )
             / total_rarity
         )
-    return Kinds(bm25, near, head)
+    return WordScores(bm25, near, head)
 
 
-def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]:
+def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return how much the question's words add to each text's score at full strength.
 
     amount = `WEIGHT` x (bm25 + near + head), in spreads of the function's scores.
     """
     return [
-        WEIGHT * sum(kinds) for kinds in zip(*measure_kinds(question, found_words), strict=True)
+        WEIGHT * sum(measures)
+        for measures in zip(*measure_word_scores(question, found_words), strict=True)
     ]
 
 
 def _find_neighbours(
-    question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
+    question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
 ) -> Set[Pair]:
     """Return the question's word pairs that are also neighbours, in the same order, in one text.
 
-    *text_places* maps each term of the text to its offsets.
+    *text_offsets* maps each term of the text to its offsets.
     """
-    if len(text_places) < 2:
+    if len(text_offsets) < 2:
         return frozenset()
     return frozenset(
         [
             pair
             for pair in question.pairs
-            if _is_near(found_words.joined, text_places, pair, window=1)
+            if _is_pair_near(found_words.joined, text_offsets, pair, window=1)
         ]
     )
 
 
 def _measure_nearness(
-    question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
+    question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
 ) -> float:
     """Return the fraction of the question's pairs of content words that are close in one text.
 
     The pairs are neighbouring content words of the question. In the text, their words may be in
-    either order. *text_places* maps each term of the text to its offsets.
+    either order. *text_offsets* maps each term of the text to its offsets.
     """
-    if len(text_places) < 2 or not question.neighbours:
+    if len(text_offsets) < 2 or not question.neighbours:
         return 0.0
     near_pairs = [
         neighbours
         for neighbours in question.neighbours
         if any(
-            _is_near(found_words.joined, text_places, pair)
+            _is_pair_near(found_words.joined, text_offsets, pair)
             for pair in (neighbours, neighbours[::-1])
         )
     ]

@@ -57,7 +57,7 @@ class Request:
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
         shares: Whether this request may wait for the model call of an equal question in progress.
             Must be false for flows that run in lockstep.
-        reason_to_wait: Returns why the model must not be asked at present; ``None`` if it may be
+        find_wait_reason: Returns why the model must not be asked at present; ``None`` if it may be
             asked.
         bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
@@ -88,7 +88,7 @@ class Request:
     response_only: bool = False
     reranker_is_unloaded: bool = False
     shares: bool = True
-    reason_to_wait: Callable[[], ModelError | None] = lambda: None
+    find_wait_reason: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED
@@ -137,7 +137,7 @@ class Request:
         if self.page:
             return 1
         if (limit := settings.limits.max_searches) is not None:
-            return max(1, limit - int(self.why_not_by_words is None))
+            return max(1, limit - int(self.keyword_search_skip_reason is None))
         weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
         if not weighs_words or settings.llm.sub_query_style != "simple":
             return None
@@ -152,7 +152,7 @@ class Request:
         )
 
     @property
-    def why_not_by_words(self) -> str | None:
+    def keyword_search_skip_reason(self) -> str | None:
         """The reason not to search the keywords in `text_fields`, as a sentence.
 
         ``None`` if the keywords are searched. ``""`` if the reason need not be reported.
@@ -178,11 +178,11 @@ class Request:
         """The problems that are known before the first search."""
         problems = [] if self.history_problem is None else [self.history_problem]
         if self.page and not self.page_is_known:
-            problems.append(Degradation("query", PAGED, describe_page(self.page)))
+            problems.append(Degradation("query", PAGED, describe_paging(self.page)))
         return problems
 
     @property
-    def width(self) -> int | None:
+    def search_width(self) -> int | None:
         """How many passages a search asks for; ``None`` for as many as the caller asked for.
 
         A search asks for more passages than the caller, to have candidates for reranking. If
@@ -191,17 +191,21 @@ class Request:
         fused, it asks for no more than the caller.
         """
         options, chars = self.settings.keyword_evidence, self.learned.passage_chars
-        return self._find_width(
+        return self._choose_search_width(
             min(options.candidates, int(options.max_chars / chars)) if chars else options.candidates
         )
 
     @property
-    def full_width(self) -> int | None:
-        """How many passages a search asks for if passages are short; otherwise like `width`."""
-        return self._find_width(self.settings.keyword_evidence.candidates)
+    def full_search_width(self) -> int | None:
+        """How many passages a search asks for, ignoring the length of the passages.
 
-    def _find_width(self, candidates: int) -> int | None:
-        """Return how many passages to ask for, to have *candidates* for keyword evidence.
+        ``None`` for as many as the caller asked for. `search_width` is smaller if passages are
+        long.
+        """
+        return self._choose_search_width(self.settings.keyword_evidence.candidates)
+
+    def _choose_search_width(self, candidate_count: int) -> int | None:
+        """Return how many passages to ask for, to have *candidate_count* for keyword evidence.
 
         Returns ``None`` for as many as the caller asked for.
         """
@@ -209,7 +213,7 @@ class Request:
             self.learned.holds_text is False and self.settings.transformation_type == "none"
         ):
             return None
-        evidence = candidates if self.uses_keyword_evidence else 0
+        evidence = candidate_count if self.uses_keyword_evidence else 0
         width = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
         return (
             None
@@ -287,7 +291,7 @@ def validate_clock(clock: Clock | None) -> Clock | None:
     raise ConfigError(f"{message}; pass lambda: datetime.now(zone)", path="clock")
 
 
-def describe_page(argument: str) -> str:
+def describe_paging(argument: str) -> str:
     """Return a sentence on how *argument*, which selects a page, limits results, and the fix."""
     return (
         f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
@@ -318,10 +322,10 @@ def validate_query(query: Any, argument: str, settings: Settings) -> str:
     problem = find_query_problem(query, settings)
     if problem is None:
         return query  # type: ignore[no-any-return]
-    raise build_invalid_query(problem, argument)
+    raise build_query_error(problem, argument)
 
 
-def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
+def build_query_error(problem: Degradation, argument: str) -> InvalidQuery:
     """Return the error for *problem*, found in the query that was passed as *argument*."""
     messages = {
         "not_text": f"{argument} must be text, not {problem.detail}",

@@ -46,7 +46,7 @@ def rerank(
     )
     step = Rerank(request.original, [texts[place] or "" for place in places])
     (outcome,) = yield Together((step,), timeout, 1)
-    scores = _read_scores(outcome, len(places), trace, degradations)
+    scores = _read_rerank_scores(outcome, len(places), trace, degradations)
     if scores is None:
         return fused, []
     items = list(fused.items)
@@ -58,33 +58,33 @@ def rerank(
     return FusedList(items, fused.method), rerank_scores
 
 
-def _read_scores(
-    outcome: Outcome, count: int, trace: Trace, degradations: list[Degradation]
+def _read_rerank_scores(
+    outcome: Outcome, passage_count: int, trace: Trace, degradations: list[Degradation]
 ) -> list[float] | None:
-    """Return the reranker's *count* scores from *outcome*.
+    """Return the reranker's *passage_count* scores from *outcome*.
 
     If they cannot be used, a degradation is recorded and ``None`` is returned.
     """
     if outcome.ok:
         try:
-            scores = check_scores(outcome.value, count)
+            scores = check_scores(outcome.value, passage_count)
         except ModelError as error:
             outcome.error = error
         else:
-            trace.stage(STAGE, outcome.seconds, began=outcome.began)
+            trace.record_stage(STAGE, outcome.seconds, began=outcome.began)
             return scores
     detail = outcome.detail
     if isinstance(outcome.error, QtMiddlewareError) and is_raised_here(outcome.error):
         # An error of ours says how to fix it, such as which package to install.
         detail = str(outcome.error)
         trace.note(STAGE, detail)
-    trace.stage(STAGE, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
+    trace.record_stage(STAGE, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     degradations.append(Degradation(STAGE, outcome.reason, detail))
     return None
 
 
-def check_scores(scores: Any, count: int) -> list[float]:
-    """Return *scores*, a list, tuple or array, as a list of *count* finite floats.
+def check_scores(scores: Any, passage_count: int) -> list[float]:
+    """Return *scores*, a list, tuple or array, as a list of *passage_count* finite floats.
 
     Raises:
         ModelError: *scores* has another length or other values, such as NaN or text. The reason is
@@ -94,11 +94,12 @@ def check_scores(scores: Any, count: int) -> list[float]:
     if (
         isinstance(values, Sequence)
         and not isinstance(values, str | bytes)
-        and len(values) == count
+        and len(values) == passage_count
     ):
         numbers = [number for score in values if (number := to_number(score)) is not None]
-        if len(numbers) == count:
+        if len(numbers) == passage_count:
             return numbers
     raise ModelError(
-        "unparsable", f"the reranker must return one finite number for each of {count} passages"
+        "unparsable",
+        f"the reranker must return one finite number for each of {passage_count} passages",
     )

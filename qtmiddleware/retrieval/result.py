@@ -92,7 +92,9 @@ def build_result(
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
             passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
-    response = _rebuild_response(_choose_template(results), [passage.shown for passage in passages])
+    response = _rebuild_response(
+        _choose_template_result(results), [passage.shown for passage in passages]
+    )
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
@@ -132,7 +134,7 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
 
 
 def hide_field(
-    retrieval: Retrieval, field: str, custom: Shape | None, options: KeywordEvidenceSettings
+    retrieval: Retrieval, field: str, custom_shape: Shape | None, options: KeywordEvidenceSettings
 ) -> Retrieval:
     """Return *retrieval* with *field*, which the caller did not ask for, removed from all passages.
 
@@ -140,7 +142,7 @@ def hide_field(
     """
     response = retrieval.response
     try:
-        shape = custom or find_shape(response, options)
+        shape = custom_shape or find_shape(response, options)
         items = shape.items(response)
         shown = [remove_field(item, field) for item in items]
         if all(item is stripped for item, stripped in zip(items, shown, strict=True)):
@@ -156,27 +158,28 @@ def hide_field(
 
 
 def _choose_passages(
-    ranked: FusedList, original_ranking: Ranking, count: int, top_k: int | None
+    ranked: FusedList, original_ranking: Ranking, passage_count: int, top_k: int | None
 ) -> list[_Passage]:
-    """Return the best *count* passages of *ranked*, plus passages that the plain call returns.
+    """Return the best passages of *ranked*, and add passages of the plain call if some are missing.
 
-    If the plain call returns fewer than *top_k* passages, or *top_k* is unknown, all of its
-    passages are included, after the best ones. If this gives more than *top_k* passages, the last
-    passages that only variants found are removed. A passage that the plain call returns twice is
-    included twice only if there would otherwise be fewer passages than in the plain call.
+    - If the plain call returns fewer than *top_k* passages, or *top_k* is unknown, all its passages
+      are included. If this gives more than *top_k* passages, passages that only variants found are
+      removed, the last one first.
+    - A passage that the plain call returns twice is included twice only if the result is otherwise
+      shorter than the plain call's.
 
     Args:
         ranked: The fused list after keyword evidence and reranking.
         original_ranking: The plain call's list.
-        count: How many passages are wanted.
+        passage_count: How many of the best passages to take.
         top_k: How many passages the caller asked for. ``None`` if that is unknown or the call is
             for a page.
     """
     is_merged = ranked.is_merged
     if not is_merged:
-        count = len(ranked.items)
-    chosen, remaining = list(ranked.items[:count]), ranked.items[count:]
-    missing, repeated = _find_missing_places(
+        passage_count = len(ranked.items)
+    chosen, remaining = list(ranked.items[:passage_count]), ranked.items[passage_count:]
+    missing, repeated = _find_missing_and_repeated_indexes(
         original_ranking.keys, {passage.key for passage in chosen}
     )
     if top_k is not None and len(original_ranking.keys) >= top_k:
@@ -217,15 +220,17 @@ def _choose_passages(
     ]
 
 
-def _find_missing_places(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
-    """Return two lists of indexes in *keys*: of keys not in *chosen*, and of repeated keys."""
+def _find_missing_and_repeated_indexes(
+    keys: Sequence[Key], chosen_keys: set[Key]
+) -> tuple[list[int], list[int]]:
+    """Return two lists of indexes in *keys*: of keys not in *chosen_keys*, and of repeated keys."""
     seen: set[Key] = set()
     missing: list[int] = []
     repeated: list[int] = []
     for place, key in enumerate(keys):
         if key in seen:
             repeated.append(place)
-        elif key not in chosen:
+        elif key not in chosen_keys:
             missing.append(place)
         seen.add(key)
     return missing, repeated
@@ -296,18 +301,18 @@ def _build_match(
     )
 
 
-def _list_variant_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
-    """Return the kinds of variant that found a passage: *kinds* whose bit in *sources* is set.
+def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
+    """Return the kinds of variant that found a passage: *kinds* whose bit in *source_bits* is set.
 
     Returns ``original`` if no bit is set. Then only the question's own search found the passage,
     and its list was not fused.
     """
-    return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or (
-        "original",
-    )
+    return tuple(
+        dict.fromkeys(kind for bit, kind in enumerate(kinds) if source_bits >> bit & 1)
+    ) or ("original",)
 
 
-def _choose_template(results: Sequence[SearchResult]) -> SearchResult:
+def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
     """Return the first result, whose response is the model for the final response.
 
     If its response is ``None`` or an empty list, the first result with passages is returned.

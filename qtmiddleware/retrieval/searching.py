@@ -111,32 +111,33 @@ def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
 
 
 def choose_searches(
-    variants: Sequence[Variant], question: str, count: int | None
+    variants: Sequence[Variant], question: str, max_searches: int | None
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Return the variants to search, and (kind, note) for each variant without its own search.
 
-    - If *count* allows it, every variant is searched separately.
+    - If *max_searches* allows it, every variant is searched separately.
     - If not, the variants with the largest weights are searched separately. The last search is for
       one joined text: the *question* and the other variants that may contain words of an answer.
-    - If *count* is too small in a conversation, only the joined text is searched. It begins with
-      the standalone form instead of the question. Measurements showed no gain from more searches.
+    - If *max_searches* is too small in a conversation, only the joined text is searched. It begins
+      with the standalone form instead of the question. Measurements showed no gain from more
+      searches.
 
     Args:
         variants: The variants of the question.
         question: The question's own text.
-        count: How many searches may be made besides the question's own; ``None`` for no limit.
+        max_searches: The limit, not counting the search for the question; ``None`` for no limit.
     """
-    if count is None or len(variants) <= count:
+    if max_searches is None or len(variants) <= max_searches:
         return tuple(variants), ()
     standalone = [variant for variant in variants if variant.kind == STANDALONE]
     others = [variant for variant in variants if variant.kind != STANDALONE]
     if standalone:
-        count, question = 1, standalone[0].text
-    alone = sorted(others, key=lambda variant: -variant.weight)[: max(0, count - 1)]
+        max_searches, question = 1, standalone[0].text
+    alone = sorted(others, key=lambda variant: -variant.weight)[: max(0, max_searches - 1)]
     remaining = [variant for variant in others if variant not in alone]
     joinable = (
         [variant for variant in remaining if variant.kind in EVIDENT and variant.weight > 0]
-        if count > 0
+        if max_searches > 0
         else []
     )
     text = " ".join([question, *(variant.text.strip() for variant in joinable)])
@@ -155,7 +156,7 @@ def choose_searches(
     )
 
 
-def build_expanded(
+def build_glossary_variant(
     question: str, glossary_terms: Sequence[Term], request: Request
 ) -> Variant | None:
     """Return a variant of *question* with other forms of its glossary terms added.
@@ -163,7 +164,7 @@ def build_expanded(
     Returns ``None`` if there are no other forms, or if the variant must not be searched.
     """
     settings, limit = request.settings, request.settings.limits.max_searches
-    by_words = int(request.why_not_by_words is None)
+    by_words = int(request.keyword_search_skip_reason is None)
     # A follow-up seldom holds the words of the passages that it asks for.
     if (
         not settings.glossary.search
@@ -179,13 +180,13 @@ def build_expanded(
     return None if text == question else Variant(GLOSSARY, text, weight)
 
 
-def count_most_searches(request: Request) -> int:
+def count_max_searches(request: Request) -> int:
     """Return the largest number of searches for *request*, including the question's own search.
 
     A follow-up question may make one search more than the limit allows.
     """
     settings, most_searches = request.settings, request.max_searches
-    by_words = int(request.why_not_by_words is None)
+    by_words = int(request.keyword_search_skip_reason is None)
     by_words += (
         request.glossary is not None
         and settings.glossary.search
@@ -213,7 +214,7 @@ def count_most_searches(request: Request) -> int:
     )
 
 
-def let_passage_lead(
+def prefer_hypothetical_passage(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Replace a follow-up's *variants* with the hypothetical passage, if it is relevant enough.
@@ -243,7 +244,7 @@ def let_passage_lead(
     return (replace(passage, weight=topic * standalone.weight),), notes
 
 
-def select_parts(transformation: Transformation) -> Transformation:
+def select_sub_query_texts(transformation: Transformation) -> Transformation:
     """Return the texts of *transformation* that are needed to answer each sub-query separately.
 
     These are the sub-queries and, as a fallback, the standalone form of a follow-up. If there are
@@ -290,9 +291,9 @@ def search_variants(
             (Embed([variant.text for variant in variants]),), deadline, limit
         )
         if not embedded.ok:
-            degradations.append(_note_failure("embed", embedded, trace))
+            degradations.append(_record_failure("embed", embedded, trace))
             return []
-        trace.stage("embed", embedded.seconds, detail="variants", began=embedded.began)
+        trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
         # embed= is the user's function and may return anything.
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
@@ -317,12 +318,12 @@ def search_variants(
     for step in steps:
         trace.count_search(step.calls, step.reads)
     if seconds := max([step.embed_seconds for step in steps]):
-        trace.stage("embed", seconds, detail="variants", began=began)
-    trace.stage("search.variants", perf_counter() - began)
+        trace.record_stage("embed", seconds, detail="variants", began=began)
+    trace.record_stage("search.variants", perf_counter() - began)
     return _read_outcomes(variants, steps, outcomes, request, trace, degradations)
 
 
-def search_by_words(
+def search_by_keywords(
     keywords: str,
     request: Request,
     *,
@@ -349,7 +350,7 @@ def search_by_words(
     began = perf_counter()
     outcomes = yield Together((step,), deadline, request.settings.limits.max_concurrency)
     trace.count_search(step.calls, step.reads)
-    trace.stage("search.text_clause", perf_counter() - began, began=began)
+    trace.record_stage("search.text_clause", perf_counter() - began, began=began)
     results = _read_outcomes((variant,), (step,), outcomes, request, trace, degradations)
     return results, outcomes[0].error
 
@@ -375,13 +376,13 @@ def _read_outcomes(
                 continue
             except ResponseShapeError as error:
                 outcome.error = error
-        degradations.append(_note_failure(f"search.{variant.kind}", outcome, trace))
+        degradations.append(_record_failure(f"search.{variant.kind}", outcome, trace))
     return results
 
 
-def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
+def _record_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
     """Record the failure of *stage* in the trace, and return it as a degradation."""
-    trace.stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
+    trace.record_stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
@@ -449,20 +450,20 @@ def _find_running_step() -> Search | None:
     return None if call is None else call.step
 
 
-def note_embedding(seconds: float) -> None:
+def record_embedding_time(seconds: float) -> None:
     """Add *seconds* to the time that the current search spent on embedding its text."""
     if (step := _find_running_step()) is not None:
         step.embed_seconds += seconds
 
 
-def note_reads(response: Any) -> None:
+def record_read_units(response: Any) -> None:
     """Record the read units that *response* reports, if any, for the current search."""
     units = read_usage(response)
     if units is not None and (step := _find_running_step()) is not None:
         step.reads.append(units)
 
 
-def note_initial_list(name: str, ranking: Ranking) -> None:
+def record_initial_list(name: str, ranking: Ranking) -> None:
     """Record *ranking* as one of the lists that the function merges in the current search.
 
     A second list with the same *name* is appended to the first.

@@ -60,20 +60,24 @@ class TransformStage:
         self._request = request
         self._trace = trace
         self._degradations = degradations
-        self._find_spans = find_spans
+        self._find_protected_spans = find_spans
         self._deadline = deadline
         self._cache = request.cache
         # A reload may replace the cache's Redis. This question ends with the one it began with.
         self._redis = self._cache.shared
-        self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
+        self._key = (
+            question.build_cache_key(request.model) if request.settings.cache.enabled else None
+        )
 
-    def recall(self, *, counts: bool = True) -> Transformation | None:
+    def find_cached(self, *, counts_lookup: bool = True) -> Transformation | None:
         """Return the transformation in this process's cache; ``None`` if there is none.
 
-        *counts* says whether the cache counts this lookup as a hit or a miss. It is false for the
-        second lookup of a question.
+        If *counts_lookup* is true, the cache counts a hit or a miss. It is false for the second
+        lookup of a question.
         """
-        remembered = None if self._key is None else self._cache.local.get(self._key, counts=counts)
+        remembered = (
+            None if self._key is None else self._cache.local.get(self._key, counts=counts_lookup)
+        )
         if remembered is not None:
             self._trace.cache_hits += 1
         return remembered
@@ -83,29 +87,29 @@ class TransformStage:
         if is_loading():
             # The model's time starts only once the modules that the model needs are loaded.
             llm_deadline = Deadline(self._deadline.at, seconds=llm_deadline.remaining())
-        transformation, degradations = yield from self._lead_or_follow(llm_deadline)
+        transformation, degradations = yield from self._get_shared_transformation(llm_deadline)
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
         return transformation
 
-    def _lead_or_follow(self, llm_deadline: Deadline) -> Flow[Result]:
+    def _get_shared_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
         """Ask the model, or wait for an equal question that is already asking the model.
 
         Returns the transformation and the degradations.
         """
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.shares:
-            return (yield from self._recall_or_ask(llm_deadline))
+            return (yield from self._get_cached_or_ask_model(llm_deadline))
         # A leader may land without a result to share. Then its followers try again, and one of
         # them becomes the leader.
         while True:
             role, flight = flights.join(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
-                return (yield from self._recall_or_ask(llm_deadline))
+                return (yield from self._get_cached_or_ask_model(llm_deadline))
             if role is Role.LEADER:
                 shared: Result | None = None
                 try:
-                    result = yield from self._recall_or_ask(llm_deadline)
+                    result = yield from self._get_cached_or_ask_model(llm_deadline)
                     if not any(degradation.reason in _LEADERS_OWN for degradation in result[1]):
                         shared = result
                     return result
@@ -115,50 +119,52 @@ class TransformStage:
             (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
             if outcome.value is not None:
                 self._trace.cache_hits += 1
-                self._note_not_asked("shared")
+                self._record_model_not_asked("shared")
                 return outcome.value  # type: ignore[no-any-return]
             if llm_deadline.passed:
-                self._note_not_asked("shared")
+                self._record_model_not_asked("shared")
                 return NOTHING, (
                     Degradation(
                         "transform", "timeout", "an identical question got no reply in time"
                     ),
                 )
 
-    def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
+    def _get_cached_or_ask_model(self, llm_deadline: Deadline) -> Flow[Result]:
         """Return the transformation from memory or Redis, or else from the model, and degradations.
 
         If there are no degradations, the model's transformation is cached.
         """
-        remembered = self.recall(counts=False)
+        remembered = self.find_cached(counts_lookup=False)
         if remembered is None:
-            remembered = yield from self._recall_from_redis(llm_deadline)
+            remembered = yield from self._read_from_redis(llm_deadline)
         if remembered is not None:
-            self._note_not_asked("cached")
+            self._record_model_not_asked("cached")
             return remembered, ()
-        if (error := self._request.reason_to_wait()) is not None:
-            self._note_not_asked(error.reason)
+        if (error := self._request.find_wait_reason()) is not None:
+            self._record_model_not_asked(error.reason)
             return NOTHING, (Degradation("transform", error.reason, str(error)),)
         limit = self._request.settings.limits.max_concurrency
         needs_more = True
         while needs_more:
-            outcomes = yield Together(self._question.build_asks(llm_deadline), llm_deadline, limit)
+            outcomes = yield Together(
+                self._question.build_ask_steps(llm_deadline), llm_deadline, limit
+            )
             needs_more = (
                 self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
             )
         transformation = self._question.guard_replies(
-            self._request.original, self._find_spans(), self._language
+            self._request.original, self._find_protected_spans(), self._language
         )
         degradations = tuple(self._question.degradations)
         if self._key is not None and not transformation.is_empty and not degradations:
             self._cache.local.put(self._key, transformation)
             if self._redis is not None:
-                yield from self._ask_redis(
+                yield from self._call_redis(
                     partial(self._redis.put, digest(self._key), transformation), Deadline()
                 )
         return transformation, degradations
 
-    def _recall_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
+    def _read_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
         """Return the transformation from Redis, and copy it to this process's cache.
 
         Returns ``None`` if Redis has none.
@@ -166,13 +172,13 @@ class TransformStage:
         if self._redis is None or self._key is None:
             return None
         get = partial(self._redis.get, digest(self._key), self._question.accepts)
-        transformation: Transformation | None = yield from self._ask_redis(get, llm_deadline)
+        transformation: Transformation | None = yield from self._call_redis(get, llm_deadline)
         if transformation is not None:
             self._trace.cache_hits += 1
             self._cache.local.put(self._key, transformation)
         return transformation
 
-    def _ask_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
+    def _call_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
         """Return the result of *call*, a call to Redis.
 
         Returns ``None`` if Redis is too slow, has failed, or is paused after a failure.
@@ -183,7 +189,7 @@ class TransformStage:
         (outcome,) = yield Together([Recall(call)], deadline.sooner(seconds), 1)
         return outcome.value
 
-    def _note_not_asked(self, reason: str) -> None:
+    def _record_model_not_asked(self, reason: str) -> None:
         """Record in the trace that the model was not asked, with the *reason*."""
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)

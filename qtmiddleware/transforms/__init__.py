@@ -11,7 +11,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
-from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, prompt_names
+from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, list_prompt_names
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt
@@ -41,7 +41,7 @@ __all__ = [
 PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
     {
         name: import_module(f"qtmiddleware.transforms.prompts.{name}").TRANSFORM
-        for name in prompt_names()
+        for name in list_prompt_names()
     }
 )
 """The built-in transforms, by their names in the catalogue."""

@@ -19,9 +19,9 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
 from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_credentials
 from qtmiddleware.preprocessing.text import shorten
-from qtmiddleware.retrieval.fusion import find_direction, has_scores
+from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.metadata_evidence import find_telling_fields
+from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
 from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.request import Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
@@ -41,7 +41,7 @@ from qtmiddleware.retrieval.responses import (
     suggest_score_field,
 )
 from qtmiddleware.retrieval.result import read_matches
-from qtmiddleware.retrieval.searching import count_most_searches
+from qtmiddleware.retrieval.searching import count_max_searches
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import NOT_OBSERVED
@@ -552,10 +552,10 @@ class _Checkup:
         """
         count = len(plain.ranking.keys)
         self.request.learned.record_passages(plain.ranking.items)
-        requested, full_width = self.request.width, self.request.full_width
+        requested, full_search_width = self.request.search_width, self.request.full_search_width
         calls = yield from self._time_calls(requested, first_outcome)
         chars, because, mend = round(self.request.learned.passage_chars), "", ""
-        if requested != full_width:
+        if requested != full_search_width:
             because, mend = (
                 f", because passages have about {chars:,} characters",
                 "raise keywordEvidence.maxChars",
@@ -702,7 +702,7 @@ class _Checkup:
         )
         mend = "" if id_count else _advise_field("idField", suggest_id_field(items))
         self._add_finding(replace(_build_ok("ids", text, passages=id_count), mend=mend))
-        if fields := find_telling_fields(read_all_metadata(items)):
+        if fields := find_distinguishing_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
             self._add_finding(_build_ok("metadata", text, fields=list(fields)))
         self._note_scores(result.ranking)
@@ -748,7 +748,7 @@ class _Checkup:
                 )
             )
             return
-        step = Search(self.keywords, self.request.width or self.request.top_k, fields=fields)
+        step = Search(self.keywords, self.request.search_width or self.request.top_k, fields=fields)
         outcome = yield from self._perform(step)
         if outcome.error is not None:
             make_finding, mend = (
@@ -796,9 +796,9 @@ class _Checkup:
         return [name for name in [next(filter(None, names), None)] if name]
 
     def _note_scores(self, ranking: Ranking) -> None:
-        direction, missing, mend = find_direction([ranking]), ranking.scores.count(None), ""
+        direction, missing, mend = find_score_direction([ranking]), ranking.scores.count(None), ""
         first_score, last_score = ranking.scores[0], ranking.scores[-1]
-        if not has_scores([ranking]):
+        if not has_usable_scores([ranking]):
             problem = (
                 "scores do not match the order"
                 if not missing
@@ -820,9 +820,9 @@ class _Checkup:
 
     def _note_searches(self, response: Any) -> None:
         """Add a finding on the number of searches per question, and on their cost."""
-        by_words = int(self.request.why_not_by_words is None)
+        by_words = int(self.request.keyword_search_skip_reason is None)
         most_searches = (
-            count_most_searches(self.request)
+            count_max_searches(self.request)
             if self.call.context.components.has_model
             else 1 + by_words
         )

@@ -21,7 +21,7 @@ from qtmiddleware.catalogue import (
     MODEL_PROVIDERS,
     TEXT_FIELDS,
     TRANSFORMS,
-    prompt_names,
+    list_prompt_names,
 )
 from qtmiddleware.config.keys import Key, all_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
@@ -94,7 +94,7 @@ print(json.dumps({
     "label": LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
     "cached": decode(encode(made)) == made,
-    "keys": len({Question("q", (), qtm.Config.load({"transformationType": it}).settings).cache_key("m")
+    "keys": len({Question("q", (), qtm.Config.load({"transformationType": it}).settings).build_cache_key("m")
                  for it in ("jargon", "rewrite")}),
     "guarded": list(made.texts("trade_name")) and not made.is_empty,
 }))
@@ -177,7 +177,7 @@ print(json.dumps({
 FIRST_ONLY = '''\
 def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> FusedList:
     """The first list."""
-    return _keep_order(rankings[0], "first_only", sign)
+    return _convert_single_ranking(rankings[0], "first_only", sign)
 
 
 '''
@@ -343,7 +343,7 @@ def test_a_prompt_asks_for_the_texts_of_its_row(row: Any) -> None:
 
 
 def test_every_prompt_and_provider_of_the_catalogue_is_there() -> None:
-    assert set(PROMPTS) == set(prompt_names())
+    assert set(PROMPTS) == set(list_prompt_names())
     assert {name for name, prompt in PROMPTS.items() if prompt.mode == name} == set(PROMPTS)
     assert [row.name for row in MODEL_PROVIDERS] == [
         "openai",
@@ -419,7 +419,7 @@ def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
             for settings in (base, other)
         )
         keys = [
-            Question("And when?", HISTORY, it).cache_key(it.transformation_model)
+            Question("And when?", HISTORY, it).build_cache_key(it.transformation_model)
             for it in (base, other)
         ]
         if before != after:

@@ -167,10 +167,10 @@ def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> 
         define("rewrite", prompt="Say it."),
     )
     questions = [Question("why?", (), load(it).settings) for it in definitions]
-    assert len({it.cache_key("m") for it in questions}) == len(definitions)
+    assert len({it.build_cache_key("m") for it in questions}) == len(definitions)
     assert len({it.prompts[0].version for it in questions}) == len(definitions)
     again = Question("why?", (), load(define("rewrite")).settings)
-    assert again.cache_key("m") == questions[0].cache_key("m")
+    assert again.build_cache_key("m") == questions[0].build_cache_key("m")
 
 
 @given(st.sampled_from([it for it in FILLED_BY if TEXT_FIELDS[it].variant]), st.floats(0.01, 100))

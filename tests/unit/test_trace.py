@@ -15,10 +15,10 @@ from qtmiddleware.types import Decision, Stage, Trace
 
 def full_trace() -> Trace:
     trace = Trace()
-    trace.stage("search.original", 0.25)
-    trace.stage("transform.rewrite", 0.5, "degraded", "timeout")
-    trace.spent(calls=1, input_tokens=100, output_tokens=20, cost_usd=0.001)
-    trace.spent(calls=2, input_tokens=10, output_tokens=2, cost_usd=0.002)
+    trace.record_stage("search.original", 0.25)
+    trace.record_stage("transform.rewrite", 0.5, "degraded", "timeout")
+    trace.record_usage(calls=1, input_tokens=100, output_tokens=20, cost_usd=0.001)
+    trace.record_usage(calls=2, input_tokens=10, output_tokens=2, cost_usd=0.002)
     trace.searches = 3
     trace.decision = Decision(call=True, reason="low_spread", signals={"spread": 0.01})
     trace.note("rewrite", "number repaired")
@@ -48,7 +48,7 @@ def test_stages_stand_in_the_order_they_ended() -> None:
 
 def test_a_stage_never_begins_before_the_retrieval() -> None:
     trace = Trace()
-    trace.stage("clock.went.back", 1e6)
+    trace.record_stage("clock.went.back", 1e6)
     assert trace.stages == (Stage("clock.went.back", 0.0, 1e9),)
 
 
@@ -60,8 +60,8 @@ def test_costs_add_up() -> None:
 
 def test_one_unknown_price_makes_the_sum_unknown() -> None:
     trace = Trace()
-    trace.spent(calls=1, input_tokens=1, output_tokens=1, cost_usd=None)
-    trace.spent(calls=1, input_tokens=1, output_tokens=1, cost_usd=0.5)
+    trace.record_usage(calls=1, input_tokens=1, output_tokens=1, cost_usd=None)
+    trace.record_usage(calls=1, input_tokens=1, output_tokens=1, cost_usd=0.5)
     assert trace.cost_usd is None
     assert trace.to_dict()["cost_usd"] is None
     assert trace.llm_calls == 2
@@ -76,9 +76,9 @@ def test_added_time_is_what_the_original_search_did_not_take(total: float, origi
 
 def test_finishing_writes_down_the_time_since_the_beginning() -> None:
     trace = Trace()
-    before = trace.clock()
+    before = trace.measure_elapsed()
     trace.finish()
-    after = trace.clock()
+    after = trace.measure_elapsed()
     assert before * 1e3 <= trace.total_ms <= after * 1e3
 
 
@@ -118,9 +118,9 @@ def test_decisions_and_stages_cannot_be_changed() -> None:
 
 def test_stages_that_were_read_do_not_change_later() -> None:
     trace = Trace()
-    trace.stage("first", 0.0)
+    trace.record_stage("first", 0.0)
     seen = trace.stages
-    trace.stage("second", 0.0)
+    trace.record_stage("second", 0.0)
     assert [it.name for it in seen] == ["first"]
 
 

@@ -17,9 +17,9 @@ from rich.table import Table
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli import console
-from qtmiddleware.kit.cli.console import out, show_progress, show_warnings
+from qtmiddleware.kit.cli.console import open_progress_bar, out, show_warnings
 from qtmiddleware.kit.cli.own_function import COUNTED
-from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
+from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.kit.cli.transform_file import show_bulk_progress, summarize_report
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
     ):
         status = options.run(work)
     if options.as_json:
-        console.as_json({**status.to_dict(), "report": report.to_dict()})
+        console.write_json({**status.to_dict(), "report": report.to_dict()})
     else:
         show_status(status, options.command, report)
     if not report.is_whole or (options.command is BatchCommand.COLLECT and status.open):
@@ -142,20 +142,20 @@ def ask_by_batch(
 
     settings = bench_options.settings
     with (
-        show_progress() as update,
-        show_warnings(without=COUNTED),
+        open_progress_bar() as update,
+        show_warnings(hidden_degradations=COUNTED),
         closing(BatchService(settings)) as service,
         BatchState(bench_options.cache / "batch") as state,
     ):
         asks = BenchPass(systems, data, replace(bench_options, progress=update))
         status = options.run(BatchWork(settings, service, state, asks))
     if options.as_json:
-        console.as_json(status.to_dict())
+        console.write_json(status.to_dict())
     else:
         show_status(status, options.command)
     if options.command is BatchCommand.COLLECT:
         if not bench_options.model_ms:
-            note(
+            write_note(
                 "The time of a batch reply is not known; each one counts as --model-ms (here 0 ms)."
             )
         if status.open:
@@ -172,7 +172,7 @@ def show_status(
     for line in _describe_state(status, command):
         out.print(line)
     for line in _describe_trouble(status):
-        note(escape_line(line))
+        write_note(escape_line(line))
 
 
 def _show_parts(parts: tuple[Part, ...]) -> None:

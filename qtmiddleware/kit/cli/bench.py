@@ -26,11 +26,11 @@ from qtmiddleware.kit.cli.console import (
     PlainConsole,
     Sets,
     ShowProgress,
-    as_json,
     out,
+    write_json,
 )
 from qtmiddleware.kit.cli.engines import Workers
-from qtmiddleware.kit.cli.environment import NO_MODEL, note_files
+from qtmiddleware.kit.cli.environment import NO_MODEL, report_default_files
 from qtmiddleware.kit.cli.gating import Against, Comment, FailIf, Gating
 from qtmiddleware.kit.cli.own_function import (
     AskedFor,
@@ -42,7 +42,7 @@ from qtmiddleware.kit.cli.own_function import (
     read_source,
 )
 from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
-from qtmiddleware.kit.cli.terminal import WORSE, note
+from qtmiddleware.kit.cli.terminal import WORSE, write_note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import (
     FREE,
@@ -223,7 +223,7 @@ def bench_command(
         check_writable(report, _REPORTS, "--report")
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
-    note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
+    report_default_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
     source = read_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
@@ -268,7 +268,7 @@ def bench_command(
             sample = () if judge is None else draw_judged_questions(opened, contenders, judge, seed)
             comparison = opened.measure(contenders, deep=is_deep, seed=seed, progress=update)
             for remark in comparison.notes[len(opened.notes) :]:
-                note(remark)
+                write_note(remark)
             verdicts = (
                 judge_answers(opened, comparison, contenders, sample, update=update)
                 if sample
@@ -300,7 +300,7 @@ def _report_outcome(
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
         if json_output:
-            as_json(plain)
+            write_json(plain)
         else:
             _show_outcome(comparison, verdicts, gate)
     if is_worse:
@@ -455,12 +455,12 @@ def _select_systems(
             f"the recording has no replies for {', '.join(missing)}; leave it out", path="systems"
         )
     if unrecorded:
-        note(
+        write_note(
             "Skipped, because the recording has no replies for them:"
             f" {', '.join(sorted(unrecorded))}."
         )
     for remark in opened.notes:
-        note(remark)
+        write_note(remark)
     return systems
 
 
@@ -545,7 +545,7 @@ def generate_test_set(
     write(generated.dataset, folder)
     cost = "" if generated.cost_usd is None else f", for ${generated.cost_usd:.4f}"
     dropped = f"; dropped: {_describe_dropped(generated)}" if generated.dropped else ""
-    note(
+    write_note(
         f"{len(generated.dataset.questions)} questions about {len(passages):,} passages are in"
         f" {folder}{cost}{dropped}"
     )

@@ -29,15 +29,15 @@ from qtmiddleware.kit.cli.console import (
     ConfigFile,
     History,
     Sets,
-    as_json,
-    show_progress,
+    open_progress_bar,
     show_warnings,
     to_messages,
+    write_json,
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
 from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
-from qtmiddleware.kit.cli.terminal import FAILED, note, say
+from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation import (
     BASELINE,
     AskedQuestion,
@@ -158,8 +158,8 @@ def compare_command(
         if not has_model:
             if answers or is_judged:
                 raise ConfigError(NO_MODEL, path="answers")
-            note(f"{NO_MODEL} Only systems that need no model are compared.")
-        with show_progress() as update, _limit_time(timeout, function) as restart:
+            write_note(f"{NO_MODEL} Only systems that need no model are compared.")
+        with open_progress_bar() as update, _limit_time(timeout, function) as restart:
 
             def update_progress(name: str, done: int, total: int) -> None:
                 # The judge has its own time limits.
@@ -233,11 +233,11 @@ def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output:
 
         write_report(report.parent, {report.name: ranking_page(comparison)})
     if json_output:
-        as_json(to_dict(comparison))
+        write_json(to_dict(comparison))
     else:
         for position, row in enumerate(comparison.questions):
             if position:
-                say()
+                write_output()
             show_question(
                 row,
                 comparison.ranking(row.question),
@@ -289,7 +289,7 @@ def _open_search(
         fn = find_function(function)
     # The package also logs its warnings, and the log is shown. So the warnings are ignored.
     with (
-        show_warnings(without=SHOWN_ANYWAY),
+        show_warnings(hidden_degradations=SHOWN_ANYWAY),
         catch_warnings(action="ignore", category=SetupWarning),
         wrap_function(fn, config, sets, {}) as wrapped,
     ):

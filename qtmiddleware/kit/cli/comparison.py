@@ -14,7 +14,7 @@ from rich.text import Text
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.console import PlainConsole, out
 from qtmiddleware.kit.cli.show import describe_match, list_texts
-from qtmiddleware.kit.cli.terminal import measure, say
+from qtmiddleware.kit.cli.terminal import measure_width, write_output
 from qtmiddleware.kit.evaluation import BASELINE, AskedQuestion, Movement, Movements, SystemAnswer
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
 from qtmiddleware.preprocessing.text import shorten
@@ -35,11 +35,11 @@ def show_question(
 
     If the question is one of many and has a judge's *ranking*, only the ranking is shown.
     """
-    say(shorten(row.question.text, _QUESTION_CHARS))
+    write_output(shorten(row.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
         _show_passages(row)
     for line in _describe_ranking(ranking) if ranking is not None else ():
-        say(line)
+        write_output(line)
 
 
 def _show_passages(row: AskedQuestion) -> None:
@@ -54,12 +54,12 @@ def _show_passages(row: AskedQuestion) -> None:
     if numbers:
         _show_places(row, movements, numbers)
     else:
-        say("No passage was found.")
+        write_output("No passage was found.")
     for number, match in numbers.values():
         score = "" if match.score is None else f" (score {match.score:.3f})"
-        say(f"[{number}] {describe_match(match)}{score}")
+        write_output(f"[{number}] {describe_match(match)}{score}")
         if match.text:
-            say(f"    {shorten(match.text)}")
+            write_output(f"    {shorten(match.text)}")
     first_systems: dict[tuple[str, ...], str] = {}
     for answer in row.systems:
         reasons = tuple(_explain_places(answer, movements.get(answer.system), numbers))
@@ -70,24 +70,24 @@ def _show_passages(row: AskedQuestion) -> None:
             else [f"  passages as in {same_system}"]
         )
         if lines := [*_describe_searches(answer), *lines, *_describe_answer(answer, numbers)]:
-            say(f"\n{answer.system}")
+            write_output(f"\n{answer.system}")
             for line in lines:
-                say(line)
+                write_output(line)
 
 
 def show_ranking(ranked: RankedSystems) -> None:
     """Show how the judge ranked the systems over all questions: a sentence, a table, a summary."""
     from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
 
-    say()
-    say(write_ranking_verdict(ranked))
+    write_output()
+    write_output(write_ranking_verdict(ranked))
     if len(ranked.questions) > 1 and ranked.standings:
         headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
         _show_table(
             headings,
             [list(map(Text, _format_standing(standing))) for standing in ranked.standings],
         )
-    say(ranked.summary())
+    write_output(ranked.summary())
 
 
 # --- the systems ----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
     ]
     _show_table([*headings, "reads $"] if with_price else headings, body)
     if any(map(_has_trouble, row.systems)):
-        say("! some steps failed or were skipped: see below\n")
+        write_output("! some steps failed or were skipped: see below\n")
 
 
 def _has_trouble(answer: SystemAnswer) -> bool:
@@ -246,7 +246,7 @@ def _format_place(movement: Movement) -> Text:
 
 def _cut_to_width(text: str, columns: int) -> str:
     """Return *text*. If *text* is wider than *columns*, it is truncated and ends with ``...``."""
-    while measure(text) > columns:
+    while measure_width(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
             if not text.endswith("...")
@@ -398,9 +398,11 @@ def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None
         table.add_row(*row)
     width = _find_width() or sum(
         _COLUMN_GAP
-        + max(measure(str(cell)) for cell in (headings[column], *(row[column] for row in body)))
+        + max(
+            measure_width(str(cell)) for cell in (headings[column], *(row[column] for row in body))
+        )
         for column in range(len(headings))
     )
     console = out if out.is_terminal else PlainConsole(width=width)
     console.print(table, soft_wrap=False)
-    say()
+    write_output()

@@ -15,8 +15,15 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import show_comparison
-from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progress, show_warnings
-from qtmiddleware.kit.cli.environment import note_files
+from qtmiddleware.kit.cli.console import (
+    AsJson,
+    notes,
+    open_progress_bar,
+    out,
+    show_warnings,
+    write_json,
+)
+from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.playground import SEEDED, NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
 from qtmiddleware.kit.demo import EXAMPLES, DelayedModel, dataset, has_recording, recorded_model
@@ -95,11 +102,14 @@ def demo_command(
     data = dataset()
     asked_data = data.first(questions) if questions else data
     example = _find_question(data, question)
-    note_files({"index": index if index == _INDEX else None}, config=True)
+    report_default_files({"index": index if index == _INDEX else None}, config=True)
     client, origin = _open_model(model, recorded=recorded, record=record)
     notes.print(origin)
     embedder = embedder_named("all-MiniLM-L6-v2")
-    with show_progress() as update, build_index(data, index, embedder, progress=update) as store:
+    with (
+        open_progress_bar() as update,
+        build_index(data, index, embedder, progress=update) as store,
+    ):
         bench = Bench(store, embedder, client)
         comparison = bench.measure(
             asked_data,
@@ -109,7 +119,7 @@ def demo_command(
         comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
         retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
-        as_json(
+        write_json(
             {
                 **comparison.to_dict(),
                 "model": client.name,
@@ -144,7 +154,7 @@ def _open_playground(
             for folder, data in data_by_folder.items()
         }
         for folder, data in data_by_folder.items():
-            with show_progress() as update:
+            with open_progress_bar() as update:
                 store = stack.enter_context(
                     open_index(data, index.parent, embedder, progress=update)
                 )
@@ -158,7 +168,7 @@ def _open_playground(
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
             pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
-        stack.enter_context(show_warnings(without=SHOWN_ANYWAY))
+        stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
         serve_pages(page, listener, others=pages, notes=[origin], opens=opens)
 

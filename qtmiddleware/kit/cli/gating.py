@@ -11,7 +11,7 @@ import typer
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.reports import check_writable, name_option_in_errors
-from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.gate import Baseline, Gate, Rule, apply_gate
 from qtmiddleware.runtime.files import replace_file
@@ -87,7 +87,7 @@ class Gating:
         if self.comment is not None:
             with name_option_in_errors(self.comment, "--comment"):
                 replace_file(self.comment, write_comment(gate).encode("utf-8", "replace"))
-            note(f"The comment is in {self.comment}.")
+            write_note(f"The comment is in {self.comment}.")
         return gate
 
     def fails(self, gate: Gate | None) -> bool:

@@ -25,7 +25,7 @@ from qtmiddleware.kit.cli.check import (
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
-from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.mcp.clients import CLIENTS, build_entry
 from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
 from qtmiddleware.kit.mcp.stdio import Wire, claim_wire, serve_wire
@@ -108,7 +108,7 @@ def serve_command(
     """
     require_mcp()
     if sys.stdin.isatty() and not http:
-        note("Waiting for a client's messages on stdin. Press Ctrl-C to stop.")
+        write_note("Waiting for a client's messages on stdin. Press Ctrl-C to stop.")
     with claim_wire() as wire, redirect_stdout(sys.stderr):
         if folder is not None:
             os.chdir(folder)
@@ -116,7 +116,10 @@ def serve_command(
         load = None if fetch is None else find_function(fetch)
         given = dict(map(read_argument, arguments or ()))
         collection = name or (function or "the index")
-        with show_warnings(without=SHOWN_ANYWAY), _open_search(function, config, sets) as search:
+        with (
+            show_warnings(hidden_degradations=SHOWN_ANYWAY),
+            _open_search(function, config, sets) as search,
+        ):
             tool = search.as_tool(
                 collection=collection, about=about, fields=field or (), arguments=given
             )
@@ -154,7 +157,7 @@ def config_command(
         arguments += ["--folder", str(Path.cwd())]
     name = (checked["function"] or "qtmiddleware").replace(":", "-")
     print(json.dumps(build_entry(client, name, arguments), indent=2))
-    note(f"Add this to {CLIENTS[client][1]}.")
+    write_note(f"Add this to {CLIENTS[client][1]}.")
 
 
 @contextmanager
@@ -188,7 +191,7 @@ def _serve_http(
         shown = f"[{host}]" if ":" in host else host
         wire.writing.write(f"http://{shown}:{at}{PATH}\n".encode())
         wire.writing.flush()
-        note("Press Ctrl-C to stop.")
+        write_note("Press Ctrl-C to stop.")
         application = build_app(server, host=host, port=at, token=token)
 
         async def serve() -> None:

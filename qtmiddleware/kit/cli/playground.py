@@ -25,7 +25,7 @@ from qtmiddleware.kit.cli.compare import has_search_settings
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
-from qtmiddleware.kit.cli.terminal import note, say
+from qtmiddleware.kit.cli.terminal import write_note, write_output
 from qtmiddleware.kit.evaluation import Question, load_questions
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import LOOPBACK, make_token, open_socket, require_web, serve
@@ -94,7 +94,10 @@ def playground_command(
             return
         fn = find_function(function)
         is_wrapped = isinstance(fn, Wrapped | Bound)
-        with show_warnings(without=SHOWN_ANYWAY), wrap_function(fn, config, sets, {}) as wrapped:
+        with (
+            show_warnings(hidden_degradations=SHOWN_ANYWAY),
+            wrap_function(fn, config, sets, {}) as wrapped,
+        ):
             has_own = is_wrapped or has_search_settings(wrapped.middleware.config)
             tiers = Tiers(wrapped, has_own=has_own, given=arguments_by_name)
             serve_tiers(tiers, listener, name=function, examples=examples, opens=not no_open)
@@ -147,12 +150,12 @@ def serve_pages(
     token = make_token()
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
     for text in notes:
-        note(text)
-    say(address, wraps=False)
-    note("Press Ctrl-C to stop.")
+        write_note(text)
+    write_output(address, wraps=False)
+    write_note("Press Ctrl-C to stop.")
     with show_page(address) if opens else nullcontext(enter_result=False) as is_opened:
         if is_opened:
-            note("If your browser shows no page, open the address above.")
+            write_note("If your browser shows no page, open the address above.")
         closing = partial(_close_pages, [page, *(others or {}).values()])
         asyncio.run(serve(page, listening, token, closing, others))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import refuse_link, replace_file
 
@@ -53,7 +53,7 @@ def write_report(folder: Path, texts: Mapping[str, str]) -> None:
             # Markdown and pages were escaped when they were made, each by its own rules.
             safe = escape_json(text) if name.endswith(".json") else text
             replace_file(folder / name, safe.encode("utf-8", "replace"))
-    note(f"The report is in {folder}.")
+    write_note(f"The report is in {folder}.")
 
 
 @contextmanager

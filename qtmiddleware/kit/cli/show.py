@@ -11,7 +11,12 @@ from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import notes
-from qtmiddleware.kit.cli.terminal import LineWrapper, note, say, strip_control_characters
+from qtmiddleware.kit.cli.terminal import (
+    LineWrapper,
+    strip_control_characters,
+    write_note,
+    write_output,
+)
 from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
@@ -29,7 +34,7 @@ LABELS: Final = {
 
 
 @contextmanager
-def show_pieces() -> Iterator[Callable[[str], None]]:
+def open_piece_writer() -> Iterator[Callable[[str], None]]:
     """Yield a function that writes each piece of an answer to stdout.
 
     On a terminal, a spinner is shown until the first piece.
@@ -44,14 +49,14 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
             if piece:
                 status.stop()
                 has_written = True
-                say(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
+                write_output(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
 
         try:
             yield write
         finally:
             status.stop()
             if has_written:
-                say(wrapper.end(), wraps=False)
+                write_output(wrapper.flush(), wraps=False)
 
 
 def show_outcome(outcome: Outcome) -> None:
@@ -62,23 +67,25 @@ def show_outcome(outcome: Outcome) -> None:
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
         problem = "The answer was cut off" if outcome.streamed else "No answer"
-        note(f"{problem}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}")
+        write_note(
+            f"{problem}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}"
+        )
     elif answer is not None and outcome.streamed not in ("", answer.text):
-        note("The answer was cut off; one sub-answer is shown instead:")
+        write_note("The answer was cut off; one sub-answer is shown instead:")
     if answer is not None and outcome.streamed != answer.text:
-        say(answer.text)
+        write_output(answer.text)
     if retrieval is None:
         return
     lines = _list_sources(outcome) if answer is not None else _list_passages(retrieval)
     for line in (*lines, *_list_variants(retrieval)):
-        say(line)
+        write_output(line)
     if answer is not None and outcome.passages:
         scores = [
             f"[{number}] {_format_score(_find_score(match))}"
             for number, match in enumerate(outcome.passages, start=1)
         ]
-        say(f"Scores: {', '.join(scores)}")
-    say(_summarize_outcome(outcome, retrieval.trace))
+        write_output(f"Scores: {', '.join(scores)}")
+    write_output(_summarize_outcome(outcome, retrieval.trace))
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:

@@ -19,15 +19,15 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
-    as_json,
     format_question_heading,
     notes,
     out,
     read_questions,
     to_messages,
+    write_json,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_engine
-from qtmiddleware.kit.cli.environment import load_config, note_files
+from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.transform_file import (
     CONCURRENCY,
     MOST_CONCURRENT,
@@ -53,7 +53,7 @@ def preprocess_command(
 ) -> None:
     """Extract keywords from questions by rules."""
     settings = load_config(config, sets).settings
-    note_files({}, config=config)
+    report_default_files({}, config=config)
     options = settings.preprocess
     rows = []
     for text in read_questions(query):
@@ -70,7 +70,7 @@ def preprocess_command(
         else:
             out.print(prepared.keywords)
     if json_output:
-        as_json(rows)
+        write_json(rows)
 
 
 def transform_command(
@@ -121,14 +121,14 @@ def transform_command(
     own rate and its own budget. With --batch the questions go to a Batch API:
     submit, then status and collect until all replies are there.
     """
-    loaded = load_config(config, sets, kind=kind)
+    loaded = load_config(config, sets, transformation_type=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
     by_batch = batch is not None or batch_tokens is not None
     refuse_engine(engine, workers, is_used=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
         check_file_options(file, output, query=query, history=history)
-        note_files({}, config=config)
+        report_default_files({}, config=config)
         options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
         transform = (
             partial(transform_by_batch, options=options)
@@ -146,7 +146,7 @@ def transform_command(
         return
     calls_model = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
-    note_files({}, config=config)
+    report_default_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
         for text in read_questions(query):
             transformation = middleware.transform(text, history=to_messages(history))
@@ -164,7 +164,7 @@ def transform_command(
             for stage, remark in transformation.notes:
                 notes.print(f"{stage}: {remark}")
     if json_output:
-        as_json(rows)
+        write_json(rows)
     if calls_model and rows and not any(map(_is_answered, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = (

@@ -19,7 +19,7 @@ from qtmiddleware.kit.bulk.run import STDIN, BulkReport, ShowBulk, transform_fil
 from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import notes, out, show_warnings
 from qtmiddleware.kit.cli.engines import EngineName, open_engine
-from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
+from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
@@ -96,9 +96,9 @@ def transform_many(
             _note_next_step(file, output)
         raise
     for line in _describe_trouble(report, file):
-        note(escape_line(line))
+        write_note(escape_line(line))
     if as_json:
-        console.as_json(report.to_dict())
+        console.write_json(report.to_dict())
     else:
         out.print(summarize_report(report))
     if not report.is_whole:
@@ -129,7 +129,7 @@ def show_bulk_progress() -> Iterator[ShowBulk]:
     """
     if not notes.is_terminal:
         yield _limit_calls(
-            _SECONDS_BETWEEN_LINES, lambda report: note(f"{_describe_progress(report)}")
+            _SECONDS_BETWEEN_LINES, lambda report: write_note(f"{_describe_progress(report)}")
         )
         return
     columns = BarColumn(bar_width=24), TextColumn("{task.description}", markup=False)
@@ -225,7 +225,7 @@ def _note_next_step(file: str, output: str) -> None:
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
     lines = count_lines(Path(output))
-    note(escape_line(f"{_format_count(lines)} in {output}; run {condition} to continue"))
+    write_note(escape_line(f"{_format_count(lines)} in {output}; run {condition} to continue"))
 
 
 def _explain_stop(error: ModelError) -> str:

@@ -24,9 +24,9 @@ from qtmiddleware.kit.cli.bench import (
     show_comparison,
 )
 from qtmiddleware.kit.cli.check import Arguments
-from qtmiddleware.kit.cli.console import AsJson, ShowProgress, as_json, out
+from qtmiddleware.kit.cli.console import AsJson, ShowProgress, out, write_json
 from qtmiddleware.kit.cli.engines import Workers
-from qtmiddleware.kit.cli.environment import note_files
+from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.own_function import (
     AskedFor,
     Embed,
@@ -42,7 +42,7 @@ from qtmiddleware.kit.cli.reports import (
     require_jinja,
     write_report,
 )
-from qtmiddleware.kit.cli.terminal import FAILED, note
+from qtmiddleware.kit.cli.terminal import FAILED, write_note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, load_judged, require_extras
 from qtmiddleware.kit.evaluation.bench import (
@@ -158,7 +158,7 @@ def tune_command(
     settings = config.settings
     _check_outputs(out_file, report, force=force)
     require_extras()
-    note_files({"replies and vectors": cache if cache == CACHE else None})
+    report_default_files({"replies and vectors": cache if cache == CACHE else None})
     source = _read_source(function, arguments, embed, top_k, workers)
     judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
@@ -173,7 +173,7 @@ def tune_command(
         open_bench(judged, replace(options, progress=update)) as opened,
     ):
         for text in opened.notes:
-            note(text)
+            write_note(text)
         if source is not None:
             _confirm_tuning(opened, source, seed, yes=yes)
         tuned = _run_tuning(opened, budget, seed, update)
@@ -183,7 +183,7 @@ def tune_command(
         if report is not None:
             _write_report(report, tuned, opened, config_values)
     if json_output:
-        as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
+        write_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
     else:
         out.print("Measured on the held-out half of the questions:")
         show_comparison(tuned.comparison, headline=_write_headline(tuned, config_values))

@@ -28,7 +28,7 @@ from qtmiddleware.kit.documents.finding import (
 from qtmiddleware.kit.documents.own_reader import Reader, call_reader
 from qtmiddleware.kit.documents.pdf import read_pdf
 from qtmiddleware.kit.documents.text import Piece, read_text
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 # The libraries read only the newer formats.
 _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
@@ -90,7 +90,7 @@ def read_document(
                     path, open_converter.read(path, follow_link=follow_link)
                 )
             return
-        with open_document(path, follow_link=follow_link) as file:
+        with open_regular_file(path, follow_link=follow_link) as file:
             yield from bound.limit_text(
                 path, (read_pdf if extension == ".pdf" else read_text)(path, file)
             )

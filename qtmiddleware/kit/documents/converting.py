@@ -31,7 +31,7 @@ from qtmiddleware.kit.documents.own_reader import call_reader
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines, read_parquet
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
 from qtmiddleware.runtime.environment import copy_environment
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 Read = Callable[[Path, BinaryIO], Iterator[Piece]]
 READERS: Final[dict[str, Read]] = {
@@ -258,7 +258,7 @@ def _answer_request(
     """
     restart_timer()
     try:
-        with open_document(path, follow_link=follow_link) as file:
+        with open_regular_file(path, follow_link=follow_link) as file:
             size = os.fstat(file.fileno()).st_size
             yield from _batch_pieces(
                 limit_time(path, _read_non_blank_pieces(path, file, restart_timer), size),

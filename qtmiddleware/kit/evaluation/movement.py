@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.preprocessing import prepare
-from qtmiddleware.retrieval.question_words import find_held_words, load_word_rules
+from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
@@ -322,7 +322,7 @@ class _Explainer:
         evidence = self._retrieval.evidence
         if evidence is None:
             return ()
-        return find_held_words(
+        return find_matching_words(
             " ".join(words for words, _ in evidence.keywords), text, evidence.language
         )
 

@@ -28,9 +28,13 @@ from qtmiddleware.config.settings import PreprocessSettings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
-from qtmiddleware.retrieval.fusion import sum_weighted
+from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
-from qtmiddleware.retrieval.searching import note_embedding, note_initial_list, note_reads
+from qtmiddleware.retrieval.searching import (
+    record_embedding_time,
+    record_initial_list,
+    record_read_units,
+)
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
@@ -87,7 +91,7 @@ def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
     *weight* is the weight of this search when results are merged. Raises `ResponseShapeError` if
     the response has no known shape.
     """
-    note_reads(response)
+    record_read_units(response)
     ranking = read_response(Variant("original", query, weight), response).ranking
     positions: dict[Key, int] = {}
     for position, key in enumerate(ranking.keys):
@@ -220,7 +224,7 @@ class Hybrid:
         """
         for name, results in (("vector", vectors), ("bm25", words)):
             if results is not None:
-                note_initial_list(name, results.ranking)
+                record_initial_list(name, results.ranking)
         return _merge_results(vectors, words, self._options, top_k)
 
     def _extract_keywords(self, query: str) -> str:
@@ -293,7 +297,7 @@ def _merge_results(
 ) -> list[Record]:
     """Merge the results of both searches, and return the best *top_k* passages as records."""
     searches = [results for results in (vectors, words) if results is not None]
-    ranked = sum_weighted(
+    ranked = sum_weighted_scores(
         [results.ranking for results in searches], options.method, rrf_k=options.rrf_k
     )
     return [
@@ -358,7 +362,7 @@ class HybridSearch(Hybrid):
                 return store.search(query, top_k, **condition)
             start = perf_counter()
             vector = embedder.embed([query])[0]
-            note_embedding(perf_counter() - start)
+            record_embedding_time(perf_counter() - start)
             return store.search(vector, top_k, **condition)
 
         # Without word search the weight of words is 0, so that the second function is never called.

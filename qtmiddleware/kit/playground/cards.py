@@ -250,7 +250,7 @@ class _RowWriter:
         """Return the row for the passage that *movement* describes."""
         match, way, is_baseline = (
             movement.match,
-            drawing.find_direction(movement),
+            drawing.find_score_direction(movement),
             self._is_baseline,
         )
         title, source = _find_title_and_source(match)
@@ -354,7 +354,9 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
 
 def _summarise_moves(moves: Movements) -> str:
     """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
-    ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
+    ways = [
+        drawing.find_score_direction(movement) for movement in (*moves.passages, *moves.dropped)
+    ]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
     summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
     if not moves.passages:

@@ -81,7 +81,7 @@ class Moves:
     rows: int
 
 
-def find_direction(movement: Movement) -> Way:
+def find_score_direction(movement: Movement) -> Way:
     """Return the direction in which a passage moved, compared with the plain search."""
     if movement.place is None:
         return "gone"
@@ -105,7 +105,9 @@ def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
         ("raw", [_find_starting_place(movement) for movement in tracked]),
         ("result", [find_place(movement) for movement in tracked]),
     ]
-    ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
+    ways = [
+        (make_passage_key(movement.match), find_score_direction(movement)) for movement in tracked
+    ]
     return _draw_columns(
         columns, ways, _count_rows(moves), step=step, row_height=ROW, slot_height=_SLOT
     )

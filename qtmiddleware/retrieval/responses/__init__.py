@@ -24,7 +24,8 @@ from qtmiddleware.retrieval.responses.fields import (
     ADVICE,
     NAMED,
     ROW,
-    build_like,
+    build_shape_error,
+    build_similar_container,
     find_kind,
     get_field,
     get_path,
@@ -35,7 +36,6 @@ from qtmiddleware.retrieval.responses.fields import (
     remove_field,
     replace_items,
     replace_path,
-    shape_error,
     to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
@@ -169,7 +169,7 @@ class SearchResult:
 def read_response(
     variant: Variant,
     response: Any,
-    custom: Shape | None = None,
+    custom_shape: Shape | None = None,
     *,
     options: KeywordEvidenceSettings = _USUAL,
     initial: Mapping[str, Ranking] | None = None,
@@ -179,17 +179,17 @@ def read_response(
     Args:
         variant: The variant that was searched.
         response: The function's response.
-        custom: The user's shape; ``None`` to recognise the response.
+        custom_shape: The user's shape; ``None`` to recognise the response.
         options: The settings that name the fields of ids, texts and scores.
         initial: The lists that the search merged, by name.
 
     Raises:
         ResponseShapeError: The response cannot be read.
     """
-    shape = custom or find_shape(response, options)
+    shape = custom_shape or find_shape(response, options)
     items = shape.items(response)
     if not is_list(items):
-        raise shape_error(items, "read= must return a list of items, not")
+        raise build_shape_error(items, "read= must return a list of items, not")
     items = name_row_values(items, (options.id_field, options.text_field, options.score_field))
     keys, scores = read_keys_and_scores(response, items, options)
     return SearchResult(Ranking(variant, keys, scores, items, initial or {}), shape, response)
@@ -271,7 +271,7 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
             "the response must be awaited; wrap the function with kind='async'", shape="coroutine"
         )
     if not is_list(response) or _is_record(response):
-        raise shape_error(response, "no list of matches was found in a response of type")
+        raise build_shape_error(response, "no list of matches was found in a response of type")
     return _find_list_shape(response)
 
 
@@ -319,7 +319,7 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
         if name == path[0] or name in _NUMBERS or not is_list(value) or len(value) != len(items):
             continue
         if isinstance(items[0], str) or all(map(is_number, value)):
-            raise shape_error(
+            raise build_shape_error(
                 response, f"another list may run parallel to {path[0]!r} in a response of type"
             )
 
@@ -455,9 +455,13 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
     """
     columns, is_nested = _split_columns(response)
     for name, column in columns.items():
-        values = build_like(column, [item.get(_FIELDS.get(name, name)) for item in items])
+        values = build_similar_container(
+            column, [item.get(_FIELDS.get(name, name)) for item in items]
+        )
         response = replace_path(
-            response, (name,), build_like(response[name], [values]) if is_nested else values
+            response,
+            (name,),
+            build_similar_container(response[name], [values]) if is_nested else values,
         )
     return response
 
@@ -472,7 +476,7 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
     leading_column = next(values for name in _LEADING if is_list(values := response.get(name)))
     is_nested = len(leading_column) > 0 and is_list(leading_column[0])
     if is_nested and len(leading_column) > 1:
-        raise shape_error(
+        raise build_shape_error(
             response, "the results of several queries were found in a response of type"
         )
     count = len(leading_column[0] if is_nested else leading_column)
@@ -484,7 +488,7 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
         if (is_list(column) or is_array(column)) and len(column) == count and name != _NO_COLUMN:
             columns[name] = column
         elif name in _FIELDS and value is not None:
-            raise shape_error(
+            raise build_shape_error(
                 response, f"{name!r} must be as long as the other columns in a response of type"
             )
     return columns, is_nested

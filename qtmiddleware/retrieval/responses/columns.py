@@ -19,7 +19,7 @@ from qtmiddleware.retrieval.responses.fields import (
     Names,
     find_kind,
     is_number,
-    list_own_names,
+    list_instance_names,
     to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
@@ -33,7 +33,7 @@ from qtmiddleware.retrieval.responses.items import (
     get_attribute,
     read_metadata,
     read_namespace,
-    read_own_id,
+    read_passage_id,
     read_score,
     read_text,
 )
@@ -49,7 +49,7 @@ class _Layout:
 
     Attributes:
         class_: The class of the items.
-        own_names: The keys of a dict, or the names of an object's instance attributes.
+        instance_names: The keys of a dict, or the names of an object's instance attributes.
         get: Returns the value of an item's field, given the item and the field's name.
         ids: The names of the items' id fields, in order of preference.
         scores: The names of the items' score fields, in order of preference.
@@ -60,7 +60,7 @@ class _Layout:
     """
 
     class_: type
-    own_names: tuple[Any, ...]
+    instance_names: tuple[Any, ...]
     get: Callable[[Any, str], Any]
     ids: Sequence[str]
     scores: Sequence[str]
@@ -71,11 +71,13 @@ class _Layout:
 
     def check_fit(self, items: Sequence[Any]) -> list[bool]:
         """Return for each of *items* whether it has this layout."""
-        class_, own_names = self.class_, self.own_names
+        class_, instance_names = self.class_, self.instance_names
         if class_ is dict:
-            keys = dict.fromkeys(own_names).keys()
+            keys = dict.fromkeys(instance_names).keys()
             return [type(item) is dict and item.keys() == keys for item in items]
-        return [type(item) is class_ and list_own_names(item) == own_names for item in items]
+        return [
+            type(item) is class_ and list_instance_names(item) == instance_names for item in items
+        ]
 
 
 def _find_layout(items: Sequence[Any]) -> _Layout | None:
@@ -87,7 +89,9 @@ def _find_layout(items: Sequence[Any]) -> _Layout | None:
     if class_ is dict:
         return _build_dict_layout(tuple(first))
     return (
-        _build_object_layout(class_, list_own_names(first)) if find_kind(class_) is OBJECT else None
+        _build_object_layout(class_, list_instance_names(first))
+        if find_kind(class_) is OBJECT
+        else None
     )
 
 
@@ -98,15 +102,15 @@ def _build_dict_layout(keys: tuple[Any, ...]) -> _Layout:
 
 
 @lru_cache(maxsize=256)
-def _build_object_layout(class_: type, own_names: tuple[str, ...]) -> _Layout | None:
-    """Return the layout of objects of *class_* with the instance attributes *own_names*.
+def _build_object_layout(class_: type, instance_names: tuple[str, ...]) -> _Layout | None:
+    """Return the layout of objects of *class_* with the instance attributes *instance_names*.
 
     Returns ``None`` for objects that must be read one by one: those without a score field, wrappers
     of another item, strings and numbers.
     """
 
     def pick_names(names: Names) -> Sequence[str]:
-        return names.pick(class_, own_names)
+        return names.pick(class_, instance_names)
 
     # Unusual objects are read by themselves: without a score of its own an object may have a score
     # in its metadata, and a wrapper holds the item inside.
@@ -116,12 +120,12 @@ def _build_object_layout(class_: type, own_names: tuple[str, ...]) -> _Layout | 
         and not pick_names(_NODE)
         and not issubclass(class_, str | int)
     )
-    return _build_layout(class_, own_names, get_attribute, pick_names) if is_usual else None
+    return _build_layout(class_, instance_names, get_attribute, pick_names) if is_usual else None
 
 
 def _build_layout(
     class_: type,
-    own_names: tuple[Any, ...],
+    instance_names: tuple[Any, ...],
     get: Callable[[Any, str], Any],
     pick_names: Callable[[Names], Sequence[str]],
 ) -> _Layout:
@@ -129,14 +133,14 @@ def _build_layout(
 
     Args:
         class_: The class of the items.
-        own_names: The keys of a dict, or the names of an object's instance attributes.
+        instance_names: The keys of a dict, or the names of an object's instance attributes.
         get: Returns the value of an item's field, given the item and the field's name.
         pick_names: Returns those of the given names that the items have.
     """
     names = pick_names(IDS), pick_names(SCORES), pick_names(TEXTS), pick_names(METADATA)
     return _Layout(
         class_,
-        own_names,
+        instance_names,
         get,
         *names,
         bool(pick_names(_NAMESPACE)),
@@ -149,7 +153,7 @@ def read_columns(
 ) -> tuple[list[str | None], list[str], list[float | None]]:
     """Return three lists: the ids, the namespaces and the scores of *items*.
 
-    The results are those of `read_own_id`, `read_namespace` and `read_score` for each item.
+    The results are those of `read_passage_id`, `read_namespace` and `read_score` for each item.
 
     Args:
         items: The items of one response.
@@ -166,7 +170,7 @@ def read_columns(
         for item in items:
             check_item(item, options.text_field, options.id_field)
         scores = [read_score(item, options.score_field) for item in items]
-        ids = [read_own_id(item, options.id_field) for item in items]
+        ids = [read_passage_id(item, options.id_field) for item in items]
         return ids, [read_namespace(item, namespace) for item in items], scores
     fits_layout = layout.check_fit(items)
     if not all(fits_layout):
@@ -189,7 +193,7 @@ def _read_ids(
     get, names = layout.get, layout.ids
     ids: list[str | None] = []
     for item, fits in zip(items, fits_layout, strict=True):
-        id_ = None if fits else read_own_id(item)
+        id_ = None if fits else read_passage_id(item)
         for name in names if fits else ():
             if (value := get(item, name)) is not None:
                 id_ = str(value) or None

@@ -79,39 +79,39 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
         The items of a list usually have the same fields, so most lookups repeat.
         """
         self = super().__new__(cls, names)
-        self.pick_keys = lru_cache(maxsize=1_024)(partial(_pick_present, tuple(self)))
-        self.pick = lru_cache(maxsize=1_024)(partial(_pick_declared, tuple(self)))
+        self.pick_keys = lru_cache(maxsize=1_024)(partial(_pick_names_in_keys, tuple(self)))
+        self.pick = lru_cache(maxsize=1_024)(partial(_pick_declared_names, tuple(self)))
         return self
 
 
-def pick_fields(holder: Any, names: Names) -> Sequence[str]:
+def pick_field_names(holder: Any, names: Names) -> Sequence[str]:
     """Return those of *names* that *holder* declares as attributes or columns.
 
     *holder* must not be a mapping. Its attributes are not read, because OpenAPI models return
     ``None`` for any name, and documents return the user's own fields.
     """
-    return names.pick(type(holder), list_own_names(holder))
+    return names.pick(type(holder), list_instance_names(holder))
 
 
-def list_own_names(holder: Any) -> tuple[str, ...]:
+def list_instance_names(holder: Any) -> tuple[str, ...]:
     """Return the names of the instance attributes of *holder*, or the columns of a row."""
     names = getattr(holder, "__dict__", None) or ()
     return (*_list_columns(holder), *names) if find_kind(type(holder)) is ROW else tuple(names)
 
 
-def _pick_present(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...]:
+def _pick_names_in_keys(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...]:
     """Return those of *names* that are in *keys*."""
     return tuple(name for name in names if name in keys)
 
 
-def _pick_declared(
-    names: Iterable[str], class_: type, own_names: tuple[str, ...]
+def _pick_declared_names(
+    names: Iterable[str], class_: type, instance_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return those of *names* that *class_* declares or that are in *own_names*."""
+    """Return those of *names* that *class_* declares or that are in *instance_names*."""
     declared = getattr(class_, "attribute_map", None)
     if isinstance(declared, Mapping):
-        return tuple(name for name in names if name in declared or name in own_names)
-    return tuple(name for name in names if name in own_names or hasattr(class_, name))
+        return tuple(name for name in names if name in declared or name in instance_names)
+    return tuple(name for name in names if name in instance_names or hasattr(class_, name))
 
 
 def _list_columns(row: Any) -> tuple[str, ...]:
@@ -127,13 +127,13 @@ def _get_column(row: Any, name: str) -> Any:
 def has_field(holder: Any, name: str) -> bool:
     """Return whether *holder* declares an attribute or column *name*. Not for mappings."""
     class_: type = type(holder)
-    return _has_declared(name, class_, list_own_names(holder))
+    return _has_declared_name(name, class_, list_instance_names(holder))
 
 
 @lru_cache(maxsize=1_024)
-def _has_declared(name: str, class_: type, own_names: tuple[str, ...]) -> bool:
-    """Return whether *class_* declares an attribute *name* or *own_names* contains it."""
-    return bool(_pick_declared((name,), class_, own_names))
+def _has_declared_name(name: str, class_: type, instance_names: tuple[str, ...]) -> bool:
+    """Return whether *class_* declares an attribute *name* or *instance_names* contains it."""
+    return bool(_pick_declared_names((name,), class_, instance_names))
 
 
 Path = Sequence[str | int]
@@ -218,7 +218,7 @@ def to_number(value: Any) -> float | None:
     return number if isfinite(number) else None
 
 
-def build_like(container: Any, values: Sequence[Any]) -> Any:
+def build_similar_container(container: Any, values: Sequence[Any]) -> Any:
     """Return *values* as a tuple or numpy array if *container* is one; otherwise as a list.
 
     An array keeps its dtype unless the values do not fit.
@@ -253,7 +253,9 @@ def replace_path(holder: Any, path: Path, value: Any) -> Any:
     """
     if not path:
         return value
-    return _copy_with(holder, path[0], replace_path(get_field(holder, path[0]), path[1:], value))
+    return _copy_with_field(
+        holder, path[0], replace_path(get_field(holder, path[0]), path[1:], value)
+    )
 
 
 def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
@@ -264,7 +266,7 @@ def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
     Raises:
         ResponseShapeError: No copy can be made.
     """
-    return replace_path(holder, path, build_like(get_path(holder, path), items))
+    return replace_path(holder, path, build_similar_container(get_path(holder, path), items))
 
 
 def remove_field(holder: Any, name: str) -> Any:
@@ -283,10 +285,10 @@ def remove_field(holder: Any, name: str) -> Any:
     try:
         return remaining if class_ is dict else class_(remaining)
     except Exception as error:
-        raise shape_error(holder, f"{name!r} cannot be left out of a copy of type") from error
+        raise build_shape_error(holder, f"{name!r} cannot be left out of a copy of type") from error
 
 
-def shape_error(value: Any, problem: str) -> ResponseShapeError:
+def build_shape_error(value: Any, problem: str) -> ResponseShapeError:
     """Return the error for *value*, which cannot be read or copied because of *problem*.
 
     The error names the type of *value* and never quotes its content.
@@ -300,7 +302,7 @@ def shape_error(value: Any, problem: str) -> ResponseShapeError:
     return ResponseShapeError(f"{problem} {shape}; {ADVICE}", shape=shape)
 
 
-def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
+def _copy_with_field(holder: Any, name: str | int, value: Any) -> Any:
     """Return a shallow copy of *holder* with *value* in the field *name*.
 
     Raises:
@@ -317,7 +319,7 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
     except ResponseShapeError:
         raise
     except Exception as error:
-        raise shape_error(holder, f"{name!r} cannot be changed in a copy of type") from error
+        raise build_shape_error(holder, f"{name!r} cannot be changed in a copy of type") from error
 
 
 def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
@@ -378,5 +380,5 @@ def _copy_shallow(holder: Any) -> Any:
     """
     copied = copy.copy(holder)
     if copied is holder:
-        raise shape_error(holder, "copy.copy() does not make a new object of type")
+        raise build_shape_error(holder, "copy.copy() does not make a new object of type")
     return copied

@@ -19,6 +19,7 @@ from qtmiddleware.retrieval.responses.fields import (
     ROW,
     Names,
     Path,
+    build_shape_error,
     find_kind,
     get_field,
     get_path,
@@ -26,9 +27,8 @@ from qtmiddleware.retrieval.responses.fields import (
     is_array,
     is_number,
     list_fields,
-    pick_fields,
+    pick_field_names,
     replace_path,
-    shape_error,
     to_number,
 )
 from qtmiddleware.retrieval.responses.rows import (
@@ -117,19 +117,19 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
         return
     if kind is PLAIN:
         if not is_pair(item):
-            raise shape_error(item, "an item must be (id, score) or (document, score), not")
+            raise build_shape_error(item, "an item must be (id, score) or (document, score), not")
         if not isinstance(item[0], (str, int)):
             check_item(item[0], text_field, id_field)
         return
-    holder = _find_holder(item)
-    if find_kind(type(holder)) is MAPPING or pick_fields(holder, NAMES):
+    holder = _unwrap_item(item)
+    if find_kind(type(holder)) is MAPPING or pick_field_names(holder, NAMES):
         return
     if (
         read_text(item, text_field) is None
         and read_id(item, id_field) is None
-        and not _measure_texts(item)
+        and not _measure_text_lengths(item)
     ):
-        raise shape_error(item, "neither an id nor a text was found in an item of type")
+        raise build_shape_error(item, "neither an id nor a text was found in an item of type")
 
 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
@@ -143,7 +143,7 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
         return False
     if read_id(item, id_field) is not None or read_text(item, text_field) is not None:
         return True
-    return bool(_measure_texts(item))
+    return bool(_measure_text_lengths(item))
 
 
 def format_item(item: Any) -> str:
@@ -171,7 +171,7 @@ def read_id(item: Any, id_field: str | None = None) -> str | None:
     return _read_id(item, id_field, _ALL_IDS)
 
 
-def read_own_id(item: Any, id_field: str | None = None) -> str | None:
+def read_passage_id(item: Any, id_field: str | None = None) -> str | None:
     """Return the id of *item*; ``None`` if it has none, or only the id of its document."""
     return _read_id(item, id_field, IDS)
 
@@ -186,7 +186,7 @@ def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
             (value for value in _read_named_field(item, id_field) if value is not None), None
         )
         return None if id_ is None else str(id_) or None
-    holder = _find_holder(item)
+    holder = _unwrap_item(item)
     if isinstance(holder, (str, int)):
         return str(holder) or None if _is_pair_with_id(item) else None
     id_ = _find_first_value(holder, names)
@@ -195,7 +195,7 @@ def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
 
 def read_namespace(item: Any, default: str) -> str:
     """Return the namespace of *item*; *default* if the item has none."""
-    namespace = get_field(_find_holder(item), "namespace")
+    namespace = get_field(_unwrap_item(item), "namespace")
     return default if namespace is ABSENT or namespace is None else to_namespace(namespace)
 
 
@@ -219,7 +219,7 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
     """
     if find_kind(type(item)) is PLAIN and len(item) == 3:
         return item[2] or {}
-    holder = _find_holder(item)
+    holder = _unwrap_item(item)
     if isinstance(holder, (str, int)):
         return {}
     has_metadata = False
@@ -250,7 +250,7 @@ def read_text(item: Any, text_field: str | None) -> str | None:
             ),
             None,
         )
-    holder = _find_holder(item)
+    holder = _unwrap_item(item)
     if isinstance(holder, (str, int)):
         return find_text(read_metadata(item)) if _is_pair_with_id(item) else _to_text(holder)
     return find_text(holder) or find_text(read_metadata(item))
@@ -262,13 +262,13 @@ def holds_text(item: Any, text_field: str | None) -> bool:
     If *item* itself is a single word, it does not count, because it is probably an id.
     """
     text = read_text(item, text_field)
-    return text is not None and (text is not _find_holder(item) or reads_like_text(text))
+    return text is not None and (text is not _unwrap_item(item) or reads_like_text(text))
 
 
 def estimate_chars(item: Any) -> int:
     """Return roughly how many characters the texts and numbers of *item* take up in JSON."""
     # A pair may have a bare text in front and the fields behind it.
-    remaining: list[Any] = [_list_own_fields(item) or (_find_holder(item), read_metadata(item))]
+    remaining: list[Any] = [_list_own_fields(item) or (_unwrap_item(item), read_metadata(item))]
     # A structure may hold itself, or one part several times: each container counts once.
     count, seen_ids = 0, set[int]()
     while remaining:
@@ -303,7 +303,7 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
     text = read_text(item, text_field)
     if text is None or text_field is not None:
         return None if text is None else text_field
-    holder = _find_holder(item)
+    holder = _unwrap_item(item)
     if text is holder:
         return ""
     # An item without separate metadata, such as a document of Pinecone, has these fields itself.
@@ -321,7 +321,7 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
 
     The clauses may name a field whose values look like texts, but never quote any content.
     """
-    if all(isinstance(_find_holder(item), str | int) and not read_metadata(item) for item in items):
+    if all(isinstance(_unwrap_item(item), str | int) and not read_metadata(item) for item in items):
         return (
             "the passages are ids without texts",
             "return the texts too, for example as {'id', 'score', 'text'}",
@@ -331,7 +331,7 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
     )
     lengths: Counter[str] = Counter()
     for item in items:
-        lengths.update(_measure_texts(item))
+        lengths.update(_measure_text_lengths(item))
     if lengths:
         name = max(lengths, key=lambda field: (lengths[field], field))
         setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
@@ -408,7 +408,7 @@ def _is_pair_with_id(item: Any) -> bool:
     )
 
 
-def _find_holder(item: Any) -> Any:
+def _unwrap_item(item: Any) -> Any:
     """Return the object with the fields of *item*.
 
     This is the first value of a pair, the node in LlamaIndex's wrapper, the document in a database
@@ -421,16 +421,16 @@ def _find_holder(item: Any) -> Any:
         return item.node if has_field(item, _NODE) else item
     if kind is MAPPING:
         return item
-    return _find_holder(item[0]) if kind is PLAIN else _find_holder_in_row(item)
+    return _unwrap_item(item[0]) if kind is PLAIN else _unwrap_row(item)
 
 
-def _find_holder_in_row(row: Any) -> Any:
+def _unwrap_row(row: Any) -> Any:
     """Return the document in *row*, as in ``(document, distance)``, or else *row* itself.
 
     *row* is returned if one of its columns is an id or a text, or if it contains no document.
     """
     get = get_field if find_kind(type(row)) is ROW else getattr
-    for name in pick_fields(row, _TELLING):
+    for name in pick_field_names(row, _TELLING):
         value = get(row, name)
         if name == _NODE:
             return value
@@ -453,8 +453,8 @@ def _find_score_paths(item: Any) -> Iterator[Path]:
         return iter(((1,),))
     if kind is MAPPING:
         return ((name,) for name in SCORES if name in item)
-    names: Sequence[str] = pick_fields(item, SCORES)
-    if not names and kind in (NAMED, ROW) and _find_holder(item) is not item:
+    names: Sequence[str] = pick_field_names(item, SCORES)
+    if not names and kind in (NAMED, ROW) and _unwrap_item(item) is not item:
         # A computed distance beside a document has whatever name the database gave it.
         names = [name for name, value in list_fields(item).items() if is_number(value)]
     if not names and has_field(item, "metadata") and not isinstance(item.metadata, Mapping):
@@ -477,7 +477,7 @@ def _read_named_field(item: Any, name: str) -> Iterator[Any]:
     The field is searched in the metadata, then in the document or node inside *item*, then in
     *item* itself.
     """
-    for root in (read_metadata(item), _find_holder(item), item):
+    for root in (read_metadata(item), _unwrap_item(item), item):
         for path in ((name,), name.split(".")):
             if (value := get_path(root, path)) is not ABSENT:
                 yield value
@@ -528,7 +528,7 @@ def _list_values(holder: Any, names: Names) -> Iterable[Any]:
     if kind is MAPPING:
         return (holder[name] for name in names if name in holder)
     get = get_field if kind is ROW else get_attribute
-    return (get(holder, name) for name in pick_fields(holder, names))
+    return (get(holder, name) for name in pick_field_names(holder, names))
 
 
 def get_attribute(holder: Any, name: str) -> Any:
@@ -538,13 +538,13 @@ def get_attribute(holder: Any, name: str) -> Any:
 
 def _list_own_fields(item: Any) -> Mapping[str, Any]:
     """Return the fields of *item* by name, without the fields inside its metadata."""
-    holder = _find_holder(item)
+    holder = _unwrap_item(item)
     if isinstance(holder, (str, int)):
         return {}
     return holder if isinstance(holder, (dict, Mapping)) else list_fields(holder)
 
 
-def _measure_texts(item: Any) -> dict[str, int]:
+def _measure_text_lengths(item: Any) -> dict[str, int]:
     """Return the number of characters of each field of *item* with several words, by field name."""
     leaves = _flatten_item(item).items()
     return {

@@ -79,7 +79,7 @@ def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> 
     if len(set(map(len, items))) != 1 or not items[0]:
         return items
     columns = list(zip(*items, strict=True))
-    names = _choose_names(columns, needs_number=isinstance(items[0], list))
+    names = _choose_column_names(columns, needs_number=isinstance(items[0], list))
     if "text" not in names and not {"id", "metadata"} <= {*names}:
         return items
     names = [str(place) if str(place) in fields else name for place, name in enumerate(names)]
@@ -119,7 +119,7 @@ def may_be_scores(column: Sequence[Any]) -> bool:
     return None not in floats and floats == sorted(floats, reverse=floats[0] > floats[-1])  # type: ignore[operator,type-var]
 
 
-def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> list[str]:
+def _choose_column_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> list[str]:
     """Return a name for each of *columns*: ``id``, ``text``, ``score``, ``metadata`` or its index.
 
     With *needs_number*, all names are indexes unless some value is a number. Without a number, a

@@ -58,7 +58,7 @@ def key_of(middleware: Any, model: Any) -> str:
     from qtmiddleware.retrieval.question import Question
 
     name = middleware._context.model.name
-    return digest(Question(QUERY, (), middleware._context.settings).cache_key(name))
+    return digest(Question(QUERY, (), middleware._context.settings).build_cache_key(name))
 
 
 def test_what_one_process_asked_another_one_knows(server: RedisServer) -> None:

@@ -24,12 +24,12 @@ from qtmiddleware.retrieval.bm25 import (
     PAIR,
     WINDOWS,
     B,
+    compute_pair_gains,
+    compute_term_gains,
     count_terms,
     find_terms,
     strip_plural,
     sum_gains,
-    weigh_pairs,
-    weigh_terms,
 )
 from qtmiddleware.retrieval.keyword_evidence import (
     OVERLAP,
@@ -40,7 +40,7 @@ from qtmiddleware.retrieval.keyword_evidence import (
     choose_weight,
     score_by_keywords,
 )
-from qtmiddleware.retrieval.question_words import find_held_words, locate_words
+from qtmiddleware.retrieval.question_words import find_matching_words, locate_words
 
 TEXTS = ["the quick fox", "the lazy dog sleeps well", "fox fox dog"]
 MEAN = (3 + 5 + 3) / 3
@@ -57,7 +57,7 @@ def bm25(tf: int, length: int, holding: int, *, documents: int = 3, mean: float 
 def score_texts(keywords: str, texts: Sequence[str | None]) -> list[float] | None:
     """The BM25 score of each text for one query's keywords."""
     terms = find_terms(keywords)
-    scores = sum_gains(terms, weigh_terms(count_terms(texts, terms)), len(texts))
+    scores = sum_gains(terms, compute_term_gains(count_terms(texts, terms)), len(texts))
     return scores if any(scores) else None
 
 
@@ -350,7 +350,7 @@ def score_words_and_pairs(words: str, texts: list[str]) -> list[float] | None:
     return (
         None
         if scores is None
-        else list(map(add, scores, sum_gains(pairs, weigh_pairs(counted), len(texts))))
+        else list(map(add, scores, sum_gains(pairs, compute_pair_gains(counted), len(texts))))
     )
 
 
@@ -428,7 +428,7 @@ def test_two_keywords_side_by_side_are_more_evidence_than_the_two_apart() -> Non
     pairs = find_pairs("blue moons")
     counted = count_terms(texts, {"blue", "moon"}, pairs)
     assert [set(it.pairs) for it in counted] == [{("blue", "moon")}, set(), set(), set()]
-    assert sum_gains(pairs, weigh_pairs(counted), 4) == pytest.approx(
+    assert sum_gains(pairs, compute_pair_gains(counted), 4) == pytest.approx(
         [PAIR * idf(4, 1), 0.0, 0.0, 0.0]
     )
 
@@ -564,9 +564,9 @@ def test_the_sum_is_never_negative(
 
 
 def test_the_keywords_that_a_text_holds_are_named_as_the_question_writes_them() -> None:
-    held = find_held_words("Nike stores europe store 健康", "NIKE's only store; 犬の健康状態")
+    held = find_matching_words("Nike stores europe store 健康", "NIKE's only store; 犬の健康状態")
     assert held == ("nike", "stores", "健康")
-    assert find_held_words("", "text") == find_held_words("words", "") == ()
+    assert find_matching_words("", "text") == find_matching_words("words", "") == ()
 
 
 def test_keywords_are_located_where_they_stand_in_a_text() -> None:

@@ -113,7 +113,7 @@ def test_no_instruction_holds_a_word_of_the_user() -> None:
 
 
 def test_every_question_has_a_deadline_of_its_own() -> None:
-    asks = Question(QUERY, (), settings("all")).build_asks(Deadline.after(30.0))
+    asks = Question(QUERY, (), settings("all")).build_ask_steps(Deadline.after(30.0))
     asks[0].deadline.cancel()
     assert [ask.deadline.passed for ask in asks] == [True, False, False]
 
@@ -123,7 +123,7 @@ def test_every_question_has_a_deadline_of_its_own() -> None:
 
 def key(question: str = QUERY, history: tuple[Message, ...] = (), **more: Any) -> Any:
     model = more.pop("model", "m")
-    return Question(question, history, settings(**more)).cache_key(model)
+    return Question(question, history, settings(**more)).build_cache_key(model)
 
 
 def test_equal_questions_share_a_key() -> None:

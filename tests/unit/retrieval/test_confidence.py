@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.retrieval.confidence import LEAST_SEEN, Standings, measure_standing_signals
+from qtmiddleware.retrieval.confidence import LEAST_SEEN, Standings, measure_confidence_signals
 from qtmiddleware.types import Retrieval
 
 WORDS = (
@@ -163,8 +163,8 @@ def test_a_confidence_lies_between_0_and_1_and_there_is_one_after_20_questions(
 ) -> None:
     standings = Standings()
     for it in earlier:
-        standings.judge(it, passages=1)
-    standing = standings.judge(asked, passages=1)
+        standings.measure_confidence(it, passage_count=1)
+    standing = standings.measure_confidence(asked, passage_count=1)
     assert (standing.confidence is None) == (len(earlier) < LEAST_SEEN)
     assert standing.confidence is None or 0.0 <= standing.confidence <= 1.0
     assert standing.reasons
@@ -182,9 +182,11 @@ def test_a_better_signal_never_lowers_the_confidence(
     for more in (0.0, 1.0):
         standings = Standings()
         for it in earlier:
-            standings.judge(it, passages=1)
+            standings.measure_confidence(it, passage_count=1)
         confidences.append(
-            standings.judge({**asked, name: asked[name] + more}, passages=1).confidence
+            standings.measure_confidence(
+                {**asked, name: asked[name] + more}, passage_count=1
+            ).confidence
         )
     assert confidences[0] is not None
     assert confidences[1] is not None
@@ -203,7 +205,7 @@ def test_the_scale_of_the_scores_does_not_matter(
         standings = Standings()
         for it in (*earlier, asked):
             scaled = {**it, "best_score": it["best_score"] * factor, "lead": it["lead"] * factor}
-            standing = standings.judge(scaled, passages=1)
+            standing = standings.measure_confidence(scaled, passage_count=1)
         return standing.confidence, standing.is_unsure
 
     assert judge(scale) == judge(1.0)
@@ -216,7 +218,7 @@ def test_of_evenly_spread_scores_no_more_than_the_lowest_of_a_hundred_is_unsure(
         # 7 and 100 have no common divisor, so each hundred questions take every hundredth once.
         place = number * 7 % 100
         usual = {"best_score": 0.5 + place / 1_000, "lead": 0.1, "coverage": 0.0}
-        if standings.judge(usual, passages=1).is_unsure and number >= 100:
+        if standings.measure_confidence(usual, passage_count=1).is_unsure and number >= 100:
             flagged.add(place)
     assert flagged <= {0}
 
@@ -225,7 +227,7 @@ def test_of_evenly_spread_scores_no_more_than_the_lowest_of_a_hundred_is_unsure(
 def test_any_scores_give_finite_signals(
     scores: Sequence[float | None], lower_is_better: bool
 ) -> None:
-    measured = measure_standing_signals(scores, None, lower_is_better=lower_is_better)
+    measured = measure_confidence_signals(scores, None, lower_is_better=lower_is_better)
     assert all(abs(it) < float("inf") for it in measured.values())
 
 
@@ -233,9 +235,12 @@ def test_threads_that_ask_at_the_same_time_lose_no_question() -> None:
     standings = Standings()
     with ThreadPoolExecutor(8) as pool:
         list(
-            pool.map(lambda at: standings.judge({"best_score": float(at)}, passages=1), range(400))
+            pool.map(
+                lambda at: standings.measure_confidence({"best_score": float(at)}, passage_count=1),
+                range(400),
+            )
         )
-    assert standings.judge({"best_score": 1e9}, passages=1).seen == 400
+    assert standings.measure_confidence({"best_score": 1e9}, passage_count=1).seen == 400
 
 
 # --- answers --------------------------------------------------------------------------------------

@@ -20,14 +20,14 @@ from qtmiddleware.retrieval.fusion import (
     MOST_SPREADS,
     WHOLE_TO_TAIL,
     FusedList,
+    FusionPluginError,
     FusionResult,
-    OwnFusionFailed,
-    find_direction,
+    find_score_direction,
     fuse,
-    has_scores,
+    has_usable_scores,
     measure_spread,
     select_rankings,
-    sum_weighted,
+    sum_weighted_scores,
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
@@ -250,7 +250,7 @@ def test_anchored_handles_negative_scores() -> None:
 
 def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
     near = [ranked(("a", 0.1), ("b", 0.4), ("c", 2.0)), ranked(("b", 0.2), ("d", 2.1))]
-    assert find_direction(near) > 0
+    assert find_score_direction(near) > 0
     fused = fuse(near)
     # The lowest place of a list of distances is its largest distance.
     expected = {
@@ -269,7 +269,7 @@ def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
         ranked(("a", 0.8), ("c", 0.2)),
         ranked(("d", 0.1), ("e", 0.2)),
     ]
-    assert find_direction(falling) <= 0
+    assert find_score_direction(falling) <= 0
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
     ],
 )
 def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking]) -> None:
-    assert find_direction(rankings) <= 0
+    assert find_score_direction(rankings) <= 0
 
 
 # --- max and concat, as the seeds do them ---------------------------------------------------------
@@ -351,7 +351,7 @@ def test_the_same_id_in_two_namespaces_is_two_passages(method: FusionMethod) -> 
 @pytest.mark.parametrize("method", ["anchored", "max"])
 def test_a_missing_score_makes_ranks_decide(method: FusionMethod) -> None:
     lists = [ranked(("a", 0.9), ("b", None), weight=2.0), ranked(("b", 0.7), ("c", 0.6))]
-    assert not has_scores(lists)
+    assert not has_usable_scores(lists)
     fused = fuse(lists, method)
     assert fused.method == "weighted_rrf"
     assert scores_of(fused) == pytest.approx({"a": 2 / 61, "b": 2 / 62 + 1 / 61, "c": 1 / 62})
@@ -391,13 +391,13 @@ def test_a_weighted_sum_adds_scores_from_0_to_1_and_nothing_for_an_absent_passag
     similar = ranked(("a", 0.9), ("b", 0.8), ("c", 0.5), weight=0.8)
     distant = ranked(("d", 1.0), ("b", 2.0), ("a", 5.0), weight=0.2)
     expected = {"a": 0.8, "b": 0.8 * 0.3 / 0.4 + 0.2 * 3 / 4, "d": 0.2, "c": 0.0}
-    found = [(name, score) for (_, name), score in sum_weighted([similar, distant])]
+    found = [(name, score) for (_, name), score in sum_weighted_scores([similar, distant])]
     assert dict(found) == pytest.approx(expected)
     assert [name for name, _ in found] == ["a", "b", "d", "c"]
 
 
 def test_equal_scores_of_a_list_count_1_in_a_weighted_sum() -> None:
-    assert sum_weighted([ranked(("b", 0.5), ("a", 0.5), weight=0.3)]) == [
+    assert sum_weighted_scores([ranked(("b", 0.5), ("a", 0.5), weight=0.3)]) == [
         (key("a"), 0.3),
         (key("b"), 0.3),
     ]
@@ -406,7 +406,7 @@ def test_equal_scores_of_a_list_count_1_in_a_weighted_sum() -> None:
 def test_a_weighted_sum_of_ranks_counts_a_passage_once_a_list_at_its_best_place() -> None:
     lists = [ranked(("a", 0.9), ("b", 0.8), ("a", 0.7), weight=2.0), ranked(("b", 0.5), weight=0.5)]
     expected = {"a": 2 / 61, "b": 2 / 62 + 0.5 / 61}
-    assert {name: score for (_, name), score in sum_weighted(lists, "rrf")} == pytest.approx(
+    assert {name: score for (_, name), score in sum_weighted_scores(lists, "rrf")} == pytest.approx(
         expected
     )
 
@@ -414,7 +414,7 @@ def test_a_weighted_sum_of_ranks_counts_a_passage_once_a_list_at_its_best_place(
 @pytest.mark.parametrize("scores", [(None, 0.5), (0.1, 0.9, 0.5)])
 def test_a_weighted_sum_counts_ranks_where_scores_cannot_be_used(scores: tuple[Any, ...]) -> None:
     lists = [ranked(*zip("abc", scores, strict=False)), ranked(("a", 0.5))]
-    assert sum_weighted(lists) == sum_weighted(lists, "rrf")
+    assert sum_weighted_scores(lists) == sum_weighted_scores(lists, "rrf")
 
 
 # --- laws -----------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ def test_whatever_an_own_method_says_every_passage_is_there_once(
     )
     returned = data.draw(st.lists(pair, max_size=6) | st.none() | st.just([1]))
     before = [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
-    with contextlib.suppress(OwnFusionFailed):
+    with contextlib.suppress(FusionPluginError):
         fused = fuse_by_own(rankings, lambda *_: returned)
         assert sorted(fused.keys) == known
         assert list(fused.scores) == sorted(fused.scores, reverse=True)
@@ -511,14 +511,14 @@ def test_whatever_an_own_method_says_every_passage_is_there_once(
 
 def test_an_own_method_cannot_change_what_was_found() -> None:
     rankings = [ranked(("a", 0.9), ("b", 0.8)), ranked(("c", 0.7))]
-    with pytest.raises(OwnFusionFailed, match="AttributeError"):
+    with pytest.raises(FusionPluginError, match="AttributeError"):
         fuse_by_own(rankings, lambda given, *_: given[0].keys.clear())
     assert [len(it.keys) for it in rankings] == [2, 1]
 
 
 @given(st.lists(rankings_of(unique=False), min_size=2, max_size=4))
 def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
-    if find_direction(rankings) > 0:
+    if find_score_direction(rankings) > 0:
         return
     heard = [it for it in rankings if it.keys]
     total = sum(it.variant.weight for it in heard)

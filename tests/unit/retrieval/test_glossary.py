@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.retrieval.glossary import Glossary, find_form, settle_terms, write_terms
+from qtmiddleware.retrieval.glossary import (
+    Glossary,
+    add_glossary_terms,
+    choose_term_meanings,
+    find_form_ends,
+)
 
 
 def make(*entries: list[str]) -> Glossary:
@@ -50,10 +55,10 @@ def test_a_plural_that_changes_its_last_letter_is_found_in_questions_and_passage
     assert list(find(make(["QR", "query reply"]), "Where are query replies kept?")) == [
         "query replies"
     ]
-    assert find_form("query reply", "All query replies are kept.") == [17]
-    assert find_form("query replies", "The query reply is kept.") == [15]
-    assert find_form("replies", "The reply is kept.") == [9]
-    assert find_form("++", "C++") == []
+    assert find_form_ends("query reply", "All query replies are kept.") == [17]
+    assert find_form_ends("query replies", "The query reply is kept.") == [15]
+    assert find_form_ends("replies", "The reply is kept.") == [9]
+    assert find_form_ends("++", "C++") == []
 
 
 def test_the_longest_term_that_begins_first_is_used_alone() -> None:
@@ -85,7 +90,7 @@ def test_a_word_in_capitals_that_is_a_term_too_needs_a_passage_to_decide() -> No
     glossary = make(["HOW", "hot works order"])
     terms = glossary.find_terms("Break, HOW long?", "en")
     texts = ["A hot works order is valid for one shift.", "The break takes half an hour."]
-    assert settle_terms(terms, texts, "long break", "en") == (
+    assert choose_term_meanings(terms, texts, "long break", "en") == (
         [],
         ["HOW not used: nothing beside it decides what it means"],
     )
@@ -98,9 +103,12 @@ def test_an_abbreviation_of_two_things_is_used_only_if_passages_decide() -> None
         "Each job has one client interface person.",
     ]
     terms = glossary.find_terms("How often is slump measured in the CIP?", "en")
-    settled, _ = settle_terms(terms, texts, "often slump measured CIP", "en")
+    settled, _ = choose_term_meanings(terms, texts, "often slump measured CIP", "en")
     assert [str(term) for term in settled] == ["CIP = concrete inspection plan"]
-    assert settle_terms(glossary.find_terms("Where is the CIP?", "en"), texts, "CIP", "en")[0] == []
+    assert (
+        choose_term_meanings(glossary.find_terms("Where is the CIP?", "en"), texts, "CIP", "en")[0]
+        == []
+    )
 
 
 def test_a_word_of_a_meaning_that_is_not_its_last_one_decides_nothing() -> None:
@@ -112,12 +120,12 @@ def test_a_word_in_capitals_is_no_term_if_passages_use_it_as_a_word_of_the_quest
     glossary = make(["TAB", "tender appraisal bench"])
     texts = ["Bids go before the TAB.", "Use the tab key to jump between days."]
     said = ["TAB not used: nothing beside it decides what it means"]
-    assert settle_terms(
+    assert choose_term_meanings(
         glossary.find_terms("Use the TAB key?", "en"), texts, "Use TAB key", "en"
     ) == ([], said)
     terms = glossary.find_terms("Which bids go before the TAB?", "en")
     assert (
-        settle_terms(
+        choose_term_meanings(
             terms, [*texts, "The tender appraisal bench scores bids."], "bids go TAB", "en"
         )[1]
         == []
@@ -150,7 +158,7 @@ def test_a_passage_with_an_abbreviation_of_two_things_counts_only_if_it_holds_mo
     glossary = make(["SRT", "seal replacement team", "slack rope test"])
     terms = glossary.find_terms("How soon does the seal replacement team arrive?", "en")
     texts: list[str | None] = ["The SRT will arrive at noon.", "For the SRT, pay out gently.", None]
-    written = write_terms(terms, texts, glossary, "soon seal replacement team arrive", "en")
+    written = add_glossary_terms(terms, texts, glossary, "soon seal replacement team arrive", "en")
     assert written == ["The SRT seal replacement team will arrive at noon.", texts[1], None]
 
 
@@ -160,9 +168,9 @@ def test_forms_with_other_characters_are_found_as_they_are_written() -> None:
     )
     assert list(find(glossary, "Is C++ or C used in R&D for .NET?")) == ["C++", "R&D", ".NET"]
     assert find(glossary, "Is C# used by R D, or net, or a--b?") == {}
-    assert find_form("C++", "C, C# and C++ here")
-    assert not find_form("C++", "C and C# here")
-    assert not find_form("a.*b", "a--b")
+    assert find_form_ends("C++", "C, C# and C++ here")
+    assert not find_form_ends("C++", "C and C# here")
+    assert not find_form_ends("a.*b", "a--b")
 
 
 def test_loops_and_repeats_are_harmless() -> None:
@@ -191,7 +199,7 @@ def test_any_text_and_any_entries_are_read_and_no_word_of_a_passage_is_lost(
 ) -> None:
     glossary = make(*(list(entry) for entry in entries))
     terms = glossary.find_terms(question)
-    settled, _ = settle_terms(terms, [passage], question, "en")
-    (written,) = write_terms(settled, [passage], glossary, question, "en")
+    settled, _ = choose_term_meanings(terms, [passage], question, "en")
+    (written,) = add_glossary_terms(settled, [passage], glossary, question, "en")
     remaining = iter(written or "")
     assert all(char in remaining for char in passage)

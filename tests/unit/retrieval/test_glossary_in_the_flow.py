@@ -74,7 +74,7 @@ def test_a_question_without_a_term_gets_what_it_gets_without_a_glossary(question
     ]
 
 
-@pytest.mark.parametrize("broken", ["find_terms", "write_terms", "expand_question"])
+@pytest.mark.parametrize("broken", ["find_terms", "add_glossary_terms", "expand_question"])
 def test_a_glossary_that_fails_leaves_the_result_of_the_rules_and_says_so(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,8 @@ from qtmiddleware.retrieval.metadata_evidence import (
     NEUTRAL,
     WEIGHT,
     MetadataEvidence,
-    find_telling_fields,
-    weigh_by_metadata,
+    find_distinguishing_fields,
+    score_by_metadata,
 )
 from qtmiddleware.retrieval.question_words import load_word_rules
 from qtmiddleware.testing import ScriptedModel
@@ -34,7 +34,7 @@ def weigh(
     constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
     times = read_times(question, language, lambda: TODAY)
-    return weigh_by_metadata(times, metadata, load_word_rules(language), TODAY, constraints)
+    return score_by_metadata(times, metadata, load_word_rules(language), TODAY, constraints)
 
 
 def shares(question: str, field: str, *values: Any, language: str = "en") -> list[float]:
@@ -228,7 +228,7 @@ def test_no_metadata_raises_or_takes_anything_from_a_passage(
 ) -> None:
     asked = f"current {question} since 2024 in 4.2"
     found = weigh(asked, *metadata, constraints=constraints)
-    find_telling_fields(metadata)
+    find_distinguishing_fields(metadata)
     if found is not None:
         assert len(found.shares) == len(metadata)
         assert min(found.shares) >= 0.0
@@ -237,7 +237,7 @@ def test_no_metadata_raises_or_takes_anything_from_a_passage(
 
 def test_of_huge_metadata_the_beginning_is_read() -> None:
     wide = {f"field{at}": "Germany" for at in range(100_000)}
-    columns = find_telling_fields([wide, dict.fromkeys(wide, "France"), wide])
+    columns = find_distinguishing_fields([wide, dict.fromkeys(wide, "France"), wide])
     assert len(columns) == MOST_FIELDS
     assert shares("x" * 100 + " in Germany", "note", "Germany " * 500_000, "France", "France") == [
         0,

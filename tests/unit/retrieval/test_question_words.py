@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.retrieval.keyword_evidence import measure_strength
+from qtmiddleware.retrieval.keyword_evidence import measure_keyword_strength
 from qtmiddleware.retrieval.question_words import (
     find_stem,
     find_words,
     load_word_rules,
     measure_coverage,
-    read_question,
-    weigh_words,
+    parse_question,
+    sum_word_scores,
 )
 from tests.support.retrieval_world import Way
 
@@ -59,9 +59,9 @@ def test_a_stem_is_the_beginning_of_its_word_and_never_short(word: str, language
 
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=5))
 def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[str]) -> None:
-    question = read_question(keywords, ENGLISH)
+    question = parse_question(keywords, ENGLISH)
     found = find_words(question, texts, ENGLISH)
-    for text, places in zip(texts, found.places, strict=True):
+    for text, places in zip(texts, found.offsets, strict=True):
         stems = Counter(find_stem(word, ENGLISH.endings) for word in text.split())
         held = {term: len(it) for term, it in places.items()}
         assert held == {term: stems[term] for term in question.terms if stems[term]}
@@ -74,17 +74,17 @@ def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[st
 )
 def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language: str) -> None:
     rules = load_word_rules(language)
-    question = read_question(keywords, rules)
+    question = parse_question(keywords, rules)
     found = find_words(question, texts, rules)
-    assert len(found.places) == len(texts)
-    if question.terms and any(found.places):
+    assert len(found.offsets) == len(texts)
+    if question.terms and any(found.offsets):
         assert all(0.0 <= share <= 1.0 for share in measure_coverage(question, found))
-        assert all(share >= 0.0 for share in weigh_words(question, found))
+        assert all(share >= 0.0 for share in sum_word_scores(question, found))
 
 
 def test_function_words_are_no_content_unless_there_is_nothing_else() -> None:
-    assert read_question("most renewals with my card", ENGLISH).content == ["renew", "card"]
-    assert read_question("with my most", ENGLISH).content
+    assert parse_question("most renewals with my card", ENGLISH).content == ["renew", "card"]
+    assert parse_question("with my most", ENGLISH).content
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_function_words_are_no_content_unless_there_is_nothing_else() -> None:
     ],
 )
 def test_accents_case_and_scripts_without_spaces_meet(keyword: str, text: str) -> None:
-    question = read_question(keyword, load_word_rules(""))
+    question = parse_question(keyword, load_word_rules(""))
     assert measure_coverage(
         question, find_words(question, [text, "nothing"], load_word_rules(""))
     ) == [1.0, 0.0]
@@ -111,17 +111,17 @@ def test_accents_case_and_scripts_without_spaces_meet(keyword: str, text: str) -
     ],
 )
 def test_words_that_stand_near_each_other_in_any_order_count_more(near: str, far: str) -> None:
-    question = read_question("card fee", ENGLISH)
+    question = parse_question("card fee", ENGLISH)
     padding = " and so on" * 10
-    weighed = weigh_words(
+    weighed = sum_word_scores(
         question, find_words(question, [near + padding, far + padding, "zebra"], ENGLISH)
     )
     assert weighed[0] > weighed[1] > weighed[2] == 0.0
 
 
 def test_words_of_the_opening_count_more() -> None:
-    question, padding = read_question("card", ENGLISH), " and so on" * 30
-    first, last, _ = weigh_words(
+    question, padding = parse_question("card", ENGLISH), " and so on" * 30
+    first, last, _ = sum_word_scores(
         question, find_words(question, ["card" + padding, padding + " card", "x"], ENGLISH)
     )
     assert first > last
@@ -143,7 +143,7 @@ def test_words_of_the_opening_count_more() -> None:
 def test_words_are_as_strong_as_the_lead_of_a_passage_over_the_first(
     coverage: list[float], is_whole: bool, strength: float
 ) -> None:
-    found, reason = measure_strength(coverage, is_whole=is_whole)
+    found, reason = measure_keyword_strength(coverage, is_whole_collection=is_whole)
     assert found == pytest.approx(strength)
     assert f"{coverage[0]:.0%}" in reason
 

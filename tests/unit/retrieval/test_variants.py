@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import FusionSettings, FusionWeights
-from qtmiddleware.retrieval.searching import build_variants, choose_searches, let_passage_lead
+from qtmiddleware.retrieval.searching import (
+    build_variants,
+    choose_searches,
+    prefer_hypothetical_passage,
+)
 from qtmiddleware.types import Transformation
 
 WEIGHTS = FusionWeights(
@@ -280,7 +284,9 @@ def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
 def lead(hyde: str | None, standalone: str | None = ALONE) -> list[tuple[str, float]]:
     made = replace(FORMS, hyde=hyde, standalone=standalone)
     variants, _ = build_variants(made, "And now?", OPTIONS, "illnesses old jaco got")
-    return [(it.kind, round(it.weight, 4)) for it in let_passage_lead(variants, OPTIONS)[0]]
+    return [
+        (it.kind, round(it.weight, 4)) for it in prefer_hypothetical_passage(variants, OPTIONS)[0]
+    ]
 
 
 def test_the_passage_leads_alone_with_the_weight_of_the_standalone_form() -> None:
@@ -303,12 +309,12 @@ def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
     assert ("rewrite", 0.0) in lead("Old Jaco has got two illnesses.", standalone=None)
     silent = FusionSettings(weights=replace(WEIGHTS, hyde=0.0))
     variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", silent)
-    assert let_passage_lead(variants, silent) == (variants, ())
+    assert prefer_hypothetical_passage(variants, silent) == (variants, ())
 
 
 def test_what_the_passage_leads_is_noted() -> None:
     variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", OPTIONS)
-    notes = let_passage_lead(variants, OPTIONS)[1]
+    notes = prefer_hypothetical_passage(variants, OPTIONS)[1]
     assert notes == tuple(
         (kind, "not searched: the hypothetical passage is used instead")
         for kind in ("standalone", "rewrite", "sub_query", "step_back")

@@ -47,7 +47,7 @@ def retrieval(
     scores: tuple[Any, ...] = (0.9, 0.5),
 ) -> Retrieval:
     trace = Trace()
-    trace.stage("search.original", 0.01)
+    trace.record_stage("search.original", 0.01)
     trace.finish()
     variants = (Variant("original", query), Variant("rewrite", f"{query} rewritten", 0.7))
     rankings = tuple(Ranking(it, keys, scores, [{"text": text}] * len(keys)) for it in variants)

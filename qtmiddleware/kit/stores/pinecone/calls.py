@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.retrieval.searching import note_reads
+from qtmiddleware.retrieval.searching import record_read_units
 
 _ADVICE: Final = {
     400: "rejected the request; the cause of this error has the details",
@@ -156,7 +156,7 @@ class Calls:
             ):
                 return None
             raise
-        note_reads(answer)
+        record_read_units(answer)
         return answer
 
     def close(self) -> None:

@@ -52,8 +52,8 @@ def test_the_time_of_replayed_replies_is_part_of_what_was_added_and_a_stage_of_i
 
 def test_stages_of_one_name_are_added_up() -> None:
     found = retrieved("none", ScriptedModel({}))
-    found.trace.stage("again", 0.25)
-    found.trace.stage("again", 0.5)
+    found.trace.record_stage("again", 0.25)
+    found.trace.record_stage("again", 0.5)
     assert run_of(found).stages["again"] == pytest.approx(750)
 
 

@@ -72,9 +72,9 @@ def test_nothing_is_drawn_of_an_empty_list() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)), max_size=8), st.floats(0, 1e5))
 def test_bars_lie_within_the_whole_time(stages: list[tuple[float, float]], total: float) -> None:
     trace = Trace()
-    start = perf_counter() - trace.clock()
+    start = perf_counter() - trace.measure_elapsed()
     for began, ms in stages:
-        trace.stage("search.original", ms / 1e3, began=start + began / 1e3)
+        trace.record_stage("search.original", ms / 1e3, began=start + began / 1e3)
     trace.total_ms = total
     for bar in drawing.draw_trace(trace):
         assert 0 <= bar.start <= 100
@@ -84,8 +84,8 @@ def test_bars_lie_within_the_whole_time(stages: list[tuple[float, float]], total
 def test_the_search_beside_the_model_is_measured() -> None:
     trace = Trace()
     start = perf_counter()
-    trace.stage("search.original", 0.2, began=start)
-    trace.stage("transform.rewrite", 0.5, began=start + 0.05)
+    trace.record_stage("search.original", 0.2, began=start)
+    trace.record_stage("transform.rewrite", 0.5, began=start + 0.05)
     assert drawing.measure_overlap(trace) == pytest.approx(150.0)
     assert drawing.measure_overlap(Trace()) == 0.0
 

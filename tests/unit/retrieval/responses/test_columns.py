@@ -17,7 +17,7 @@ from qtmiddleware.retrieval.responses.columns import read_columns, read_texts
 from qtmiddleware.retrieval.responses.items import (
     check_item,
     read_namespace,
-    read_own_id,
+    read_passage_id,
     read_score,
     read_text,
 )
@@ -116,7 +116,7 @@ def read_one_by_one(items: Sequence[Any], options: KeywordEvidenceSettings) -> A
     for item in items:
         check_item(item, options.text_field, options.id_field)
     scores = [read_score(item, options.score_field) for item in items]
-    ids = [read_own_id(item, options.id_field) for item in items]
+    ids = [read_passage_id(item, options.id_field) for item in items]
     return ids, [read_namespace(item, "outer") for item in items], scores
 
 

@@ -17,7 +17,13 @@ from pydantic import BaseModel
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.retrieval.responses import get_raw, read_id, read_response, read_score, rescore
+from qtmiddleware.retrieval.responses import (
+    get_raw,
+    read_id,
+    read_response,
+    read_score,
+    rescore,
+)
 from qtmiddleware.retrieval.responses.items import SCORES
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 from qtmiddleware.types import Variant
