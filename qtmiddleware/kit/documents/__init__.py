@@ -20,8 +20,8 @@ from qtmiddleware.kit.documents.bounds import TextBound
 from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks
 from qtmiddleware.kit.documents.converting import READERS, Converter
 from qtmiddleware.kit.documents.finding import (
-    count_other_files,
-    describe_file_counts,
+    count_left_out,
+    describe_left_out,
     find_documents,
     has_package_reader,
 )
@@ -221,9 +221,9 @@ __all__ = [
     "Piece",
     "Reader",
     "TextBound",
-    "count_other_files",
+    "count_left_out",
     "cut_document",
-    "describe_file_counts",
+    "describe_left_out",
     "find_documents",
     "read_document",
 ]

@@ -50,13 +50,13 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Pa
         )
         raise _build_error(data_path, message) from error
     if not documents:
-        left_out = describe_file_counts(count_other_files(path))
+        left_out = describe_left_out(count_left_out(path))
         where = f"dataPath is {str(data_path)!r}, which holds no documents"
         raise _build_error(data_path, f"{where} but {left_out}" if left_out else where)
     return documents
 
 
-def count_other_files(data_path: str | Path) -> dict[str, int]:
+def count_left_out(data_path: str | Path) -> dict[str, int]:
     """Return the number of files in *data_path* that are not documents, per file extension.
 
     The most frequent extension comes first. The key ``""`` counts files without an extension.
@@ -69,7 +69,7 @@ def count_other_files(data_path: str | Path) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def describe_file_counts(counts: Mapping[str, int]) -> str:
+def describe_left_out(counts: Mapping[str, int]) -> str:
     """Return *counts* of files per extension as text, such as ``3 .html, 1 .csv``.
 
     Only the first eight extensions are listed. The remaining files are counted as ``5 others``.
