@@ -736,7 +736,7 @@ def test_a_large_zipped_document_has_longer_to_begin(tmp_path: Path) -> None:
     path.write_bytes(bomb(20 << 20, "word/media/a.bin"))
     longer: list[float] = []
     with path.open("rb") as file, suppress(Exception):  # it is no real Word file
-        list(converting_module._read_non_blank(path, file, longer.append))
+        list(converting_module._read_non_blank_pieces(path, file, longer.append))
     assert longer == [pytest.approx(10, rel=0.01)]
 
 
