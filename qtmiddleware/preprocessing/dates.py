@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.preprocessing.lexicon import DEFAULT, load
+from qtmiddleware.preprocessing.lexicon import DEFAULT, load_lexicon
 from qtmiddleware.preprocessing.text import fold_accents
 
 Version = tuple[int, ...]
@@ -216,7 +216,7 @@ def read_times(text: str, language: str, today: Today) -> Times:
     """
     tokens, list_language = split_tokens(text), language if language in LANGUAGES else DEFAULT
     times = _TimeReader(tokens, _load_words(list_language), today).read()
-    negations = load(list_language).negations
+    negations = load_lexicon(list_language).negations
     if not negations.isdisjoint(tokens):
         denied_tokens = [
             tokens[position + 1 : position + 1 + _BEHIND_DENIAL]
@@ -295,7 +295,7 @@ def _span_months(year: int, month: int, count: int) -> Period:
 @cache
 def _load_words(language: str) -> _DateWords:
     """Return the date words of *language*."""
-    data: Mapping[str, Any] = load(language).dates
+    data: Mapping[str, Any] = load_lexicon(language).dates
     steps = {
         word: step
         for step, name in ((-1, "last"), (0, "this"), (1, "next"))

@@ -136,7 +136,7 @@ class Meter:
         with self._lock.free:
             return self._find_shortage(budget, tokens, usd)[0]
 
-    def sum_spending(self, hours: float) -> tuple[int, int, float]:
+    def sum_calls_tokens_usd(self, hours: float) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
         with self._lock.free:
             now, seconds = self._clock(), hours * 3600.0

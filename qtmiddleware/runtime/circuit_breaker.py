@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from qtmiddleware.runtime.forking import renew_after_fork
-from qtmiddleware.runtime.logs import Outage, format_times, get_logger
+from qtmiddleware.runtime.logs import Outage, format_repetitions, get_logger
 from qtmiddleware.types import NEVER
 
 logger: Final = get_logger("qtmiddleware")
@@ -174,7 +174,7 @@ class Breaker:
         self._log_changes()
         return rest
 
-    def start_attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
+    def begin_attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
         """Return an `Attempt` if a call may be made now, else ``None``.
 
         Args:
@@ -281,13 +281,13 @@ class Breaker:
                 logger.warning(
                     "the circuit breaker of %s is closed again: calls work; it had opened %s",
                     self._name,
-                    format_times(number),
+                    format_repetitions(number),
                     event="breaker_closed",
                     model=self._name,
                     count=number,
                 )
         elif (number := self._outage.record_failure()) is not None:
-            more = f" (it opened {format_times(number - 1)} before)" if number > 1 else ""
+            more = f" (it opened {format_repetitions(number - 1)} before)" if number > 1 else ""
             seconds = round(self.rest, 3)
             logger.warning(
                 "the circuit breaker of %s opened: no calls for %g s, then one test call%s",

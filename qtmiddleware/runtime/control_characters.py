@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-OBEYED: Final = (
+CONTROL_CHARACTERS: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 )
@@ -13,7 +13,7 @@ OBEYED: Final = (
 the reading direction or end lines, and invisible letters. Line feeds and tabs are not included."""
 
 # Half surrogate pairs too: no stream can encode them, and JSON has an escape for them.
-_ESCAPED: Final = re.compile(f"[{OBEYED}\ud800-\udfff]")
+_ESCAPED: Final = re.compile(f"[{CONTROL_CHARACTERS}\ud800-\udfff]")
 
 
 def escape_json(document: str) -> str:

@@ -36,15 +36,15 @@ def make_private_folders(folder: Path) -> None:
             raise
 
 
-def private_opener(path: str, flags: int) -> int:
-    """Open a file that only its owner can access. Use: ``open(..., opener=private_opener)``.
+def open_privately(path: str, flags: int) -> int:
+    """Open a file that only its owner can access. Use: ``open(..., opener=open_privately)``.
 
     An existing file keeps its permissions.
     """
     return os.open(path, flags, PRIVATE)
 
 
-def read_own_file(path: Path, max_bytes: int) -> bytes:
+def read_trusted_file(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of a file that no other account can have written.
 
     On Windows the owner and the permissions are not checked.
@@ -57,7 +57,7 @@ def read_own_file(path: Path, max_bytes: int) -> bytes:
         OSError: The file cannot be read, is a link or not a regular file, belongs to another
             account, may be written by others, or is larger than *max_bytes*.
     """
-    with open_document(path, follow_link=False) as file:
+    with open_regular_file(path, follow_link=False) as file:
         status = os.fstat(file.fileno())
         if os.name != "nt" and status.st_uid != os.geteuid():
             raise OSError(errno.EPERM, "it belongs to another account", str(path))
@@ -69,7 +69,7 @@ def read_own_file(path: Path, max_bytes: int) -> bytes:
     return content
 
 
-def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
+def open_regular_file(path: Path, *, follow_link: bool) -> BufferedReader:
     """Open the file at *path* for reading.
 
     Raises `OSError`, also if *path* is not a regular file, such as a pipe. If *follow_link* is
@@ -101,7 +101,7 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def check_link(path: Path) -> Path:
+def resolve_trusted_link(path: Path) -> Path:
     """Return the real path of *path*; raise `OSError` if another account may control the file.
 
     Most links are followed, because an index may be on another disk.
@@ -128,7 +128,7 @@ def _belongs_to_user_or_root(path: Path) -> bool:
     return os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
 
 
-def open_itself(path: Path, flags: int) -> int:
+def open_for_writing(path: Path, flags: int) -> int:
     """Open the file at *path* for writing with *flags* and return its descriptor.
 
     A new file can be read and written only by its owner. Raises `OSError`, also if *path* is a
@@ -149,7 +149,7 @@ def append_line(path: Path, line: bytes) -> None:
     a new line. Raises `OSError`, also if *path* is a link or the disk became full while writing.
     """
     data = line + b"\n"
-    descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         if os.lseek(descriptor, 0, os.SEEK_END):
             os.lseek(descriptor, -1, os.SEEK_END)

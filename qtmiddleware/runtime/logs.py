@@ -81,7 +81,7 @@ def format_error(error: BaseException) -> str:
     )
 
 
-def format_times(count: int) -> str:
+def format_repetitions(count: int) -> str:
     """Return *count* as a phrase, such as "1 time" or "3 times"."""
     return "1 time" if count == 1 else f"{count} times"
 
@@ -213,7 +213,7 @@ class LogSampler:
                 kind,
                 count,
                 (
-                    f"{what} {format_times(count).replace(' ', ' more ')} in the last"
+                    f"{what} {format_repetitions(count).replace(' ', ' more ')} in the last"
                     f" {now - since:.0f} s: {kind}"
                 ),
             )

@@ -239,7 +239,7 @@ def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
     )
 
 
-def is_telling() -> bool:
+def is_inside_hook() -> bool:
     """Return whether the calling code runs inside a retrieval hook.
 
     Retrievals made by a hook call no hook, because that would never end.
@@ -260,7 +260,7 @@ def _mark_hook_as_running() -> Iterator[None]:
             _telling.reset(token)
 
 
-def tell_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
+def call_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
     """Call *hook* with *retrieval* in this thread.
 
     If the hook returns a coroutine, the coroutine runs in the shared loop for at most
@@ -276,7 +276,7 @@ def tell_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
             run_in_background_loop(finish, HOOK_SECONDS)
 
 
-async def atell_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
+async def acall_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
     """Call *hook* with *retrieval*, without blocking the running loop.
 
     A plain function runs in a thread of *bulkhead*; a coroutine is awaited. In both cases the wait

@@ -136,7 +136,7 @@ class RedisCache:
         if self.rest or not self._places.acquire(timeout=self._timeout):
             return None
         try:
-            attempt = self._breaker.start_attempt(monotonic() + 1.5 * self._timeout + _SLACK)
+            attempt = self._breaker.begin_attempt(monotonic() + 1.5 * self._timeout + _SLACK)
             if attempt is None:
                 return None
             try:

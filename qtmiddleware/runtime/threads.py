@@ -218,7 +218,7 @@ class Bulkhead:
 _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=None)
 
 
-def copy_context_within(bulkhead: Bulkhead) -> Context:
+def copy_context_with_bulkhead(bulkhead: Bulkhead) -> Context:
     """Return a copy of the caller's context in which `in_thread` uses the threads of *bulkhead*.
 
     The caller's own context, in which the original search runs, is no longer limited by any

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from qtmiddleware.runtime.files import private_opener
+from qtmiddleware.runtime.files import open_privately
 
 _REDIRECT: Final = """<!DOCTYPE html>
 <meta charset="utf-8">
@@ -45,7 +45,7 @@ def show_page(address: str) -> Iterator[bool]:
         return
     with folder as name:
         page = Path(name) / "open.html"
-        with open(page, "x", encoding="utf-8", opener=private_opener) as file:
+        with open(page, "x", encoding="utf-8", opener=open_privately) as file:
             file.write(_REDIRECT.format(address=html.escape(address)))
         # `webbrowser` waits for some browsers until they end. Meanwhile the page must be served.
         threading.Thread(target=_open_browser, args=(page.as_uri(),), daemon=True).start()

@@ -16,7 +16,7 @@ from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
-from qtmiddleware.runtime.files import read_own_file
+from qtmiddleware.runtime.files import read_trusted_file
 
 CREDENTIALS: Final = (
     "OPENAI_API_KEY",
@@ -124,7 +124,7 @@ def _find_default_config() -> str | None:
     names = [name for name in CONFIG_FILES if os.path.lexists(name)]
     for name in names:
         try:
-            read_own_file(Path(name), MOST_BYTES)
+            read_trusted_file(Path(name), MOST_BYTES)
         except OSError as error:
             _write_escaped_note(
                 f"{name} was not used: {error.strerror or type(error).__name__}; --config {name}"
@@ -257,7 +257,7 @@ def _set_credentials(path: Path) -> None:
     except ImportError as error:
         raise MissingExtra("python-dotenv", "cli") from error
     # utf-8-sig skips the byte order mark that some editors write.
-    text = read_own_file(path, _MOST_BYTES).decode("utf-8-sig")
+    text = read_trusted_file(path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
     credentials = {
         name: value

@@ -130,7 +130,7 @@ def _check_storage(settings: Settings) -> None:
 
 @contextmanager
 def _open_ingest_bar() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress in a bar on the terminal, with warnings above the bar."""
+    """Yield a function that shows progress in a bar on the terminal, below any warnings."""
     with open_progress_bar() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 

@@ -152,7 +152,7 @@ def serve_pages(
         opens_browser: Whether the page is opened in a browser.
     """
     token = make_token()
-    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
+    address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
     for text in notes:
         write_note(text)
     write_output(address, wraps=False)

@@ -20,7 +20,7 @@ from qtmiddleware.kit.cli.console import format_question_heading
 from qtmiddleware.kit.cli.show import explain_outcome, open_piece_writer, show_outcome
 from qtmiddleware.kit.cli.terminal import write_note, write_output
 from qtmiddleware.runtime.control_characters import escape_json
-from qtmiddleware.runtime.files import open_itself
+from qtmiddleware.runtime.files import open_for_writing
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -369,7 +369,7 @@ def make_history_file() -> Path | None:
         )
         is_new = not path.exists()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(open_itself(path, os.O_RDWR | os.O_CREAT))
+        os.close(open_for_writing(path, os.O_RDWR | os.O_CREAT))
     except (OSError, RuntimeError) as error:
         write_note(f"Questions are not saved: {getattr(error, 'strerror', None) or error}.")
         return None

@@ -15,9 +15,9 @@ from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, report_defau
 from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation.shadow import (
+    ListedPassage,
     ShadowQuestion,
     ShadowReport,
-    Shown,
     judge_lists,
     read_shadow_log,
 )
@@ -84,7 +84,9 @@ def report_command(
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
-        summary = judge_lists(summary, as_language_model(None, settings), count=judge, seed=seed)
+        summary = judge_lists(
+            summary, as_language_model(None, settings), max_questions=judge, seed=seed
+        )
     sample = summary.pick_examples(examples)
     plain = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
     if report is not None:
@@ -93,7 +95,7 @@ def report_command(
         write_json(plain)
     else:
         _show_report(summary, sample)
-    if set(summary.count_better()) == {"failed"}:
+    if set(summary.count_verdicts()) == {"failed"}:
         raise typer.Exit(FAILED)
 
 
@@ -131,8 +133,8 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
     if shadow_report.unreadable:
         write_note(f"{shadow_report.unreadable:,} lines of the log could not be read.")
     dropped = (
-        f" ({shadow_report.dropped:,} more were dropped, because too many were running)"
-        if shadow_report.dropped
+        f" ({shadow_report.dropped_calls:,} more were dropped, because too many were running)"
+        if shadow_report.dropped_calls
         else ""
     )
     cost = figures["costUsd"]
@@ -180,7 +182,7 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
             )
 
 
-def _get_short_name(passages: tuple[Shown, ...], index: int) -> str:
+def _get_short_name(passages: tuple[ListedPassage, ...], index: int) -> str:
     """Return the name of the passage at *index*, shortened for a table; ``""`` if there is none."""
     name = " ".join(passages[index].name.split()) if index < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
@@ -188,7 +190,7 @@ def _get_short_name(passages: tuple[Shown, ...], index: int) -> str:
 
 def _show_judgements(shadow_report: ShadowReport) -> None:
     """Write to stdout how often the judge preferred the plain list, our list, or neither."""
-    votes = shadow_report.count_better()
+    votes = shadow_report.count_verdicts()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"
     write_output()

@@ -11,7 +11,7 @@ import sys
 from typing import Final, TextIO
 from unicodedata import combining, east_asian_width
 
-from qtmiddleware.runtime.control_characters import OBEYED
+from qtmiddleware.runtime.control_characters import CONTROL_CHARACTERS
 
 FAILED: Final = 1
 """Exit code: the command could not do its work."""
@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 """Exit code: Ctrl-C."""
 
 _LINE_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-_CONTROLS: Final = re.compile(f"[{OBEYED}]")
+_CONTROLS: Final = re.compile(f"[{CONTROL_CHARACTERS}]")
 
 _TOKENS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 # A list item begins with such a marker. Its next lines are indented to the word after the marker.

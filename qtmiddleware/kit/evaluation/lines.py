@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 MOST_BYTES: Final = 1 << 24
 """The longest line, in bytes; a longer line cannot be a passage or a question."""
@@ -29,7 +29,7 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
         ConfigError: The file cannot be read, or a line is too long or is not UTF-8.
     """
     try:
-        with open_document(path, follow_link=True) as file:
+        with open_regular_file(path, follow_link=True) as file:
             for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
                 with name_line_in_errors(path, number):
                     if len(raw) > MOST_BYTES:

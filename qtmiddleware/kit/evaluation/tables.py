@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 TABLES: Final = (".csv", ".tsv")
 """The file name extensions of tables."""
@@ -110,7 +110,7 @@ def _normalize_name(name: str) -> str:
 def _decode_table(file: Path) -> str:
     """Return the text of *file*; raises `ConfigError` if *file* is not UTF-8 or UTF-16."""
     try:
-        with open_document(file, follow_link=True) as stream:
+        with open_regular_file(file, follow_link=True) as stream:
             content = stream.read(MOST_TABLE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}", path=str(file)) from error

@@ -38,7 +38,7 @@ from qtmiddleware.providers.embedders.vectors import (
 )
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.drivers import in_thread
-from qtmiddleware.runtime.steps import aconverse, converse
+from qtmiddleware.runtime.steps import adrive_generator, drive_generator
 
 
 class Contract(Enum):
@@ -174,7 +174,7 @@ class CallableEmbedder:
         """
         if not texts:
             return []
-        return converse(self._embed(list(texts)), partial(self._call_each, limit=limit))
+        return drive_generator(self._embed(list(texts)), partial(self._call_each, limit=limit))
 
     async def aembed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
         """Return one vector per text, in the order of *texts*, without blocking the running loop.
@@ -185,7 +185,7 @@ class CallableEmbedder:
         if not texts:
             return []
         fn = self._awaited or self._plain
-        return await aconverse(
+        return await adrive_generator(
             self._embed(list(texts)), partial(self._gather_calls, fn, limit=limit)
         )
 

@@ -16,7 +16,7 @@ from tests.support.clock import Clock
 
 
 def begun(breaker: Breaker, until: float = float("inf")) -> Attempt:
-    attempt = breaker.start_attempt(until)
+    attempt = breaker.begin_attempt(until)
     assert attempt is not None
     return attempt
 
@@ -34,7 +34,7 @@ def test_calls_pass_until_enough_failed_in_a_row(clock: Clock) -> None:
         begun(breaker).fail()
     assert breaker.rest == 0
     begun(breaker).fail()
-    assert (breaker.rest, breaker.start_attempt()) == (30, None)
+    assert (breaker.rest, breaker.begin_attempt()) == (30, None)
 
 
 def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
@@ -42,16 +42,16 @@ def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
     for _ in range(5):
         begun(breaker).fail()
         begun(breaker).succeed()
-    assert breaker.start_attempt() is not None
+    assert breaker.begin_attempt() is not None
 
 
 def test_after_the_wait_one_call_tries_alone(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 29.999
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
     clock.now += 0.001
     probe = begun(breaker)
-    assert (probe.is_probe, breaker.start_attempt()) == (True, None)
+    assert (probe.is_probe, breaker.begin_attempt()) == (True, None)
     assert breaker.rest > 0
     probe.succeed()
     assert breaker.rest == 0
@@ -62,7 +62,7 @@ def test_a_trial_that_fails_begins_the_wait_anew(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
     begun(breaker).fail()
-    assert (breaker.rest, breaker.start_attempt()) == (30, None)
+    assert (breaker.rest, breaker.begin_attempt()) == (30, None)
 
 
 def test_a_trial_that_was_given_up_leaves_the_next_one_to_try(clock: Clock) -> None:
@@ -80,7 +80,7 @@ def test_a_call_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
     # What it says in the end comes too late.
     first.succeed()
     second.succeed()
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
 
 
 def test_a_trial_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
@@ -96,7 +96,7 @@ def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, h
     breaker = opened(clock, failures=1)
     clock.now += 30
     for _ in range(3):
-        hasty = breaker.start_attempt(clock.now + 0.1, has_time=False)
+        hasty = breaker.begin_attempt(clock.now + 0.1, has_time=False)
         assert hasty is not None
         clock.now += 0.1
         if not hangs:
@@ -106,7 +106,7 @@ def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, h
 
 def test_one_that_had_too_little_time_may_still_fail(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
-    hasty = breaker.start_attempt(clock.now + 0.1, has_time=False)
+    hasty = breaker.begin_attempt(clock.now + 0.1, has_time=False)
     assert hasty is not None
     hasty.fail()
     assert breaker.rest == 30
@@ -151,7 +151,7 @@ def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(
     breaker = Breaker(5, 30, clock=clock)
     begun(breaker).fail(rest=pause)
     assert breaker.read_state() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
     clock.now += pause
     assert breaker.read_state() == (BreakerState.CLOSED, 1, 5, 0.0)
 
@@ -279,7 +279,7 @@ def test_of_many_threads_one_tries(clock: Clock) -> None:
 
     def attempt(_: int) -> bool:
         start.wait()
-        return breaker.start_attempt() is not None
+        return breaker.begin_attempt() is not None
 
     with ThreadPoolExecutor(16) as pool:
         assert sum(pool.map(attempt, range(16))) == 1
@@ -304,7 +304,7 @@ def test_nobody_calls_before_the_pause_is_over_and_everybody_may_after_it(
     until = clock.now
     for seconds, pause, works in events:
         clock.now += seconds
-        attempt = breaker.start_attempt()
+        attempt = breaker.begin_attempt()
         assert (attempt is None) == (clock.now < until)
         if attempt is not None:
             attempt.succeed() if works else attempt.fail(rest=pause)
@@ -323,14 +323,14 @@ def test_it_is_shut_for_no_longer_than_the_wait_after_the_last_call(
     row = 0
     for end, pause in events:
         clock.now += pause
-        attempt = breaker.start_attempt(clock.now + 5)
+        attempt = breaker.begin_attempt(clock.now + 5)
         if attempt is None:
             assert row >= failures
             continue
         ENDS[end](attempt)
         row = row + 1 if end == "failed" else 0 if end == "succeeded" else row
     clock.now += 30
-    assert breaker.start_attempt() is not None
+    assert breaker.begin_attempt() is not None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -340,9 +340,9 @@ def test_a_forked_process_does_not_wait_for_a_trial_of_its_parent(clock: Clock) 
     begun(breaker)
     child = os.fork()
     if not child:
-        os._exit(0 if breaker.start_attempt() is not None else 1)
+        os._exit(0 if breaker.begin_attempt() is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
 
 
 def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:

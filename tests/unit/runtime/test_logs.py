@@ -279,7 +279,7 @@ def test_threads_lose_no_count() -> None:
 
 
 def try_once(breaker: Breaker, *, works: bool) -> bool:
-    attempt = breaker.start_attempt()
+    attempt = breaker.begin_attempt()
     if attempt is not None:
         attempt.succeed() if works else attempt.fail()
     return attempt is not None

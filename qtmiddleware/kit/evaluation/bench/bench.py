@@ -57,7 +57,7 @@ from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
-from qtmiddleware.runtime.files import make_private_folders, open_itself
+from qtmiddleware.runtime.files import make_private_folders, open_for_writing
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Wrapped
@@ -630,7 +630,7 @@ def _require_writable(recording: Path) -> Path:
     """
     try:
         make_private_folders(recording.parent)
-        os.close(open_itself(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+        os.close(open_for_writing(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     except OSError as error:
         raise ConfigError(
             f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"

@@ -141,10 +141,10 @@ class Relevance:
         passages that contain it.
         """
         parts = split_quote(quote)
-        is_telling = sum(len(part.split()) for part in parts) >= LEAST_WORDS
+        is_inside_hook = sum(len(part.split()) for part in parts) >= LEAST_WORDS
         passage_words = self._words[passage.id]
         return [
             id_
             for id_, words in self._words.items()
-            if words == passage_words or (is_telling and all(part in words for part in parts))
+            if words == passage_words or (is_inside_hook and all(part in words for part in parts))
         ]

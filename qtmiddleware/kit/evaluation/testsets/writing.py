@@ -13,7 +13,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.testsets.passages import can_be_judged
-from qtmiddleware.runtime.files import make_private_folders, private_opener
+from qtmiddleware.runtime.files import make_private_folders, open_privately
 
 _README: Final = """\
 # {name}: a synthetic test set
@@ -130,7 +130,7 @@ def _write_files(folder: Path, dataset: Dataset) -> None:
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     # UTF-8 has no lone surrogates; backslashreplace writes them as their JSON escapes.
     with open(
-        path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=private_opener
+        path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=open_privately
     ) as file:
         file.writelines(f"{line}\n" for line in lines)
 
