@@ -31,7 +31,7 @@ from qtmiddleware.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.preprocessing import detect_language
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, StreamingModel
 from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.question import record_cost
@@ -510,4 +510,4 @@ def _say_no_answer(question: str) -> str:
 
     The sentence is in English if the language is not known.
     """
-    return load(detect_language(question) or "en").no_answer
+    return load_lexicon(detect_language(question) or "en").no_answer

@@ -15,9 +15,9 @@ from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, report_defau
 from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation.shadow import (
+    ListedPassage,
     ShadowQuestion,
     ShadowReport,
-    Shown,
     judge_lists,
     read_shadow_log,
 )
@@ -30,7 +30,7 @@ _REPORTS: Final = ("shadow.md", "shadow.html", "shadow.json")
 
 
 @app.callback()
-def shadow() -> None:
+def group_shadow_commands() -> None:
     """Read the shadow-mode log.
 
     To write such a log, set "shadow" to a share of the calls and log.path to a file.
@@ -84,7 +84,9 @@ def report_command(
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
-        summary = judge_lists(summary, as_language_model(None, settings), count=judge, seed=seed)
+        summary = judge_lists(
+            summary, as_language_model(None, settings), max_questions=judge, seed=seed
+        )
     sample = summary.pick_examples(examples)
     plain = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
     if report is not None:
@@ -93,19 +95,22 @@ def report_command(
         write_json(plain)
     else:
         _show_report(summary, sample)
-    if set(summary.count_better()) == {"failed"}:
+    if set(summary.count_verdicts()) == {"failed"}:
         raise typer.Exit(FAILED)
 
 
 def _write_report(
-    folder: Path, shadow_report: ShadowReport, examples: list[ShadowQuestion], plain: dict[str, Any]
+    folder: Path,
+    shadow_report: ShadowReport,
+    examples: list[ShadowQuestion],
+    json_values: dict[str, Any],
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
         reporting.shadow_markdown(shadow_report, examples),
         reporting.shadow_page(shadow_report, examples),
-        json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
+        json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
@@ -120,7 +125,7 @@ def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
-    """Write the verdict, the figures and the *examples* of a shadow-mode log to stdout."""
+    """Write the verdict, the figures and the examples of a shadow-mode log to stdout."""
     from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
 
     figures = shadow_report.to_dict()
@@ -128,8 +133,8 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
     if shadow_report.unreadable:
         write_note(f"{shadow_report.unreadable:,} lines of the log could not be read.")
     dropped = (
-        f" ({shadow_report.dropped:,} more were dropped, because too many were running)"
-        if shadow_report.dropped
+        f" ({shadow_report.dropped_calls:,} more were dropped, because too many were running)"
+        if shadow_report.dropped_calls
         else ""
     )
     cost = figures["costUsd"]
@@ -157,7 +162,7 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
     )
     write_output(f"  degraded      {figures['degraded']:.1%}")
     if shadow_report.judge:
-        _show_verdict(shadow_report)
+        _show_judgements(shadow_report)
     for question in examples:
         write_output()
         verdict = (
@@ -168,24 +173,24 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
         write_output(f"{question.query}{verdict}")
         rows = max(len(question.plain), len(question.ours))
         write_output(f"  {'plain':<{_NAME_CHARS}}  ours")
-        for place in range(rows):
+        for index in range(rows):
             write_output(
                 (
-                    f"  {_shorten_name(question.plain, place):<{_NAME_CHARS}}"
-                    f"  {_shorten_name(question.ours, place)}"
+                    f"  {_get_short_name(question.plain, index):<{_NAME_CHARS}}"
+                    f"  {_get_short_name(question.ours, index)}"
                 ).rstrip()
             )
 
 
-def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
-    """Return the name of the passage at *place*, on one line and short enough for a table."""
-    name = " ".join(passages[place].name.split()) if place < len(passages) else ""
+def _get_short_name(passages: tuple[ListedPassage, ...], index: int) -> str:
+    """Return the name of the passage at *index*, shortened for a table; ``""`` if there is none."""
+    name = " ".join(passages[index].name.split()) if index < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
-def _show_verdict(shadow_report: ShadowReport) -> None:
-    """Write to stdout how often the judge preferred the plain list, ours, or neither."""
-    votes = shadow_report.count_better()
+def _show_judgements(shadow_report: ShadowReport) -> None:
+    """Write to stdout how often the judge preferred the plain list, our list, or neither."""
+    votes = shadow_report.count_verdicts()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"
     write_output()

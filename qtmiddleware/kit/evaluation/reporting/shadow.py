@@ -10,7 +10,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
 from qtmiddleware.kit.evaluation.reporting.template import render
-from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, Shown
+from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
 from qtmiddleware.preprocessing.text import shorten
 
 _QUESTION_LENGTH, _NAME_LENGTH, _TEXT_LENGTH = 400, 120, 160
@@ -179,8 +179,10 @@ def _format_price(plain: dict[str, Any]) -> str:
 def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
     """Return sentences that a reader needs to judge the report."""
     notes = [] if report.judge else [_UNJUDGED]
-    if report.dropped:
-        notes.append(f"{report.dropped:,} more calls were dropped, because too many were running.")
+    if report.dropped_calls:
+        notes.append(
+            f"{report.dropped_calls:,} more calls were dropped, because too many were running."
+        )
     if report.unreadable:
         notes.append(f"{report.unreadable:,} lines of the log could not be read.")
     return tuple(notes)
@@ -210,7 +212,7 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 def _list_preferences(report: ShadowReport) -> list[list[str]]:
     """Return the judge's verdicts and their counts as rows; empty if nothing was judged."""
-    votes = report.count_better()
+    votes = report.count_verdicts()
     return [
         [name, f"{votes.get(name, 0):,}"]
         for name in ("ours", "plain", "neither", "failed")
@@ -220,7 +222,7 @@ def _list_preferences(report: ShadowReport) -> list[list[str]]:
 
 def _describe_change(question: ShadowQuestion) -> str:
     """Return text on how qtmiddleware's list differs, and which list the judge prefers."""
-    list_change = f"{question.entered} new" if question.entered else "another order"
+    list_change = f"{question.new_count} new" if question.new_count else "another order"
     first_change = "" if question.is_first_same else ", another first"
     preference = {None: "", "failed": "; the judge failed"}.get(
         question.better, f"; the judge prefers {question.better}"
@@ -228,10 +230,10 @@ def _describe_change(question: ShadowQuestion) -> str:
     return f"{list_change}{first_change}{preference}"
 
 
-def _shorten_passages(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
+def _shorten_passages(passages: tuple[ListedPassage, ...]) -> tuple[ListedPassage, ...]:
     """Return *passages* with their names and texts shortened."""
     return tuple(
-        Shown(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))
+        ListedPassage(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))
         for passage in passages
     )
 

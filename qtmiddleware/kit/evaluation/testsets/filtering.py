@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_accents, is_blank, split_tokens
 from qtmiddleware.transforms.chatter import is_refusal
 from qtmiddleware.transforms.guard import is_other_script
@@ -224,6 +224,6 @@ def _load_weak_words(language: str) -> frozenset[str]:
     """
     if not language:
         return frozenset()
-    lexicon = load(language)
+    lexicon = load_lexicon(language)
     words = lexicon.stop | lexicon.weak | lexicon.strong
     return frozenset(token for word in words for token in split_tokens(word))

@@ -16,7 +16,7 @@ from qtmiddleware.kit.evaluation.prompts import (
     build_check_prompt,
     build_question_prompt,
     cut_text,
-    parse_object,
+    parse_reply,
 )
 from qtmiddleware.kit.evaluation.testsets.filtering import extract_key, find_check_fault, find_fault
 from qtmiddleware.kit.evaluation.testsets.passages import MIN_WORDS, Relevance, draw_passages
@@ -150,7 +150,7 @@ class _Draft:
         """Read the question and its answer from *reply*, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
-        elif members := parse_object(reply, [field.name for field in QUESTION.fields]):
+        elif members := parse_reply(reply, [field.name for field in QUESTION.fields]):
             self.question, self.answer = (
                 _read_line(members["question"]),
                 _read_line(members["answer"]),
@@ -165,7 +165,7 @@ class _Draft:
         """Read the quote from *reply*, the model's reply to the check, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
-        elif members := parse_object(reply, [field.name for field in CHECK.fields]):
+        elif members := parse_reply(reply, [field.name for field in CHECK.fields]):
             self.fault = find_check_fault(members, cut_text(self.passage))
             self.quote = str(members["quote"])
         else:
