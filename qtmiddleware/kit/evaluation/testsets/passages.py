@@ -139,13 +139,14 @@ class Relevance:
             if can_be_judged(passage.id)
         }
 
-    def find_relevant(self, passage: Passage, quote: str) -> list[str]:
+    def list_relevant_ids(self, passage: Passage, quote: str) -> list[str]:
         """Return the ids of the passages that answer a question about *passage*.
 
-        These are *passage* itself, passages with the same words and, if *quote* is long enough, all
-        passages that contain it.
+        These are *passage* itself and passages with the same words. If *quote* is long enough,
+        passages that contain the quote are also relevant.
         """
         parts = split_quote(quote)
+        # A short quote may occur in any passage, so it does not show that a passage is relevant.
         is_inside_hook = sum(len(part.split()) for part in parts) >= LEAST_WORDS
         passage_words = self._words[passage.id]
         return [
