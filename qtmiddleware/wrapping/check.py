@@ -48,8 +48,12 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.call_context import IssuedWarnings
-from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_type
-from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
+from qtmiddleware.wrapping.clauses import (
+    VECTORS,
+    can_add_text_clause,
+    list_searched_fields,
+    read_clause_type,
+)
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
     FEWEST_ASKED,
@@ -433,7 +437,7 @@ class _Checkup:
     def _place_text(self) -> str:
         """The argument that holds the question, and the clause if there is one, as text."""
         kinds = " and ".join(f"`{kind}`" for kind in self._place_values.get("clauses", ()))
-        searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
+        searched = ", ".join(f"`{name}`" for name in list_searched_fields(self.clauses))
         within = (
             f", in the {kinds} clause" + (f" over {searched}" if searched else "") if kinds else ""
         )
@@ -444,11 +448,11 @@ class _Checkup:
         """The argument that holds the question, its clauses and their fields, as data."""
         if not self.clauses:
             return {"argument": self.argument}
-        kinds = list(dict.fromkeys(map(read_type, self.clauses)))
+        kinds = list(dict.fromkeys(map(read_clause_type, self.clauses)))
         return {
             "argument": self.argument,
             "clauses": kinds,
-            "fields": list_clause_fields(self.clauses),
+            "fields": list_searched_fields(self.clauses),
         }
 
     def _embed(self) -> Flow[None]:
@@ -713,8 +717,8 @@ class _Checkup:
         signature, call = self.call.signature, self.call
         fields = [
             name
-            for name in list_clause_fields(self.clauses)
-            if read_type(self.clauses[0]) not in VECTORS
+            for name in list_searched_fields(self.clauses)
+            if read_clause_type(self.clauses[0]) not in VECTORS
             and signature.find_missing_field(call.args, call.kwargs, name)
         ]
         if fields:
@@ -789,8 +793,8 @@ class _Checkup:
         If the index embeds the query, these are the fields of the call's clause. Otherwise it is
         the text field of the passages.
         """
-        if read_type(self.clauses[0]) not in VECTORS:
-            return list_clause_fields(self.clauses)
+        if read_clause_type(self.clauses[0]) not in VECTORS:
+            return list_searched_fields(self.clauses)
         field = self.settings.keyword_evidence.text_field
         names = (find_text_field(item, field) for item in plain.ranking.items)
         return [name for name in [next(filter(None, names), None)] if name]
