@@ -670,7 +670,7 @@ class QueryMiddleware:
             model=model.name,
             models={"model": model},
             shares=shares_reply,
-            reason_to_wait=model.reason_to_wait if waits_for_model else lambda: None,
+            find_wait_reason=model.find_wait_reason if waits_for_model else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,

@@ -467,7 +467,7 @@ class Wrapped(Generic[P, R]):
             shape=context.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
-            reason_to_wait=model.reason_to_wait if model else lambda: None,
+            find_wait_reason=model.find_wait_reason if model else lambda: None,
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,

@@ -26,7 +26,7 @@ from qtmiddleware.kit.cli.reports import name_option_in_errors
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.prices import find_shutdown
-from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.runtime.files import replace_file
 
 app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
@@ -180,7 +180,7 @@ def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     Returns no warnings if the models run on another service.
     """
     # Another service may serve a model of the same name for longer.
-    if not is_openai(Clients(None, settings.llm.base_url).host):
+    if not is_openai_host(Clients(None, settings.llm.base_url).host):
         return []
     warnings = []
     for key, model in (

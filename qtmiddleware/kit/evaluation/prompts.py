@@ -10,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError, as_model_error, retell
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.governed import is_ours
+from qtmiddleware.providers.llms.governed import is_builtin_model
 from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
 from qtmiddleware.transforms.json_reading import Cut, Members, find_json
@@ -361,7 +361,7 @@ class PromptRunner:
             # A missing library or an impossible setting is not the model's fault.
             raise outcome.error
         error = as_model_error(outcome.error)
-        return error if is_ours(self._model) else retell(error, self._model.name)
+        return error if is_builtin_model(self._model) else retell(error, self._model.name)
 
 
 def parse_reply(reply: Reply, keys: Sequence[str]) -> dict[str, Any]:

@@ -36,9 +36,9 @@ from qtmiddleware.providers.openai_client import (
     read_client_error,
     read_host,
     read_key,
+    read_retry_after,
     read_server,
-    retry_after,
-    status_of,
+    read_status,
 )
 from qtmiddleware.types import NEVER, Deadline
 
@@ -328,7 +328,7 @@ def _halve(texts: list[str]) -> list[list[str]]:
 
 def _is_too_long(error: Exception) -> bool:
     """Return whether the service says that the request or one of its texts is too long."""
-    status = status_of(error)
+    status = read_status(error)
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(str(error)) is not None)
 
 
@@ -341,14 +341,14 @@ def _choose_pause(error: Exception, tries: int) -> float:
 
     *tries* is the number of failed tries so far.
     """
-    status = status_of(error)
+    status = read_status(error)
     if status is None:
         passing = has_class_named(error, _CONNECTIONS | TIMEOUTS)
     else:
         passing = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
     if not passing:
         return NEVER
-    wanted = retry_after(error)
+    wanted = read_retry_after(error)
     # The pause is random, so that callers that failed together do not all come back together.
     pause = min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
     return pause if wanted is None else wanted

@@ -13,13 +13,13 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.bulk.batch.parts import ENDPOINT
 from qtmiddleware.kit.bulk.batch.state import ENDED, read_batch
 from qtmiddleware.providers.llms.openai.clients import Clients
-from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.providers.openai_client import (
     is_async_client,
     is_vendor_client,
     read_client_error,
     read_host,
-    status_of,
+    read_status,
 )
 from qtmiddleware.runtime.files import open_regular_file
 
@@ -74,7 +74,7 @@ class BatchService:
     @property
     def share(self) -> float | None:
         """The batch price as a fraction of the normal price; ``None`` if unknown."""
-        return SHARE if is_openai(self.host) else None
+        return SHARE if is_openai_host(self.host) else None
 
     def close(self) -> None:
         """Close the connections; a client that you passed in stays open."""
@@ -176,7 +176,7 @@ class BatchService:
         except ModelError:
             raise
         except Exception as error:
-            status = status_of(error)
+            status = read_status(error)
             if status in _NO_API:
                 problem = (
                     f"knows no {resource_id}: is this its key and project?"

@@ -137,7 +137,7 @@ class EstimatedModel:
         """A sentence for the report on how tokens and costs are estimated."""
         money = (
             f"costs use the prices of {self._priced_as}"
-            if self._prices.cost(1, 1) is not None
+            if self._prices.compute_cost(1, 1) is not None
             else f"the prices of {self._priced_as} are not known"
         )
         return f"Tokens are estimated, {CHARACTERS_A_TOKEN} characters each; {money}."
@@ -163,7 +163,7 @@ class EstimatedModel:
             timed,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
-            cost_usd=self._prices.cost(input_tokens, output_tokens),
+            cost_usd=self._prices.compute_cost(input_tokens, output_tokens),
         )
 
 
