@@ -48,12 +48,8 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.call_context import IssuedWarnings
-from qtmiddleware.wrapping.clauses import (
-    VECTORS,
-    can_add_text_clause,
-    list_searched_fields,
-    read_clause_type,
-)
+from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_clause_type
+from qtmiddleware.wrapping.clauses import list_searched_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
     FEWEST_ASKED,
@@ -437,7 +433,7 @@ class _Checkup:
     def _place_text(self) -> str:
         """The argument that holds the question, and the clause if there is one, as text."""
         kinds = " and ".join(f"`{kind}`" for kind in self._place_values.get("clauses", ()))
-        searched = ", ".join(f"`{name}`" for name in list_searched_fields(self.clauses))
+        searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
             f", in the {kinds} clause" + (f" over {searched}" if searched else "") if kinds else ""
         )
@@ -452,7 +448,7 @@ class _Checkup:
         return {
             "argument": self.argument,
             "clauses": kinds,
-            "fields": list_searched_fields(self.clauses),
+            "fields": list_clause_fields(self.clauses),
         }
 
     def _embed(self) -> Flow[None]:
@@ -717,7 +713,7 @@ class _Checkup:
         signature, call = self.call.signature, self.call
         fields = [
             name
-            for name in list_searched_fields(self.clauses)
+            for name in list_clause_fields(self.clauses)
             if read_clause_type(self.clauses[0]) not in VECTORS
             and signature.find_missing_field(call.args, call.kwargs, name)
         ]
@@ -794,7 +790,7 @@ class _Checkup:
         the text field of the passages.
         """
         if read_clause_type(self.clauses[0]) not in VECTORS:
-            return list_searched_fields(self.clauses)
+            return list_clause_fields(self.clauses)
         field = self.settings.keyword_evidence.text_field
         names = (find_text_field(item, field) for item in plain.ranking.items)
         return [name for name in [next(filter(None, names), None)] if name]

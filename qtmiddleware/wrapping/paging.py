@@ -165,7 +165,7 @@ class Paging:
             request. One of these fields may select a page.
     """
 
-    __slots__ = ("_declared", "_holders", "_page_argument", "_parameters", "is_open")
+    __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
 
     def __init__(
         self,
@@ -175,8 +175,8 @@ class Paging:
         holders: Collection[str],
     ) -> None:
         self._parameters = parameters
-        self._page_argument = page_argument
-        self._holders = tuple(holders) if page_argument is None else ()
+        self._named = page_argument
+        self._homes = tuple(holders) if page_argument is None else ()
         self._declared: tuple[tuple[str, str, bool], ...] = ()
         if page_argument is None:
             folded = {
@@ -202,18 +202,18 @@ class Paging:
         )
         # Whether only some calls can show that the function has pages, because its signature does
         # not show it.
-        self.is_open = not shows_page and bool(self._holders or parameters.any_keyword)
+        self.is_open = not shows_page and bool(self._homes or parameters.any_keyword)
 
     @property
     def is_named(self) -> bool:
         """Whether the user named the page argument or declared that there is none."""
-        return self._page_argument is not None
+        return self._named is not None
 
     def find_page_argument(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the argument that selects a page in this call, or ``""``."""
-        if self._page_argument is not None:
-            return self._page_argument or ""
-        if not (self._declared or self._holders or self._parameters.any_keyword):
+        if self._named is not None:
+            return self._named or ""
+        if not (self._declared or self._homes or self._parameters.any_keyword):
             return ""
         # Reading a user's object may raise any exception.
         with suppress(Exception):
@@ -235,7 +235,7 @@ class Paging:
                 for name, value in kwargs.items()
                 if name not in named_parameters and _is_page_argument(_fold(name), value)
             )
-        for holder in self._holders:
+        for holder in self._homes:
             yield from (
                 f"{holder}.{name}"
                 for name in _iterate_page_fields(parameters.read_value(holder, args, kwargs))

@@ -124,8 +124,8 @@ class CallSignature:
     """
 
     __slots__ = (
-        *("_target_keyword", "_is_query_named", "_locations", "_name", "_parameters", "_path"),
-        *("_top_k_holder", "_top_k_path", "argument", "paging", "top_k_argument"),
+        *("_home", "_is_named", "_locations", "_name", "_parameters", "_path"),
+        *("_top_k_home", "_top_k_path", "argument", "paging", "top_k_argument"),
     )
 
     def __init__(
@@ -140,12 +140,12 @@ class CallSignature:
         self.argument = argument
         self.top_k_argument = top_k_argument
         self._parameters = parameters
-        self._is_query_named = is_query_named
+        self._is_named = is_query_named
         self._name, *path = argument.split(".")
         self._path = tuple(path)
-        self._top_k_holder, *top_k_path = (top_k_argument or "").split(".")
+        self._top_k_home, *top_k_path = (top_k_argument or "").split(".")
         self._top_k_path = tuple(top_k_path)
-        paths_by_name = {self._name: self._path, self._top_k_holder: self._top_k_path}
+        paths_by_name = {self._name: self._path, self._top_k_home: self._top_k_path}
         self.paging = Paging(
             parameters,
             page_arg,
@@ -153,7 +153,7 @@ class CallSignature:
             [name for name, path in paths_by_name.items() if path],
         )
         self._locations = self._list_locations()
-        self._target_keyword = self._find_target_keyword()
+        self._home = self._find_target_keyword()
 
     def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
         """Return the signature to use for this call, usually this object.
@@ -164,7 +164,7 @@ class CallSignature:
         parameters = self._parameters
         if (
             not (parameters.is_loose and clauses.are_clauses(kwargs.get(clauses.SCORE_BY)))
-            or self._is_query_named
+            or self._is_named
         ):
             return self
         if any(isinstance(value, str) for value in args) or any(name in kwargs for name in QUERIES):
@@ -214,7 +214,7 @@ class CallSignature:
         top_k = self._read_nested_top_k(*self._find_query(args, kwargs))
         if self._top_k_path:
             top_k = read_path(
-                self._parameters.read_value(self._top_k_holder, args, kwargs), self._top_k_path
+                self._parameters.read_value(self._top_k_home, args, kwargs), self._top_k_path
             )
         elif top_k is None and (name := self._find_top_k_name(kwargs)) is not None:
             top_k = self._parameters.read_value(name, args, kwargs)
@@ -286,10 +286,10 @@ class CallSignature:
 
         The arguments are unchanged if the caller already passed the text there.
         """
-        if self._target_keyword and args:
+        if self._home and args:
             with suppress(WrapError):
                 place, value = self._find_query(args, kwargs)
-                if place != self._target_keyword and isinstance(value, str):
+                if place != self._home and isinstance(value, str):
                     return self.replace_arguments(args, kwargs, query=value)
         return args, kwargs
 
@@ -298,7 +298,7 @@ class CallSignature:
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
             return (query_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
-        if parameters.any_keyword and not self._is_query_named and self._name not in QUERIES:
+        if parameters.any_keyword and not self._is_named and self._name not in QUERIES:
             # The query's parameter was only guessed, and **kwargs may hold a better match.
             return (*((name, None) for name in QUERIES), query_location)
         return (
@@ -325,9 +325,9 @@ class CallSignature:
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         """Replace the argument at *place*, whose value is *value*, with *query*."""
-        if self._target_keyword and place != self._target_keyword and isinstance(value, str):
+        if self._home and place != self._home and isinstance(value, str):
             _remove_argument(place, args, kwargs)
-            kwargs[self._target_keyword] = query
+            kwargs[self._home] = query
         else:
             if _is_list_of_one_text(value) and isinstance(query, str):
                 query = [query]
@@ -383,9 +383,9 @@ class CallSignature:
         Does nothing if the argument cannot be copied or changed.
         """
         with suppress(Exception):
-            holder = self._parameters.read_value(self._top_k_holder, args, kwargs)
+            holder = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.set_argument(
-                self._top_k_holder, replace_at_path(holder, self._top_k_path, top_k), args, kwargs
+                self._top_k_home, replace_at_path(holder, self._top_k_path, top_k), args, kwargs
             )
 
     def _read_nested_top_k(self, place: Place, value: Any) -> Any:
@@ -606,9 +606,7 @@ class VectorSignature(CallSignature):
         # A method called `query` that shows no parameters is assumed to be Pinecone's, which takes
         # keywords only.
         is_query_method = parameters.function_name.rpartition(".")[2] == "query"
-        return (
-            self._name if not parameters.is_loose or self._is_query_named or is_query_method else ""
-        )
+        return self._name if not parameters.is_loose or self._is_named or is_query_method else ""
 
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
@@ -637,7 +635,7 @@ class VectorSignature(CallSignature):
         if isinstance(place, str):
             return place == self._name
         return place == self._parameters.find_position(self._name) or (
-            self._parameters.is_loose and not self._target_keyword
+            self._parameters.is_loose and not self._home
         )
 
     def _build_missing_query_error(self) -> WrapError:
