@@ -380,7 +380,7 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 
     A system without an adaptive gate is returned at once.
     """
-    system = bench.system(nested(settings))
+    system = bench.build_system(nested(settings))
     # A gate adapts its threshold to the questions that it sees, so they are all asked once.
     if settings.get("escalation.mode") == "auto":
         for question in data.questions:
