@@ -194,7 +194,7 @@ def test_a_function_that_shows_nothing_takes_clauses_or_a_text() -> None:
     call = signature.choose_for_call((), {"score_by": clauses, "top_k": 3})
     assert call.read_query((), {"score_by": clauses}) == "a"
     assert call.read_top_k((), {"score_by": clauses, "top_k": 3}) == 3
-    assert call.replace((), {"score_by": clauses, "top_k": 3}, query="b", top_k=9) == (
+    assert call.replace_arguments((), {"score_by": clauses, "top_k": 3}, query="b", top_k=9) == (
         (),
         {"score_by": [{"type": "embed", "query": "b"}], "top_k": 9},
     )
