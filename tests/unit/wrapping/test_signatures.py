@@ -199,7 +199,9 @@ def test_top_k_may_have_any_name_that_is_told() -> None:
 
 
 def test_a_function_without_top_k_is_never_given_one() -> None:
-    assert read_signature(lambda query: query).replace_arguments(("x",), {}, query="y", top_k=8) == (
+    assert read_signature(lambda query: query).replace_arguments(
+        ("x",), {}, query="y", top_k=8
+    ) == (
         ("y",),
         {},
     )
@@ -216,7 +218,9 @@ def test_the_told_parameter_goes_before_the_usual_names() -> None:
 
 def test_a_builtin_without_a_signature_takes_its_first_text() -> None:
     assert read_signature(dict.fromkeys).read_query(("ab",), {}) == "ab"
-    assert read_signature(getattr).replace_arguments((me, "search"), {}, query="keyworded", top_k=3) == (
+    assert read_signature(getattr).replace_arguments(
+        (me, "search"), {}, query="keyworded", top_k=3
+    ) == (
         (me, "keyworded"),
         {},
     )
@@ -316,11 +320,15 @@ def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(
     for fn in (older_search, loose):
         shape = read_signature(fn)
         assert shape.read_query((), {"namespace": "n", "query": query}) == "old"
-        assert shape.replace_arguments((), {"namespace": "n", "query": query}, query="new", top_k=50) == (
+        assert shape.replace_arguments(
+            (), {"namespace": "n", "query": query}, query="new", top_k=50
+        ) == (
             (),
             {"namespace": "n", "query": new},
         )
-    assert read_signature(older_search).replace_arguments(("n", query), {}, query="new", top_k=50) == (
+    assert read_signature(older_search).replace_arguments(
+        ("n", query), {}, query="new", top_k=50
+    ) == (
         ("n", new),
         {},
     )
@@ -381,7 +389,9 @@ def test_a_nested_top_k_is_passed_on_where_a_vector_takes_the_place_of_the_text(
     shape = read_signature(INDEX.search, takes_vector=True)
     query = {"inputs": {"text": "t"}, "top_k": 3}
     expected = {"vector": VECTOR, "top_k": 50, "namespace": "n"}
-    assert shape.replace_arguments((), {"namespace": "n", "query": query}, query=VECTOR, top_k=50) == (
+    assert shape.replace_arguments(
+        (), {"namespace": "n", "query": query}, query=VECTOR, top_k=50
+    ) == (
         (),
         expected,
     )
