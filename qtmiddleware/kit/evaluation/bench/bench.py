@@ -103,7 +103,7 @@ class Bench:
         """Search for *question* with *settings*, and return the retrieval."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
-    def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
+    def build_system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return a system with *settings*: a function that measures one question.
 
         Cached vectors and replies count with the time that they took originally.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtmiddleware.kit.evaluation.gate import Change, Gate, join_names
+from qtmiddleware.kit.evaluation.gate import Change, GateResult, join_names
 from qtmiddleware.kit.evaluation.measures import FEW
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
@@ -14,7 +14,7 @@ from qtmiddleware.preprocessing.text import shorten
 _LENGTH: Final = 2_000
 
 
-def write_headline(gate: Gate) -> str:
+def write_headline(gate: GateResult) -> str:
     """Return a sentence on whether retrieval got worse.
 
     A second sentence may state the largest loss that cannot be ruled out.
@@ -30,7 +30,7 @@ def write_headline(gate: Gate) -> str:
     return f"Found no loss that is more than chance.{_describe_possible_loss(gate)}"
 
 
-def _describe_possible_loss(gate: Gate) -> str:
+def _describe_possible_loss(gate: GateResult) -> str:
     """Return a sentence on the largest loss in the 95 % intervals; empty if they show no loss."""
     lowest = min(gate.changes, key=lambda change: change.difference.low)
     size = _format_size(lowest.difference.low)
@@ -39,7 +39,7 @@ def _describe_possible_loss(gate: Gate) -> str:
     return f" A loss of up to {size} points with {_quote_name(lowest.name)} cannot be ruled out."
 
 
-def write_sentences(gate: Gate) -> tuple[str, ...]:
+def write_sentences(gate: GateResult) -> tuple[str, ...]:
     """Return the headline, a text on each system, and sentences on changed conditions."""
     return (
         f"{write_headline(gate)} The baseline is {gate.baseline}.",
@@ -51,7 +51,7 @@ def write_sentences(gate: Gate) -> tuple[str, ...]:
     )
 
 
-def write_comment(gate: Gate) -> str:
+def write_comment(gate: GateResult) -> str:
     """Return a comment on a pull request in GitHub Markdown: verdict, figures, worst questions.
 
     The comment shows the questions' ids, because *gate* does not contain their texts.
@@ -70,7 +70,7 @@ def write_comment(gate: Gate) -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _describe_change(gate: Gate, change: Change) -> str:
+def _describe_change(gate: GateResult, change: Change) -> str:
     """Return up to three sentences on how one system changed."""
     total = _format_count(len(change.gains), "question", "questions")
     if not change.worse and not change.better:
@@ -81,7 +81,7 @@ def _describe_change(gate: Gate, change: Change) -> str:
     )
 
 
-def _describe_mean(gate: Gate, change: Change) -> str:
+def _describe_mean(gate: GateResult, change: Change) -> str:
     """Return a sentence on how the mean of the measure changed."""
     before, after = map(figures.format_measure, (change.before, change.after))
     size = _format_size(change.difference.gain)
@@ -92,24 +92,24 @@ def _describe_mean(gate: Gate, change: Change) -> str:
     return f"{gate.rule.measure} {verb} from {before} to {after}, by {size} points {interval}."
 
 
-def _describe_chance(gate: Gate, change: Change) -> str:
+def _describe_chance(gate: GateResult, change: Change) -> str:
     """Return a sentence on whether the change may be chance or exceeds the allowed loss."""
     if gate.rule.bound is not None:
         allowed = _format_size(gate.rule.bound)
         over = "more than" if change.verdict == "worse" else "within"
         return f"This is {over} the allowed loss of {allowed} points."
-    if change.has_lost and change.has_more_worse:
+    if change.has_lost and change.has_mostly_losses:
         return "Both are more than chance."
     if change.has_lost:
         return "The loss is more than chance."
-    if change.has_more_worse:
+    if change.has_mostly_losses:
         return "So many worse questions are more than chance."
     if change.difference.is_significant:
         return "The gain is more than chance."
     return "This may be chance."
 
 
-def _list_conditions(gate: Gate) -> tuple[str, ...]:
+def _list_conditions(gate: GateResult) -> tuple[str, ...]:
     """Return the gate's notes, after sentences on systems that are in only one measurement."""
     groups = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
     systems = (
@@ -118,7 +118,7 @@ def _list_conditions(gate: Gate) -> tuple[str, ...]:
     return (*systems, *gate.notes)
 
 
-def _write_figures(gate: Gate) -> str:
+def _write_figures(gate: GateResult) -> str:
     """Return a Markdown table of the systems' figures."""
     titles = ("system", "before", "after", "change [95%]", "better", "worse", "verdict")
     lines = [
@@ -145,7 +145,7 @@ def _write_worst_questions(change: Change) -> str:
     return f"- {escape_text(change.name, figures.NAME_LENGTH)}: {', '.join(worst)}"
 
 
-def _describe_method(gate: Gate) -> str:
+def _describe_method(gate: GateResult) -> str:
     """Return sentences on the rule and the statistical methods of the comparison."""
     if gate.rule.bound is None:
         rule = (

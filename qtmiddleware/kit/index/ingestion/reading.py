@@ -334,7 +334,7 @@ def _build_rows(
         # A title from the document's own metadata overrides the one found in the text.
         metadata |= {
             name: _truncate_text(value)
-            for name, value in located_chunk.place.items()
+            for name, value in located_chunk.location.items()
             # A chunk has one title, even if its pieces have different titles.
             if name != "last_title"
         }
