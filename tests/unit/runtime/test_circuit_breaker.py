@@ -361,17 +361,17 @@ def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
 
 def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     breaker = opened(clock, failures=2)
-    breaker.change(5, 60.0)
+    breaker.change_limits(5, 60.0)
     assert breaker.read_state()[:3] == (BreakerState.OPEN, 2, 5)
     clock.now += 30
     begun(breaker).fail()
     assert breaker.rest == 60.0
-    breaker.change(0, 60.0)
+    breaker.change_limits(0, 60.0)
     assert breaker.read_state()[0] is BreakerState.CLOSED
-    breaker.change(5, 60.0)
+    breaker.change_limits(5, 60.0)
     begun(breaker).fail(pause_seconds=10)
     assert breaker.rest == 10.0
-    breaker.change(0, 60.0)
+    breaker.change_limits(0, 60.0)
     assert breaker.rest == 0.0
     begun(breaker).fail()
     assert breaker.rest == 0.0
