@@ -83,7 +83,7 @@ class Question:
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
         """Return *prompts*, with dates added if the query depends on today's date."""
-        return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
+        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates_to, prompts))
 
     def _limit_prompts(
         self, prompts: tuple[Prompt, ...], calls_made: int = 0
@@ -248,5 +248,5 @@ def _guard_texts(
         # Models fall back on English, which is easy to detect. Between other languages of one
         # script the difference is less certain.
         may_be_english=language in ("auto", "en"),
-        facts=facts,
+        glossary=facts,
     )
