@@ -120,7 +120,7 @@ class AnswerStream(_BaseStream):
         with answering.observation as observation:
             draft = run(answering.build_draft(), self._performer)
             if isinstance(draft, Answer):
-                answer = observation.keep(draft)
+                answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
@@ -140,7 +140,7 @@ class AnswerStream(_BaseStream):
                 except ModelError as error:
                     # `conclude` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
-                answer = observation.keep(
+                answer = observation.keep_result(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):
@@ -190,7 +190,7 @@ class AsyncAnswerStream(_BaseStream):
             await self._retrieve()
             draft = await arun(answering.build_draft(), self._performer)
             if isinstance(draft, Answer):
-                answer = observation.keep(draft)
+                answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
@@ -210,7 +210,7 @@ class AsyncAnswerStream(_BaseStream):
                 except ModelError as error:
                     # `conclude` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
-                answer = observation.keep(
+                answer = observation.keep_result(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):
