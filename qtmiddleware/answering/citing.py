@@ -1,8 +1,8 @@
 """Find and rewrite the citation marks of an answer, while the answer is still being written.
 
 A citation mark is a citation as models write it: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``,
-or ``【1】``. Each mark is rewritten as one ``[n]`` per passage. If a mark cites no existing passage,
-the mark and the space before it are removed. Everything else stays unchanged:
+or ``【1】``. Each mark is rewritten as one ``[n]`` per passage. If a mark cites no existing
+passage, the mark and the space before it are removed. Everything else stays unchanged:
 
 - text in code, between backticks,
 - parts of a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,

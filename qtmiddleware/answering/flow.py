@@ -335,8 +335,8 @@ class AnswerFlow:
             variant.text == question for variant in self._retrieved.variants[1:]
         ):
             return None
-        # The user did not ask for this retrieval, so it calls no hook. A sub-query is not transformed
-        # again.
+        # The user did not ask for this retrieval, so it calls no hook. A sub-query is not
+        # transformed again.
         request = replace(
             self._request,
             original=question,
