@@ -31,7 +31,7 @@ from qtmiddleware.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.preprocessing import detect_language
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, StreamingModel
 from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.question import record_cost
@@ -107,7 +107,7 @@ class AnswerFlow:
         self.retrieval: Retrieval | None = None
         self._is_finished = False
         self._asked_stage = ""
-        self.observation = request.observation.child("answer", content=request.original)
+        self.observation = request.observation.make_child("answer", content=request.original)
         self._request = replace(request, observation=self.observation)
         self._settings = request.settings
         self._responses: dict[str, Any] | None = None
@@ -229,7 +229,7 @@ class AnswerFlow:
     def observe_call(self, draft: Draft) -> Observation:
         """Return an observation that reports the streamed model call for *draft* to observers."""
         description = describe_model(self.chat) if self.observation.is_observed else {}
-        return self.observation.child(
+        return self.observation.make_child(
             "model", draft.prompt.mode, content=draft.prompt, **description
         )
 
@@ -510,4 +510,4 @@ def _say_no_answer(question: str) -> str:
 
     The sentence is in English if the language is not known.
     """
-    return load(detect_language(question) or "en").no_answer
+    return load_lexicon(detect_language(question) or "en").no_answer

@@ -18,10 +18,10 @@ from qtmiddleware.preprocessing.lexicon import (
     Lexicon,
     Markers,
     adjust_lexicon,
-    check_words,
     collect_markers,
     guess_language,
-    load,
+    load_lexicon,
+    read_user_words,
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
 from qtmiddleware.preprocessing.stripping import (
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 AUTO = "auto"
-"""The value of ``language`` that detects the language."""
+"""Pass this value as ``language`` to detect the language of each text."""
 
 PASSES = 4
 """The maximum number of times that the rules are applied to their own result.
@@ -60,7 +60,7 @@ class Prepared:
 
     Attributes:
         keywords: The keywords of the query.
-        language: The code of the language whose word list was used, ``""`` if none was used.
+        language: The language code of the word list that was used, or ``""`` if none was used.
     """
 
     keywords: str
@@ -80,19 +80,23 @@ def prepare(
     """
     _check_text(text)
     lists = _load_word_lists(
-        check_words(keep_words, "keepWords"), check_words(extra_words, "extraWords")
+        read_user_words(keep_words, "keepWords"), read_user_words(extra_words, "extraWords")
     )
-    code = _check_language(language)
-    result, used = _run_pass(text, code, lists)
-    # The result of the rules may itself begin like a question, so they run until nothing changes,
-    # or the text stays as it was. Either way, preparing the result again in the same language
-    # changes nothing, unless it opens with a name that would be taken for a question word.
+    code = _read_language_code(language)
+    result, used = _apply_rules(text, code, lists)
+    # The keywords may themselves begin like a question, so the rules run until nothing changes.
+    # Preparing the keywords again in the same language then changes nothing, unless they open with
+    # a name that looks like a question word.
     for _ in range(PASSES):
         keywords = result.keywords
+        # Most keywords are final after the first pass. This check saves the second pass.
         if used and _is_final(keywords, lists.removable_words[used]):
             return Prepared(keywords, used)
+        # Another pass would remove a name at the start, such as "Can" of "Can Yaman".
         result, _used = (
-            (result, used) if result.opens_with_name else _run_pass(keywords, code or used, lists)
+            (result, used)
+            if result.opens_with_name
+            else _apply_rules(keywords, code or used, lists)
         )
         if result.keywords == keywords:
             return Prepared(keywords, used)
@@ -130,7 +134,9 @@ def preprocess(
 
 
 def detect_language(text: str) -> str:
-    """Return the language code of *text*, ``""`` if the language is unclear or has no word list.
+    """Return the language code of *text*.
+
+    Returns ``""`` if the language is unclear or has no word list.
 
     Raises:
         InvalidQuery: *text* is not a string.
@@ -140,16 +146,16 @@ def detect_language(text: str) -> str:
         return ""
     lists = _load_word_lists()
     tokens = tokenise(text)
-    return lists.guess(text, fold_tokens(tokens, is_all_caps(tokens, lists.stop_words)))
+    return lists.guess_language(text, fold_tokens(tokens, is_all_caps(tokens, lists.stop_words)))
 
 
 def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     """Return the spans of *text* that a rewrite must keep, from left to right, without overlaps.
 
-    They are codes, numbers with their units, quoted phrases (without the quotation marks),
-    negations, addresses and names. Names are recognised by their capitals, so none are found in a
-    query in lower case or in capitals. In German, every noun is capitalised, so only acronyms and
-    names of several words are found.
+    Protected are codes, numbers with their units, quoted phrases (without the quotation marks),
+    negations, addresses and names. Names are recognised by their capital letters. A text in lower
+    case or in capitals therefore has no names. In German, every noun is capitalised, so only
+    acronyms and names of several words are found.
 
     Raises:
         InvalidQuery: *text* is not a string.
@@ -157,10 +163,15 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     """
     _check_text(text)
     lists = _load_word_lists()
-    code = _check_language(language)
+    code = _read_language_code(language)
     tokens = tokenise(text)
     all_caps = is_all_caps(tokens, lists.stop_words)
-    used = (code or lists.guess(text, fold_tokens(tokens, all_caps))) if _is_latin(text) else ""
+    used = (
+        (code or lists.guess_language(text, fold_tokens(tokens, all_caps)))
+        if _is_latin(text)
+        else ""
+    )
+    # If the language is unclear, the English list still finds negations such as "not".
     return find_spans(text, tokens, lists.lexicons[used or DEFAULT], all_caps)
 
 
@@ -169,8 +180,8 @@ class _WordLists:
     """All word lists, ready for use.
 
     Attributes:
-        lexicons: The word lists, by language code. The list for ``""``, an unclear language, only
-            has the user's words.
+        lexicons: The word lists, by language code. The list for an unclear language, ``""``, has
+            only the user's words.
         removable_words: The words that the rules may remove, by language code.
         markers: The words that tell the languages apart.
         stop_words: The stop words of all languages, except those that are acronyms in capitals,
@@ -184,8 +195,8 @@ class _WordLists:
     stop_words: frozenset[str]
     is_extended: bool
 
-    def guess(self, text: str, keys: Sequence[str]) -> str:
-        """Return the language code of *text*, ``""`` if the language is unclear.
+    def guess_language(self, text: str, keys: Sequence[str]) -> str:
+        """Return the language code of *text*, or ``""`` if the language is unclear.
 
         *keys* are the folded words of *text*. The marks "¿" and "¡" count as Spanish words.
         """
@@ -200,13 +211,13 @@ def _load_word_lists(
 ) -> _WordLists:
     """Return the word lists, adjusted to the user's words.
 
-    The results for the last 16 pairs of arguments are cached.
+    The results for the last 16 settings are cached.
 
     Args:
         keep_words: Folded words and phrases that are never removed.
         extra_words: Folded words to remove in addition.
     """
-    lexicons = [load(code) for code in LANGUAGES]
+    lexicons = [load_lexicon(code) for code in LANGUAGES]
     adjusted = [Lexicon(""), *lexicons]
     if keep_words or extra_words:
         adjusted = [adjust_lexicon(lexicon, keep_words, extra_words) for lexicon in adjusted]
@@ -223,27 +234,33 @@ def _load_word_lists(
     )
 
 
-def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[StripResult, str]:
-    """Apply the rules to *text* once.
+def _apply_rules(text: str, code: str, lists: _WordLists) -> tuple[StripResult, str]:
+    """Remove question words and other stop words from *text* once.
+
+    Args:
+        text: The query.
+        code: The language code, or ``""`` to detect the language.
+        lists: The word lists.
 
     Returns:
-        The keywords, or the whole *text* if the rules would remove every word.
-        The code of the language that was used, ``""`` if it is unclear or its script has no list.
+        The keywords, or the whole *text* if no word remains.
+        The code of the language that was used, or ``""`` if no word list was used.
     """
+    # The user may want to remove words of any script, but the word lists are all Latin.
     if not (_is_latin(text) or lists.is_extended):
         return StripResult(text, opens_with_name=False), ""
     tokens = tokenise(text)
     keys = fold_tokens(tokens, is_all_caps(tokens, lists.stop_words))
-    used = code or lists.guess(text, keys)
+    used = code or lists.guess_language(text, keys)
     result = strip_question(text, tokens, keys, lists.lexicons[used])
     return result if result.keywords else StripResult(text, opens_with_name=False), used
 
 
 def _is_final(keywords: str, removable_words: Set[str]) -> bool:
-    """Return whether applying the rules again would certainly not change *keywords*.
+    """Return whether the rules certainly leave *keywords* unchanged.
 
     This is certain if *keywords* contains only words and numbers in lower case, and none of
-    *removable_words*.
+    *removable_words*. ``False`` means that the rules must be applied to find out.
     """
     words = keywords.split(" ")
     return (
@@ -258,8 +275,8 @@ def _is_latin(text: str) -> bool:
     return dominant_script(text) in ("latin", "")
 
 
-def _check_language(language: str) -> str:
-    """Return the language code *language* without its region, ``""`` for ``auto``.
+def _read_language_code(language: str) -> str:
+    """Return the language code *language* without its region, or ``""`` for ``auto``.
 
     Raises:
         ConfigError: No word list exists for the language.

@@ -1,6 +1,6 @@
-"""Read the word lists, adjust the lists to a user's words, and detect languages.
+"""Load the word lists, adjust them to a user's words, and detect languages.
 
-Each language has one JSON file in `lexicons`; README.md in this folder describes the keys.
+Each language has one JSON file in `lexicons`. The README.md in that folder describes the keys.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.text import fold
 
 Phrase = tuple[tuple[frozenset[str], bool], ...]
-"""The elements of a phrase pattern, each as (allowed words, is optional)."""
+"""A phrase pattern: for each position, the allowed words and whether the position is optional."""
 
 Phrases = Mapping[str, tuple[Phrase, ...]]
-"""Phrase patterns, by each word that they can begin with."""
+"""Maps each word to the phrase patterns that can begin with it."""
 
 STRONG, WEAK = 2, 1
 """The scores that a strong word and a weak word add to their language in language detection."""
 
 DEFAULT = "en"
-"""The default language. A single weak word is enough to detect it in an ASCII query.
+"""The default language. A single weak word in an ASCII query is enough to detect it.
 
-Words that belong only to another language rule it out.
+Words that belong only to other languages rule it out.
 """
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Lexicon:
-    """The word list of one language. All words are folded.
+    """The word list of one language. All words are in lower case.
 
-    Attributes with the name of a key in the JSON files are described in README.md in `lexicons`.
-    The other attributes are:
+    The README.md in `lexicons` describes the attributes that have the name of a JSON key. The other
+    attributes are:
 
     Attributes:
-        language: The language code, ``""`` for an empty list.
+        language: The language code, or ``""`` for an empty list.
         stop: The stop words of all classes.
         verbs: The stop words that are auxiliary or modal verbs.
         kept: The phrases that the rules never change.
@@ -101,9 +101,9 @@ class Markers:
     """The words that tell the languages of questions apart.
 
     Attributes:
-        weights: Maps a word to pairs of a language and the word's weight for this language.
-        starters: Maps a word to its language. A question that begins with it has this language.
-        openers: Maps a word to its language. At the start of a question, it has more weight.
+        weights: Maps each word to (language, weight) pairs, one per language that has the word.
+        starters: Maps each first word that proves the language of a question to that language.
+        openers: Maps each first word that makes a language more likely to that language.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
@@ -115,7 +115,7 @@ _WORD_KEYS = (
     "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings",
     "titles", "talk", "shared_talk", "denials", "exclusions", "conjunctions", "function_words",
 )  # fmt: skip
-"""The keys of a JSON file whose values are words. The words are folded."""
+"""The JSON keys for lists of words. The words are folded when they are loaded."""
 _PATTERN_KEYS = (
     "chatter",
     "fillers",
@@ -125,26 +125,26 @@ _PATTERN_KEYS = (
     "abbreviations",
     "endings",
 )
-"""The keys of a JSON file whose values are patterns or other texts. They are not folded."""
+"""The JSON keys for lists of patterns or other texts. These texts are not folded."""
 
 
 @cache
-def load(language: str) -> Lexicon:
+def load_lexicon(language: str) -> Lexicon:
     """Return the word list of *language*. The file is read only once."""
-    return _read_lexicon(language, _read_file(language))
+    return _build_lexicon(language, _read_json_file(language))
 
 
 @cache
-def load_all() -> tuple[Lexicon, ...]:
+def load_all_lexicons() -> tuple[Lexicon, ...]:
     """Return all word lists, including the short lists of languages that cannot be detected.
 
-    A short list only has negations, refusals and the preambles of replies.
+    A short list has only negations, refusals and the preambles of replies.
     """
-    others = (_read_lexicon(code, data) for code, data in _read_file("others").items())
-    return (*map(load, LANGUAGES), *others)
+    others = (_build_lexicon(code, data) for code, data in _read_json_file("others").items())
+    return (*map(load_lexicon, LANGUAGES), *others)
 
 
-def _read_file(name: str) -> dict[str, Any]:
+def _read_json_file(name: str) -> dict[str, Any]:
     """Return the content of the JSON file *name* in `lexicons`."""
     # Importing importlib.resources would load half of the standard library.
     content = get_data("qtmiddleware.preprocessing", f"lexicons/{name}.json")
@@ -152,10 +152,10 @@ def _read_file(name: str) -> dict[str, Any]:
     return data
 
 
-def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
+def _build_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     """Build the word list of *language* from *data*, the content of a JSON file.
 
-    Every key is optional.
+    Every key in *data* is optional.
     """
     classes: dict[str, list[str]] = data.get("stop_words", {})
     hints: dict[str, list[str]] = data.get("hints", {})
@@ -201,6 +201,8 @@ def adjust_lexicon(
             "preprocess.extraWords must hold single words; write a phrase as several words",
             path="preprocess.extraWords",
         )
+    # A single word leaves the lists of removable words. A phrase cannot leave them, because its
+    # words stay removable elsewhere. It becomes a phrase that the rules never change.
     singles = {word for word in keep_words if " " not in word}
     kept = dict(lexicon.kept)
     for first_word, phrases in compile_phrases(word for word in keep_words if " " in word).items():
@@ -225,11 +227,11 @@ def _fold_words(words: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(None, fold("\n".join(words)).split("\n")))
 
 
-def check_words(words: Collection[str], key: str) -> frozenset[str]:
-    """Return the *words* from the user's setting *key*, folded and with single spaces.
+def read_user_words(words: Collection[str], key: str) -> frozenset[str]:
+    """Check *words*, the value of the setting *key*, and return them folded with single spaces.
 
     Raises:
-        ConfigError: *words* is a single string, or contains something else than strings.
+        ConfigError: *words* is a single string, or one of its items is not a string.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(
@@ -239,13 +241,14 @@ def check_words(words: Collection[str], key: str) -> frozenset[str]:
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
-    """Compile phrase *patterns*, and return them by each word that they can begin with.
+    """Compile phrase *patterns*, and index them by the words that they can begin with.
 
     A pattern is a text such as ``can|could you [please] tell me``. ``a|b`` matches one of the
     words. ``[a|b]`` matches one of the words or nothing.
     """
     table: dict[str, tuple[Phrase, ...]] = {}
     for phrase in map(_compile_phrase, patterns):
+        # If the first position is optional, the phrase can also begin with the next position.
         for words, optional in phrase:
             for word in words:
                 table[word] = (*table.get(word, ()), phrase)
@@ -255,18 +258,18 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
 
 
 def _compile_phrase(pattern: str) -> Phrase:
-    """Compile one phrase pattern. `compile_phrases` describes the syntax."""
-    places = []
-    for place in fold(pattern).split():
-        optional = place.startswith("[") and place.endswith("]")
-        places.append(
-            (frozenset(place.strip("[]").split("|") if optional else place.split("|")), optional)
+    """Compile one phrase *pattern*. `compile_phrases` describes the syntax."""
+    positions = []
+    for words in fold(pattern).split():
+        optional = words.startswith("[") and words.endswith("]")
+        positions.append(
+            (frozenset(words.strip("[]").split("|") if optional else words.split("|")), optional)
         )
-    return cast("Phrase", tuple(places))
+    return cast("Phrase", tuple(positions))
 
 
 def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
-    """Return *phrases* without *words*, so that phrases no longer match these words."""
+    """Return *phrases* without *words*, so that no phrase matches these words."""
     return {
         first_word: tuple(
             tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in group
@@ -276,15 +279,15 @@ def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
 
 
 def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int:
-    """Return the length, in words, of the longest of *phrases* that begins at ``keys[start]``.
+    """Return the number of words in the longest of *phrases* that begins at ``keys[start]``.
 
-    The length is 0 if no phrase begins there.
+    The number is 0 if no phrase begins there.
     """
     longest, size = 0, len(keys)
     for phrase in phrases.get(keys[start], ()):
         position = start
         for words, optional in phrase:
-            # A place that may be left out takes its word whenever it can.
+            # An optional position takes its word whenever the word is there.
             if position < size and keys[position] in words:
                 position += 1
             elif not optional:
@@ -299,7 +302,7 @@ def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
-            # A single letter is a word in every language, so it speaks for none.
+            # A single letter is a word in many languages, so it says nothing about the language.
             if len(word) > 1 or not word.isascii():
                 table.setdefault(word, {})[lexicon.language] = (
                     STRONG if word in lexicon.strong else WEAK
@@ -314,7 +317,7 @@ def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
 
 
 def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str:
-    """Return the language code of a text, ``""`` if the language is unclear.
+    """Return the language code of a text, or ``""`` if the language is unclear.
 
     Args:
         keys: The folded words of the text.
@@ -324,13 +327,14 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
     if keys and (language := markers.starters.get(keys[0])) is not None:
         return language
     weights = markers.weights
-    telling = set(filter(weights.__contains__, keys))
-    # An elided word speaks for its language by what stands before the apostrophe: l'homme.
+    # A set, so that a repeated word does not decide the language.
+    telling_words = set(filter(weights.__contains__, keys))
+    # The part before the apostrophe tells the language of an elided word: l'homme.
     if "'" in "".join(keys):
         heads = (word[: word.index("'") + 1] for word in keys if "'" in word)
-        telling.update(filter(weights.__contains__, heads))
+        telling_words.update(filter(weights.__contains__, heads))
     scores: dict[str, int] = {}
-    for word in telling:
+    for word in telling_words:
         for language, weight in weights[word]:
             scores[language] = scores.get(language, 0) + weight
     opener = markers.openers.get(keys[0]) if keys else None
@@ -338,29 +342,29 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
         scores[opener] += WEAK
     winner = _find_winner(scores, keys, opener) if scores else ""
     if not winner:
-        # If nothing decides, plain ASCII is taken for the default language, unless a word belongs
-        # only to another one.
+        # If no language wins, plain ASCII counts as the default language, unless a word belongs
+        # only to other languages.
         is_foreign = any(
             _excludes_default(weights[word], language)
-            for word in telling
+            for word in telling_words
             for language, _ in weights[word]
         )
-        # Words of one letter do not count above, so the article "a" is looked for here.
-        is_told = bool(scores) or not load(DEFAULT).articles.isdisjoint(keys)
+        # One-letter words have no weight, so the article "a" is looked up here.
+        is_told = bool(scores) or not load_lexicon(DEFAULT).articles.isdisjoint(keys)
         return DEFAULT if is_told and not is_foreign and text.isascii() else ""
-    if winner == DEFAULT or any(_excludes_default(weights[word], winner) for word in telling):
+    if winner == DEFAULT or any(_excludes_default(weights[word], winner) for word in telling_words):
         return winner
-    # Every word that speaks for this language is a word of the default language too. Only the verb
-    # behind the opener tells "Was macht Amy in Berlin?" from "Was Amy in Berlin?".
+    # Every word that counts for this language is also a word of the default language. Only the verb
+    # after the opener tells "Was macht Amy in Berlin?" from "Was Amy in Berlin?".
     if _begins_with_german_verb(text.split()[1:2]):
         return winner
     return DEFAULT if all(map(str.isascii, keys)) else ""
 
 
 def _begins_with_german_verb(words: Sequence[str]) -> bool:
-    """Return whether the first of *words* looks like a German verb. ``False`` without words.
+    """Return whether the first word looks like a German verb, or ``False`` if *words* is empty.
 
-    A German verb after "was" shows that the "was" is German: "Was macht Amy?", but "Was Amy here?".
+    Such a verb tells the German "Was macht Amy?" from the English "Was Amy here?".
     """
     return any(
         word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
@@ -371,16 +375,16 @@ def _begins_with_german_verb(words: Sequence[str]) -> bool:
 def _excludes_default(weights: Sequence[tuple[str, int]], language: str) -> bool:
     """Return whether a word belongs to *language* and not to the default language.
 
-    *weights* has a pair for each language of the word: the language, and the word's weight.
+    *weights* has a (language, weight) pair for each language of the word.
     """
     languages = {name for name, _ in weights}
     return language in languages and DEFAULT not in languages
 
 
 def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
-    """Return the language with the highest score, ``""`` for a score that is too low or tied.
+    """Return the language with the highest score, or ``""`` if the score is too low or tied.
 
-    If the default language ties with languages that include *opener*, the default language wins.
+    If the default language ties with *opener*, the default language wins.
 
     Args:
         scores: The score of each language. Must not be empty.
@@ -390,8 +394,7 @@ def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]
     if len(leaders) > 1:
-        # In a draw with a language that leads only by its opener, another word speaks for the
-        # default language.
+        # The other language has extra points for its opener. Without them, the default would lead.
         return DEFAULT if DEFAULT in leaders and opener in leaders else ""
     enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, keys)))
     return leaders[0] if enough else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from qtmiddleware.preprocessing.lexicon import load_all
+from qtmiddleware.preprocessing.lexicon import load_all_lexicons
 
 _SENTENCE: Final = r"""
     (?:
@@ -34,8 +34,10 @@ def compile_sentence_end() -> Any:
     """
     import regex
 
-    # A full stop after an abbreviation ends no sentence: a name or a number follows.
-    abbreviations = dict.fromkeys(word for lexicon in load_all() for word in lexicon.abbreviations)
+    # A full stop after an abbreviation such as "Dr." does not end a sentence.
+    abbreviations = dict.fromkeys(
+        word for lexicon in load_all_lexicons() for word in lexicon.abbreviations
+    )
     sentence = _SENTENCE.replace("CLOSERS", CLOSERS).replace(
         "ABBREVIATIONS", "|".join(abbreviations)
     )

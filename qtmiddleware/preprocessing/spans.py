@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from qtmiddleware.preprocessing.lexicon import Lexicon
-from qtmiddleware.preprocessing.stripping import is_capitalised, is_title, leads_to_name
+from qtmiddleware.preprocessing.stripping import is_before_name, is_capitalised, is_title_case
 from qtmiddleware.preprocessing.tokeniser import Token
 
 SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
 """The kinds of protected spans."""
 MOST_NAME_WORDS = 4
-"""A text of up to this many words counts as a single name if all words are capitalised."""
+"""A text counts as a single name if it has up to this many words, all of them capitalised."""
 
 _UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
 
@@ -48,19 +48,20 @@ def find_spans(
         all_caps: Whether the query is typed in capitals. No names are found in such a query, or in
             a query that is capitalised like a title.
     """
-    spans = [span for token in tokens if (span := _find_span(text, token, lexicon))]
+    spans = [span for token in tokens if (span := _find_token_span(text, token, lexicon))]
     words = [(token.text, token.key) for token in tokens if token.kind == "word"]
-    if not (all_caps or is_title(words, lexicon)):
+    if not (all_caps or is_title_case(words, lexicon)):
         spans += _find_names(text, tokens, lexicon)
     return tuple(sorted(spans, key=lambda span: span.start))
 
 
-def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
-    """Return the protected span of a single *token*, ``None`` if the token is not protected.
+def _find_token_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
+    """Return the protected span of a single *token*, or ``None`` if the token is not protected.
 
-    `_find_names` finds the names, because they may have several tokens.
+    Names are not found here, because a name may have several tokens. See `_find_names`.
     """
     if token.kind == "quote":
+        # A rewrite must keep the quoted words, but may use other quotation marks.
         inner = token.text[1:-1]
         start = token.start + 1 + len(inner) - len(inner.lstrip())
         return Span("quote", inner.strip(), start, start + len(inner.strip()))
@@ -79,8 +80,7 @@ def _find_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
 def is_negation(key: str, lexicon: Lexicon) -> bool:
     """Return whether the folded word *key* is a negation.
 
-    Negations are those in *lexicon*, words that end in "n't", and French words with an elided "ne"
-    (n'est).
+    A negation is in the word list, ends in "n't", or is a French word with an elided "ne" (n'est).
     """
     if key in lexicon.negations or key.endswith("n't"):
         return True
@@ -92,22 +92,22 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
     is_one_name = 1 < len(tokens) <= MOST_NAME_WORDS and all(
         is_capitalised(token) for token in tokens
     )
-    for run in _group_capitalised(text, tokens, lexicon, is_one_name):
+    for run in _group_capitalised_tokens(text, tokens, lexicon, is_one_name):
         yield from _trim_name(text, run, lexicon)
 
 
-def _group_capitalised(
+def _group_capitalised_tokens(
     text: str, tokens: Sequence[Token], lexicon: Lexicon, is_one_name: bool
 ) -> list[list[Token]]:
-    """Return the runs of neighbouring *tokens* that may be names.
+    """Return the groups of neighbouring *tokens* that may be names.
 
-    Punctuation ends a run, except the full stop after a title ("Dr.") or an initial.
-    *is_one_name* says whether the whole text may be a single name.
+    Punctuation ends a group, except the full stop after a title ("Dr.") or an initial. If
+    *is_one_name* is true, the whole text may be a single name.
     """
     runs: list[list[Token]] = []
     is_inside = is_leading = False
     for index, token in enumerate(tokens):
-        is_led, is_leading = is_leading, leads_to_name(text, tokens, index, lexicon)
+        is_led, is_leading = is_leading, is_before_name(text, tokens, index, lexicon)
         is_part = (
             is_leading
             or is_led
@@ -124,23 +124,24 @@ def _group_capitalised(
 def _may_be_name(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
     """Return whether the capitalised *token* may be part of a name.
 
-    The result is ``False`` for the first word of a sentence, unless *is_one_name* is true: the
-    whole text may be a single name.
+    The first word of a sentence may not, because every sentence begins with a capital. If
+    *is_one_name* is true, the whole text may be a single name, and its first word may be part of
+    the name.
     """
     key = token.key
     if is_negation(key, lexicon):
         return False
     if token.kind == "acronym":
         return key not in lexicon.stop or key in lexicon.acronyms
-    # The first word has its capital from the sentence. I and A alone are not names.
+    # A single letter is not a name: "I" is always capitalised.
     return (is_one_name or not token.opens) and len(key.partition("'")[0]) > 1
 
 
 def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
-    """Yield the name in *run*, without articles at the start and without a final 's.
+    """Yield the name in *run*, a group of capitalised words, if there is one.
 
-    Nothing is yielded if *run* is only an article, or a single noun in a language that capitalises
-    all nouns. *run* is a group of capitalised words.
+    The name has no articles at its start and no final 's. Nothing is yielded if *run* is only an
+    article, or a single noun in a language that capitalises all nouns.
     """
     while len(run) > 1 and run[0].key in lexicon.articles and not _are_stop_words(run, lexicon):
         run = run[1:]

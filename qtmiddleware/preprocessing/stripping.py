@@ -10,11 +10,11 @@ from qtmiddleware.preprocessing.text import compose
 from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
-"""The maximum number of letters of an acronym."""
+"""The maximum number of letters in an acronym."""
 
 
 def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
-    """Return the folded text of each token that is a word, and ``""`` for each other token.
+    """Return the folded text of each word among *tokens*, and ``""`` for each other token.
 
     Folded words are spelled as in the word lists. If *all_caps* is true, the query is typed in
     capitals, and acronyms count as words.
@@ -26,8 +26,8 @@ def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
 def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
     """Return whether a query is typed in capitals.
 
-    A query of a few short words such as "NASA ESA" has acronyms instead, unless one of the words is
-    a stop word.
+    A few short words in capitals, such as "NASA ESA", are acronyms, unless one of them is a stop
+    word.
 
     Args:
         tokens: The tokens of the query.
@@ -36,6 +36,7 @@ def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
     in_capitals = [token for token in tokens if token.kind == "acronym"]
     if not in_capitals:
         return False
+    # A query in capitals may have a few other words, but at most one for three in capitals.
     other_count = sum(token.kind == "word" and not token.text.isupper() for token in tokens)
     if other_count * 3 > len(in_capitals):
         return False
@@ -48,9 +49,9 @@ class StripResult(NamedTuple):
     """The keywords of a text.
 
     Attributes:
-        keywords: The keywords, ``""`` if all words were removed.
-        opens_with_name: Whether the first keyword is a name that looks like a question word (Can
-            Yaman). Stripping the keywords again would remove it.
+        keywords: The keywords, or ``""`` if all words were removed.
+        opens_with_name: Whether the first keyword is a name that looks like a question word, as in
+            "Can Yaman". Such keywords must not be stripped again, or the name is lost.
     """
 
     keywords: str
@@ -71,11 +72,10 @@ def strip_question(
     acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
     all_caps = any(keys[index] for index in acronyms)
     topics = set() if all_caps else _find_topic_verbs(tokens, keys, acronyms, lexicon)
-    # A word in capitals has no key so far. It gets one if it is a stop word that is merely
-    # emphasised.
+    # A word in capitals has no key so far. It gets one if it is only an emphasised stop word.
     if "" in keys:
         keys = [
-            key or ("" if index in topics else _fold_emphasised(token, lexicon))
+            key or ("" if index in topics else _fold_emphasised_word(token, lexicon))
             for index, (token, key) in enumerate(zip(tokens, keys, strict=True))
         ]
     end = len(keys)
@@ -96,8 +96,8 @@ def strip_question(
         if keyword:
             first_index = index if first_index < 0 else first_index
             keywords.append(keyword)
-    # Only behind another verb it is certain to be a name, as in "Is Can Yaman ..."; "What Is ..."
-    # proves nothing.
+    # After another verb, the word is certainly a name: "Is Can Yaman ...". In "What Is ..." it may
+    # be a verb.
     is_certain = first_index > 0 and keys[first_index - 1] in lexicon.verbs
     is_name = first_index in topics or (
         first_index in kept_positions and keys[first_index] in lexicon.removable
@@ -108,10 +108,10 @@ def strip_question(
 def _find_topic_verbs(
     tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
 ) -> set[int]:
-    """Return the indices of the verbs in capitals that a question is about.
+    """Return the indices of the verbs in capitals that are the topic of a question.
 
     Examples are "what does DOES stand for" and "what do MUST, SHOULD and MAY mean". A verb in
-    capitals is such a topic if it follows another verb or topic, or a topic and a conjunction.
+    capitals is a topic if it follows another verb or topic, or a topic and a conjunction.
     *acronyms* are the indices of all words in capitals.
     """
     topics: set[int] = set()
@@ -126,11 +126,11 @@ def _find_topic_verbs(
     return topics
 
 
-def _fold_emphasised(token: Token, lexicon: Lexicon) -> str:
+def _fold_emphasised_word(token: Token, lexicon: Lexicon) -> str:
     """Return the folded text of *token* if the rules may remove it despite its capitals.
 
-    This applies to emphasised stop words ("what IS the ...") that are not acronyms, and to words
-    that the user wants to remove. For other tokens, the result is ``""``.
+    They may remove emphasised stop words ("what IS the ...") that are not acronyms, and words that
+    the user wants to remove. For other tokens, the result is ``""``.
     """
     key = token.key
     if key in lexicon.extra:
@@ -145,8 +145,8 @@ def _find_removed_phrases(
 ) -> set[int]:
     """Return the indices of the tokens to remove because they belong to a phrase.
 
-    Polite openings and greetings are removed at the start of a sentence. Phrases that only ask,
-    such as "how much", are removed anywhere, unless they begin at one of *kept_positions*.
+    Polite openings and greetings are removed at the start of a sentence. Question phrases such as
+    "how much" are removed anywhere, unless they begin at one of *kept_positions*.
     """
     removed: set[int] = set()
     index, is_opening = 0, True
@@ -160,7 +160,8 @@ def _find_removed_phrases(
                 # A phrase may begin with the last word of a lead-in: "find out how" and "how much"
                 # in "find out how much it costs".
                 length += phrase_length - 1
-            length = length or _count_greeting(tokens, keys, index, lexicon)
+            length = length or _count_greeting_tokens(tokens, keys, index, lexicon)
+            # Several openings may follow each other: "Hello, can you tell me ...".
             is_opening = length > 0
         if not length and keys[index] in lexicon.removed and index not in kept_positions:
             length = count_phrase_words(lexicon.removed, keys, index)
@@ -172,12 +173,12 @@ def _find_removed_phrases(
     return removed
 
 
-def _count_greeting(
+def _count_greeting_tokens(
     tokens: Sequence[Token], keys: Sequence[str], index: int, lexicon: Lexicon
 ) -> int:
-    """Return the number of tokens of the greeting at *index*, 0 if there is no greeting.
+    """Return the number of tokens in the greeting at *index*, or 0 if there is no greeting.
 
-    Punctuation or a question must follow a greeting, so "Hello Kitty" is not a greeting.
+    Punctuation or a question must follow a greeting. "Hello Kitty" is therefore not a greeting.
     """
     length = count_phrase_words(lexicon.greetings, keys, index)
     next_index = index + length
@@ -193,7 +194,7 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
     """Return *word* in lower case and without an elided article: "homme" for "L'homme".
 
     An acronym after the article keeps its capitals. If a stop word follows the article, the result
-    is ``""``.
+    is ``""``. *key* is the folded *word*.
     """
     if word.isascii() and "'" not in key:
         # The key of a word without accents is the word in lower case.
@@ -215,10 +216,10 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
 def _find_kept_tokens(
     text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool
 ) -> set[int]:
-    """Return the indices of the tokens to keep unchanged even if they are stop words.
+    """Return the indices of the tokens to keep unchanged, even if they are stop words.
 
-    They are the words of kept phrases, articles that are used as letters ("plan a"), the month May,
-    and names.
+    These tokens are the words of kept phrases, articles that are used as letters ("plan a"), the
+    month May, and names.
     """
     kept: set[int] = set()
     for index, key in enumerate(keys):
@@ -229,12 +230,12 @@ def _find_kept_tokens(
             and key in lexicon.articles
             and (index + 1 == len(keys) or _has_operator_beside(tokens, index))
         ):
-            # An article needs a word behind it, so "a" is none in "plan a".
+            # An article has a word after it, so the "a" in "plan a" is not an article.
             kept.add(index)
         elif key == "may" and _has_number_beside(tokens, index) and "may" in lexicon.homographs:
             kept.add(index)
     words = [(token.text, key) for token, key in zip(tokens, keys, strict=True) if key]
-    if not (all_caps or text.islower() or is_title(words, lexicon)):
+    if not (all_caps or text.islower() or is_title_case(words, lexicon)):
         kept.update(_find_names(text, tokens, keys, lexicon))
         kept.update(_find_first_name(text, tokens, keys, lexicon, kept))
     return kept
@@ -258,12 +259,13 @@ def _has_number_beside(tokens: Sequence[Token], index: int) -> bool:
     return any(token.kind == "number" for token in _find_neighbours(tokens, index))
 
 
-def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
+def is_title_case(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     """Return whether a text is capitalised like a title: The Words Are Capitalised Like This.
 
     *words* are the words of the text, each as (word, folded word).
     """
     verbs = lexicon.verbs
+    # A title has capitals except in small words such as "of".
     for word, key in words:
         if word[0].islower() and (
             len(word) > 3 or key in verbs or (len(word) > 2 and not _is_small_word(key, lexicon))
@@ -271,6 +273,7 @@ def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
             return False
     if len(words) < 3:
         return False
+    # A few names also have capitals throughout. A capitalised verb shows that the text is a title.
     return any(
         word[0].isupper() and key in verbs and key not in lexicon.homographs
         for word, key in words[1:]
@@ -278,19 +281,19 @@ def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
 
 
 def _is_small_word(key: str, lexicon: Lexicon) -> bool:
-    """Return whether the folded word *key* is a stop word, or a word that detects the language."""
+    """Return whether the folded word *key* is a stop word or is used to detect the language."""
     return key in lexicon.stop or key in lexicon.strong or key in lexicon.weak
 
 
-def leads_to_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexicon) -> bool:
+def is_before_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexicon) -> bool:
     """Return whether the token at *index* is a title or an initial before a name.
 
-    Examples are "Dr." in "Dr. May Wong" and "J." in "J. Smith". The token must have a full stop,
-    and a capitalised word must follow. If this word is a stop word, which may begin a new sentence,
-    one of these must also be true:
+    Examples are "Dr." in "Dr. May Wong" and "J." in "J. Smith". A full stop and a capitalised word
+    must follow the token. The capitalised word may be a stop word that begins a new sentence. A
+    stop word therefore needs one of these:
 
     - The token is a title, and the stop word is also a name (May).
-    - Another capitalised word follows, which is not a stop word.
+    - Another capitalised word follows the stop word, and it is not a stop word.
     """
     token = tokens[index]
     if not text.startswith(".", token.end):
@@ -325,7 +328,7 @@ def _find_names(
     """Return the indices of the stop words that are names or parts of names.
 
     A stop word is a name if it is capitalised inside a sentence or after a title ("Dr. Will"). A
-    capitalised article before it belongs to the name ("The Who").
+    capitalised article before the name belongs to it ("The Who").
     """
     names: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
@@ -333,11 +336,11 @@ def _find_names(
             continue
         if token.kind == "acronym" or not token.text[0].isupper():
             continue
-        if token.opens and not (index and leads_to_name(text, tokens, index - 1, lexicon)):
+        if token.opens and not (index and is_before_name(text, tokens, index - 1, lexicon)):
             continue
         if key in lexicon.articles:
-            # A capitalised article begins many titles and says nothing there. In "vitamin A" and
-            # "plan A" it is a name.
+            # Many titles begin with a capitalised article, so it is no sign of a name. A single
+            # letter is: "vitamin A", "plan A".
             names.update((index,) if len(key) == 1 else ())
             continue
         names.add(index)
@@ -353,10 +356,10 @@ def _find_first_name(
     lexicon: Lexicon,
     kept_positions: set[int],
 ) -> tuple[int, ...]:
-    """Return the index of the first token, ``(0,)``, if it is a name ("Will said"), else ``()``.
+    """Return ``(0,)`` if the first token is a name ("Will said"), or else ``()``.
 
     A word such as "Will" may also be a verb ("Will it rain?"). It is a name if the text has no
-    question mark, no pronoun follows, and no other word would be removed.
+    question mark, no pronoun follows, and the rules remove no other word.
     """
     if "?" in text or len(keys) < 2 or not tokens[0].text[0].isupper():
         return ()

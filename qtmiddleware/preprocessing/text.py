@@ -45,7 +45,7 @@ def compose(word: str) -> str:
 
 
 def fold(word: str) -> str:
-    """Return *word* as in the word lists: in lower case, composed, with straight apostrophes."""
+    """Return *word* as the word lists spell it: lower case, NFC, straight apostrophes."""
     return compose(word).casefold()
 
 
@@ -53,6 +53,7 @@ def fold_accents(text: str) -> str:
     """Return *text* in lower case, without accents, with straight apostrophes and plain hyphens."""
     if text.isascii():
         return text.lower()
+    # NFKD separates each accent from its letter, so that the accents can be removed.
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     composed = unicodedata.normalize("NFC", _ACCENT.sub("", decomposed))
     return re.sub("[‐‑‒–—−]", "-", composed.translate(APOSTROPHES))
@@ -61,6 +62,7 @@ def fold_accents(text: str) -> str:
 def clean(text: str) -> str:
     """Return *text* on one line, with single spaces and without invisible characters."""
     line = " ".join(text.split())
+    # Most texts end here: a printable ASCII text has no invisible characters.
     if line.isascii() and line.isprintable():
         return line
     previous = ""
@@ -71,7 +73,7 @@ def clean(text: str) -> str:
 
 
 def shorten(text: str, length: int = 240) -> str:
-    """Return *text* on one line, in at most *length* characters. A cut text ends in "…"."""
+    """Return *text* on one line of at most *length* characters. A shortened text ends in "…"."""
     line = clean(text)
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
@@ -79,9 +81,10 @@ def shorten(text: str, length: int = 240) -> str:
 def normalise(text: str) -> str:
     """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
 
-    Texts that differ only in these have equal results, so the result can be used as a key.
+    The result can be used as a key for texts that differ only in these details.
     """
     line = clean(text)
+    # NFKC turns some characters into a space and an accent, so spaces are joined once more.
     folded = (
         line.lower()
         if line.isascii()
@@ -93,7 +96,7 @@ def normalise(text: str) -> str:
 def cut_at_word(text: str, limit: int) -> str:
     """Cut *text* to at most *limit* characters, if possible after a whole word.
 
-    If that would leave less than half of *limit*, the text is cut inside a word.
+    If the last whole word ends in the first half of *limit*, the cut is inside the next word.
     """
     if len(text) <= limit:
         return text
@@ -103,7 +106,7 @@ def cut_at_word(text: str, limit: int) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of *text* in their order, without changing case or accents."""
+    """Return the words of *text* in their order. Case and accents stay."""
     return _WORD.findall(text)
 
 
@@ -114,14 +117,15 @@ def find_first_word(text: str) -> str:
 
 
 def fold_words(text: str) -> list[str]:
-    """Return the words of *text* in their order, without case and accents."""
+    """Return the words of *text* in their order, in lower case and without accents."""
     return split_words(fold_accents(text))
 
 
 def split_tokens(text: str) -> list[str]:
-    """Return the words of *text* without case, accents and a final 's.
+    """Return the words of *text* in lower case, without accents and without a final 's.
 
-    A word in Chinese or Japanese characters is replaced by its pairs of neighbouring characters.
+    Chinese and Japanese have no spaces between words, so a run of their characters is split into
+    overlapping pairs.
     """
     folded = fold_accents(text)
     words = split_words(folded)
@@ -146,7 +150,8 @@ def is_blank(text: str) -> bool:
 def dominant_script(text: str) -> str:
     """Return the script of most letters of *text*, such as ``latin``, ``han`` or ``arabic``.
 
-    - The result is ``other`` for a script that is not in `SCRIPTS`, and ``""`` without letters.
+    - The result is ``""`` if *text* has no letters, and ``other`` if its script is not in
+      `SCRIPTS`.
     - If *text* contains kana, its kana and Han characters count together as ``japanese``.
     - If two scripts have the same number of letters, the first in *text* usually wins.
     """
@@ -164,7 +169,7 @@ def dominant_script(text: str) -> str:
 
 @cache
 def _compile_script_pattern() -> Any:
-    """Return a pattern for a run of letters in one script. The matching group names the script."""
+    """Return a pattern for a run of letters in one script. The group's name is the script."""
     import regex
 
     named = "|".join(

@@ -19,7 +19,7 @@ CLOSERS = {
     '"': '"”', "“": "”\"“", "„": "“”\"", "”": "”", "«": "»", "»": "«", "‹": "›",
     "'": "'’", "‘": "’'", "‚": "‘’", "`": "`", "「": "」", "『": "』", "《": "》",
 }  # fmt: skip
-"""The quotation marks that can close a quote, by the opening mark."""
+"""Maps each opening quotation mark to the marks that can close the quote."""
 
 SINGLE_MARKS = "'’‘"
 """Quotation marks that can also be apostrophes."""
@@ -30,12 +30,12 @@ LEADING_MARKS = (
     "([{<¿¡\"'“”‘’‚„«»‹›,;:!?…—–―*~|`=&%/\\^"
     "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；（「『《"
 )
-"""The punctuation that is removed from the start of a piece."""
+"""The punctuation to remove from the start of a chunk, a stretch of text without spaces."""
 TRAILING_MARKS = (
     "?!.,;:…)]}>\"'“”‘’„«»‹›—–―-*~|`=&/\\^"
     "\u200b\u200e\u200f\u202a\u202c\ufeff、。，？！：；）」』》"
 )
-"""The punctuation that is removed from the end of a piece."""
+"""The punctuation to remove from the end of a chunk, a stretch of text without spaces."""
 SENTENCE_ENDS = frozenset(".?!…:。？！：")
 """The marks that end a sentence."""
 
@@ -43,9 +43,9 @@ OPERATORS = frozenset(
     ["=>", "->", "<-", "::", "&&", "||", "!=", "==", "===", "!==", "<=", ">=", "<<", ">>", "++",
      "?.", "|>", ":=", "+=", "&"]
 )  # fmt: skip
-"""Operators. They are tokens, unlike other punctuation."""
+"""The operators that count as tokens. Other punctuation does not."""
 SUMS = frozenset("-+*/^=<>≤≥≠×÷±−")
-"""Signs between spaces that are operators if they are next to a number: 5 + 3, x > 5."""
+"""The signs that are operators if they stand between spaces and next to a number: x > 5."""
 AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
@@ -78,8 +78,9 @@ SLASHED_WORDS = frozenset(["w/o", "w/out"])
 """Words with a slash inside them."""
 
 MOST_PIECE_CHARS = 24
+"""The tokens of a chunk are cached if the chunk has at most this many characters."""
 MOST_TEXT_CHARS = 300
-"""`tokenise` caches the tokens of texts with at most this number of characters."""
+"""`tokenise` caches the tokens of a text if the text has at most this many characters."""
 
 CODE_SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
 """A word with one of these characters is an identifier.
@@ -112,36 +113,39 @@ class Token(NamedTuple):
 
 def tokenise(text: str) -> Sequence[Token]:
     """Return the tokens of *text* from left to right. A quoted phrase is one token."""
-    return _tokenise_cached(text) if len(text) <= MOST_TEXT_CHARS else _tokenise(text)
+    # Long texts are not cached, which limits the memory of the cache.
+    return _tokenise_cached(text) if len(text) <= MOST_TEXT_CHARS else _tokenise_uncached(text)
 
 
-def _tokenise(text: str) -> Sequence[Token]:
-    """Return the tokens of *text* from left to right. Unlike `tokenise`, use no cache."""
+def _tokenise_uncached(text: str) -> Sequence[Token]:
+    """Return the tokens of *text* from left to right, without using the cache of `tokenise`."""
     tokens: list[Token] = []
-    start, opens = 0, True
+    start, is_sentence_start = 0, True
     for left, right in find_quotes(text):
-        opens = _append_tokens(text, start, left, opens, tokens)
+        is_sentence_start = _append_tokens(text, start, left, is_sentence_start, tokens)
         quote = text[left:right]
-        tokens.append(Token("quote", quote, fold(quote), left, right, opens, True))
-        start, opens = right, False
-    _append_tokens(text, start, len(text), opens, tokens)
+        tokens.append(Token("quote", quote, fold(quote), left, right, is_sentence_start, True))
+        start, is_sentence_start = right, False
+    _append_tokens(text, start, len(text), is_sentence_start, tokens)
     return tuple(tokens)
 
 
 # The same question is tokenised several times: for its keywords, its protected spans and its
 # language.
-_tokenise_cached = lru_cache(64)(_tokenise)
+_tokenise_cached = lru_cache(64)(_tokenise_uncached)
 
 
-def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[Token]) -> bool:
+def _append_tokens(
+    text: str, start: int, end: int, is_sentence_start: bool, tokens: list[Token]
+) -> bool:
     """Append the tokens of ``text[start:end]`` to *tokens*. Quoted phrases are not recognised.
 
     Args:
         text: The query.
         start: The position of the first character to read.
         end: The position after the last character to read.
-        opens: Whether a sentence begins at *start*.
-        tokens: The tokens before *start*.
+        is_sentence_start: Whether a sentence begins at *start*.
+        tokens: The tokens before *start*. The new tokens are added at the end.
 
     Returns:
         Whether a sentence begins at *end*.
@@ -152,23 +156,24 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
         if (
             previous
             and previous.kind == "number"
-            and _is_amount(previous, offset)
+            and _can_take_sign(previous, offset)
             and (sign := NUMBER_SIGN.match(chunk))
         ):
+            # "100 €" is one token, so the sign joins the number before it.
             sign_end = offset + sign.end()
             amount = text[previous.start : sign_end]
             is_closed = sign_end < match.end()
             tokens[-1] = Token(
                 "number", amount, fold(amount), previous.start, sign_end, previous.opens, is_closed
             )
-            opens = is_closed and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
+            is_sentence_start = is_closed and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
         elif (
             chunk in SUMS
             and previous is not None
-            and _belongs_to_number(text, previous, offset, match.end())
+            and _is_operator(text, previous, offset, match.end())
         ):
             tokens.append(Token("identifier", chunk, chunk, offset, match.end(), False, False))
-            opens = False
+            is_sentence_start = False
         else:
             pieces, is_end = (
                 _split_chunk_cached(chunk)
@@ -176,38 +181,44 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
                 else _split_chunk(chunk)
             )
             for kind, piece, key, left, right, closed in pieces:
-                token = Token(kind, piece, key, offset + left, offset + right, opens, closed)
+                token = Token(
+                    kind, piece, key, offset + left, offset + right, is_sentence_start, closed
+                )
                 # Only the first piece of a chunk can have a sign with a space before it.
                 if kind == "number" and left == pieces[0].start and start <= token.start - 2:
-                    token = _add_sign_before(text, token, previous)
+                    token = _add_currency_sign(text, token, previous)
                 tokens.append(token)
-                opens = False
-            opens = opens or is_end
-    return opens
+                is_sentence_start = False
+            is_sentence_start = is_sentence_start or is_end
+    return is_sentence_start
 
 
-def _is_amount(token: Token, offset: int) -> bool:
-    """Return whether the number *token* ends in a digit and one character before *offset*."""
+def _can_take_sign(token: Token, offset: int) -> bool:
+    """Return whether a sign at *offset* can belong to the number *token*, as in 100 €.
+
+    The number must end in a digit, and one character must separate the two.
+    """
     return token.end + 1 == offset and token.text[-1].isdigit()
 
 
-def _belongs_to_number(text: str, previous: Token, start: int, end: int) -> bool:
+def _is_operator(text: str, previous: Token, start: int, end: int) -> bool:
     """Return whether the sign ``text[start:end]`` is an operator: 5 + 3, x > 5.
 
-    There must be one space between the sign and *previous*, the token before it. On one side of
-    the sign must be a number; for a minus sign, on both sides.
+    There must be one space between the sign and *previous*, the token before it. The sign must have
+    a number on one side. A minus sign must have a number on both sides.
     """
     if previous.end + 1 != start or not text[end:].strip():
         return False
+    # A hyphen between words is usually a dash, so a minus sign needs numbers on both sides.
     sides = previous.kind == "number", AMOUNT_AHEAD.match(text, end) is not None
     return all(sides) if text[start] in "-−" else any(sides)
 
 
-def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
+def _add_currency_sign(text: str, token: Token, previous: Token | None) -> Token:
     """Return the number *token* with the currency sign before it: "€ 100" instead of "100".
 
-    If there is no currency sign and space before the number, *token* is returned unchanged.
-    *previous* is the token before the number, ``None`` if there is none.
+    If the number has no currency sign and space before it, *token* is returned unchanged.
+    *previous* is the token before the number, or ``None`` if the number comes first.
     """
     start = token.start - 2
     is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
@@ -222,9 +233,9 @@ def _add_sign_before(text: str, token: Token, previous: Token | None) -> Token:
 
 
 class _Piece(NamedTuple):
-    """A token within a chunk, that is, a stretch of a query without spaces.
+    """A token in a chunk, which is a stretch of a query without spaces.
 
-    The attributes are those of a `Token`, but *start* and *end* are positions in the chunk.
+    The attributes are the same as in `Token`, but *start* and *end* are positions in the chunk.
     """
 
     kind: TokenKind
@@ -256,15 +267,16 @@ def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
 
     Each token is a tuple: kind, start, end, and whether punctuation follows.
     """
+    # These consist of punctuation or begin with it, so they are checked before it is trimmed.
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
     left, right = _trim_punctuation(chunk)
     core = chunk[left:right]
-    kind = find_kind(core)
+    kind = find_token_kind(core)
     if kind is not None:
         return [(kind, left, right, right < len(chunk))]
     return [
-        (find_kind(match.group()) or "word", left + match.start(), left + match.end(), True)
+        (find_token_kind(match.group()) or "word", left + match.start(), left + match.end(), True)
         for match in _compile_piece_pattern(core.isascii()).finditer(core)
     ]
 
@@ -274,12 +286,12 @@ _split_chunk_cached = lru_cache(4_096)(_split_chunk)
 
 
 def _trim_punctuation(chunk: str) -> tuple[int, int]:
-    """Return the start and end of the text in *chunk* that remains without outer punctuation."""
+    """Return the start and end of *chunk* without its outer punctuation."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
-    # The first mark belongs to a path: /etc, ~/notes, *.py.
+    # The first mark stays if it belongs to a path: /etc, ~/notes, *.py.
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
         left = 0
-    # A dot before a letter or digit belongs to the piece, as in .env. Other dots do not.
+    # A single dot before a letter or digit stays, as in .env. Other dots are punctuation.
     dot_count = len(chunk) - left - len(chunk[left:].lstrip("."))
     if (
         dot_count
@@ -294,7 +306,7 @@ def _trim_punctuation(chunk: str) -> tuple[int, int]:
 
 
 def _count_closing_marks(chunk: str, left: int, right: int) -> int:
-    """Return how many punctuation marks after ``chunk[left:right]`` belong to the token.
+    """Return the number of marks after ``chunk[left:right]`` that belong to the token.
 
     Examples are the last marks of ``f()``, ``f(x)``, ``U.S.`` and ``/etc/``.
     """
@@ -314,16 +326,17 @@ def _count_closing_marks(chunk: str, left: int, right: int) -> int:
     return 0
 
 
-def find_kind(core: str) -> TokenKind | None:
-    """Return the kind of token that *core* is, ``None`` if *core* is empty or several tokens.
+def find_token_kind(core: str) -> TokenKind | None:
+    """Return the token kind of *core*, or ``None`` if *core* is empty or has several tokens.
 
-    *core* has no spaces, and no punctuation around it.
+    *core* must not contain spaces or outer punctuation.
     """
+    # Most words end here, before any pattern is tried.
     if core.isalpha():
-        return _find_kind_of_letters(core)
+        return _classify_letters(core)
     straight = core.translate(APOSTROPHES)
     if WORD.fullmatch(straight):
-        return "acronym" if PLURAL.fullmatch(straight) else _find_kind_of_compound(straight)
+        return "acronym" if PLURAL.fullmatch(straight) else _classify_compound(straight)
     if ADDRESS.fullmatch(core) or EMAIL.fullmatch(core):
         return "url"
     if any(pattern.fullmatch(core) for pattern in _compile_number_patterns()):
@@ -354,7 +367,7 @@ def _is_code(core: str) -> bool:
     return ("/" in core or "&" in core) and letters.isupper()
 
 
-def _find_kind_of_letters(core: str) -> TokenKind:
+def _classify_letters(core: str) -> TokenKind:
     """Return whether *core*, a run of letters, is a word, an acronym or an identifier.
 
     The capitals decide: "Word", "NASA", "camelCase".
@@ -364,8 +377,7 @@ def _find_kind_of_letters(core: str) -> TokenKind:
         return "word"
     if core.isupper() or PLURAL.fullmatch(core):
         return "acronym"
-    # WHat is a slip of the shift key; CamelCase and DECnet are names, and the word lists tell HOw
-    # from PhD.
+    # WHat and HOw are typing errors for words. CamelCase, DECnet and PhD are identifiers.
     return (
         "word"
         if core[:2].isupper() and core[2:].islower() and len(core) < SHORTEST_MIXED_CODE
@@ -373,8 +385,8 @@ def _find_kind_of_letters(core: str) -> TokenKind:
     )
 
 
-def _find_kind_of_compound(core: str) -> TokenKind:
-    """Return the kind of token of *core*, words that hyphens or apostrophes join.
+def _classify_compound(core: str) -> TokenKind:
+    """Return the token kind of *core*, which is words joined by hyphens or apostrophes.
 
     - ``word`` if only first letters are capitals.
     - ``acronym`` if all letters are capitals.
@@ -392,15 +404,14 @@ def _has_inner_capitals(part: str) -> bool:
 
     The result is ``False`` for a typing error such as "HOw".
     """
-    return _find_kind_of_letters(part) != "word"
+    return _classify_letters(part) != "word"
 
 
 @cache
 def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return two patterns: for numbers with signs and units, and for rates such as €100/month.
+    """Return a pattern for numbers with signs and units, and one for rates such as €100/month.
 
-    They are compiled at the first use, because compiling them is slow and most questions have no
-    number.
+    Both are compiled at the first use: compiling is slow, and most questions have no number.
     """
     number = re.compile(
         r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
@@ -420,8 +431,7 @@ def _compile_piece_pattern(ascii_only: bool) -> Any:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex
 
-    # A combining mark belongs to its letter, a joiner to its word. A pictograph is a word of its
-    # own.
+    # A combining mark belongs to its letter, a joiner to its word. A pictograph is a separate word.
     word = r"[\p{L}\p{M}\p{N}_\u200c\u200d\u00ad]++"
     return regex.compile(
         rf"(?=[\p{{L}}\p{{N}}_]){word}(?:['’.\-]{word})*+|\p{{So}}[\p{{So}}\p{{Sk}}\p{{M}}\u200d]*+"
@@ -440,38 +450,35 @@ def find_quotes(text: str) -> list[tuple[int, int]]:
     index = 0
     while index < len(positions):
         opening_mark = text[positions[index]]
-        may_open = opening_mark not in unclosed_marks and _can_open(text, positions[index])
-        partner = _find_partner(text, positions, index) if may_open else index
-        if partner is None:
-            # No later mark closes this one, so the search is not made again for its kind. That
+        may_open = opening_mark not in unclosed_marks and _can_open_quote(text, positions[index])
+        closing_index = _find_closing_mark(text, positions, index) if may_open else index
+        if closing_index is None:
+            # No later mark closes this one, so later marks of the same kind are not searched. This
             # keeps the time linear.
             unclosed_marks.add(opening_mark)
-        elif partner > index:
-            spans.append((positions[index], positions[partner] + 1))
-            index = partner
+        elif closing_index > index:
+            spans.append((positions[index], positions[closing_index] + 1))
+            index = closing_index
         index += 1
     return spans
 
 
-def _find_partner(text: str, positions: list[int], index: int) -> int | None:
-    """Find the mark that closes the quote at ``positions[index]``.
+def _find_closing_mark(text: str, positions: list[int], index: int) -> int | None:
+    """Return the index of the mark that closes the quote at ``positions[index]``.
 
-    *positions* are the positions of all quotation marks in *text*.
-
-    Returns:
-        The index of the closing mark in *positions*, ``None`` if no mark closes the quote, or
-        *index* if the quote is empty.
+    Returns ``None`` if no mark closes the quote, and *index* if the quote is empty. *positions* are
+    the positions of all quotation marks in *text*.
     """
     start = positions[index]
     closers = CLOSERS[text[start]]
     for later in range(index + 1, len(positions)):
         position = positions[later]
-        if text[position] in closers and _can_close(text, position):
+        if text[position] in closers and _can_close_quote(text, position):
             return later if text[start + 1 : position].strip() else index
     return None
 
 
-def _can_open(text: str, position: int) -> bool:
+def _can_open_quote(text: str, position: int) -> bool:
     """Return whether the quotation mark at *position* in *text* can open a quote."""
     mark, after = text[position], text[position + 1 : position + 2]
     if mark not in CLOSERS or (position and text[position - 1].isalnum()):
@@ -480,7 +487,7 @@ def _can_open(text: str, position: int) -> bool:
     return not (mark in SINGLE_MARKS and (after.isspace() or after.isdigit()))
 
 
-def _can_close(text: str, position: int) -> bool:
+def _can_close_quote(text: str, position: int) -> bool:
     """Return whether the quotation mark at *position* in *text* can close a quote."""
     if text[position + 1 : position + 2].isalnum():
         return False

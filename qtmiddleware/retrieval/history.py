@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_words
 from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.runtime.fields import read_field
@@ -95,7 +95,7 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     True is seldom wrong. False only means that the words do not show a new topic. The result is
     always false if the language is unknown, or if its word list has no ``references``.
     """
-    references = load(query.language).references if query.language else frozenset[str]()
+    references = load_lexicon(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(
         word.partition("'")[0] for word in fold_words(query.original)
     ):

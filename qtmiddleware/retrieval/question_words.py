@@ -26,7 +26,7 @@ from operator import add
 from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_accents
 from qtmiddleware.retrieval.bm25 import (
     Pair,
@@ -152,7 +152,7 @@ def load_word_rules(language: str) -> WordRules:
     """Return the word rules of *language*, or empty rules if it has no word list."""
     if language not in LANGUAGES:
         return WordRules()
-    lexicon = load(language)
+    lexicon = load_lexicon(language)
     words = lexicon.stop.union(
         lexicon.negations, lexicon.pronouns, lexicon.conjunctions, lexicon.function_words
     )

@@ -57,7 +57,7 @@ class Request:
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
         shares: Whether this request may wait for a running model call for the same question. Must
             be false for flows that run in lockstep.
-        reason_to_wait: Returns the error if the model must not be asked at present; ``None`` if it
+        find_wait_reason: Returns an error if the model must not be asked at present; ``None`` if it
             may be asked.
         bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
@@ -88,7 +88,7 @@ class Request:
     response_only: bool = False
     reranker_is_unloaded: bool = False
     shares: bool = True
-    reason_to_wait: Callable[[], ModelError | None] = lambda: None
+    find_wait_reason: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED
@@ -259,7 +259,7 @@ class Request:
             logger,
             f"{operation} degraded",
             kinds,
-            said=sentence,
+            message=sentence,
             details=details,
             stacklevel=2,
             **extra,

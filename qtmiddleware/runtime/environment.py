@@ -1,4 +1,4 @@
-"""Copy the environment for worker processes, without keys that the workers do not need."""
+"""Copy the environment variables for worker processes, without secrets that they do not need."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ _NEEDED_SECRETS: Final = "_qtmiddleware_secrets"
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 
-def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
-    """Return a copy of the environment without secrets, except for the variables in *needed*.
+def copy_environment(needed_names: Collection[str] = ()) -> dict[str, str]:
+    """Return a copy of the environment without secrets, except for the variables *needed_names*.
 
-    A variable is a secret if its name says so, or if its value is a key or an address that contains
-    a user name or password.
+    A variable is a secret if its name says so, such as ``MY_API_KEY``, or if its value is a key or
+    an address with a user name or password.
     """
     return {
         name: value
         for name, value in os.environ.items()
-        if name in needed or not _is_secret(name, value)
+        if name in needed_names or not _is_secret(name, value)
     }
 
 
-def needs_secrets(*names: str) -> Callable[[F], F]:
-    """Return a decorator that marks a function as needing only the secrets in variables *names*.
+def declare_needed_secrets(*names: str) -> Callable[[F], F]:
+    """Return a decorator that declares which secrets a function's worker processes need.
 
-    `copy_environment_for` removes all other secrets from the environment of the function's workers.
+    `copy_worker_environment` removes all other secrets from their environment.
+
+    Args:
+        *names: The environment variables that hold the needed secrets.
     """
 
     def record_needed_secrets(function: F) -> F:
@@ -42,10 +45,10 @@ def needs_secrets(*names: str) -> Callable[[F], F]:
     return record_needed_secrets
 
 
-def copy_environment_for(build: Callable[..., Any]) -> dict[str, str]:
-    """Return the environment for worker processes that call *build*.
+def copy_worker_environment(build: Callable[..., Any]) -> dict[str, str]:
+    """Return the environment variables for worker processes that call *build*.
 
-    Contains all variables, unless `needs_secrets` marks the function.
+    Secrets are removed only if *build* is marked with `declare_needed_secrets`.
     """
     needed = getattr(build.func if isinstance(build, partial) else build, _NEEDED_SECRETS, None)
     return dict(os.environ) if needed is None else copy_environment(needed)

@@ -1,4 +1,4 @@
-"""Apply a function to more items than fit in memory, in threads.
+"""Apply a function to an iterable in threads, even if the items do not fit in memory.
 
 Only a few items are read ahead, and each result is yielded as soon as possible.
 """
@@ -19,18 +19,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def map_as_done(
+def map_as_completed(
     call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
 ) -> Iterator[R]:
-    """Yield the result of *call* for each of *items*, in the order in which the calls end.
+    """Yield the result of *call* for each item, in the order in which the calls end.
 
-    The caller's thread reads the items; threads of *bulkhead* perform the calls. The first
-    exception of a call or of *items* is raised here and ends the iteration. After an exception, or
-    if this generator is closed, running calls are not awaited.
+    The first exception of a call or of *items* ends the iteration and is raised here. Calls that
+    are still running then are not awaited. The same holds if this generator is closed.
 
     Args:
-        call: The function.
-        items: The function's arguments, one per call.
+        call: The function to call with each item.
+        items: The items. The caller's thread reads them.
         bulkhead: Provides the threads.
         limit: The most calls that run at the same time.
     """
@@ -49,10 +48,10 @@ def map_as_done(
 def map_in_order(
     call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
 ) -> Iterator[R]:
-    """Yield the result of *call* for each of *items*, in the order of *items*.
+    """Yield the result of *call* for each item, in the order of *items*.
 
-    Apart from the order, this is `map_as_done`. A slow call delays the results after it; at most
-    *limit* results are computed ahead.
+    Apart from the order, this is `map_as_completed`. A slow call delays the results after it. At
+    most *limit* results are computed ahead.
     """
     under_way: deque[Future[R]] = deque()
     for item in items:
@@ -64,7 +63,7 @@ def map_in_order(
 
 
 def _start_call(call: Callable[[T], R], item: T, bulkhead: Bulkhead) -> Future[R]:
-    """Start *call* with *item* in a thread of *bulkhead* and return the future of its result."""
+    """Start *call* with *item* in a thread of *bulkhead*, and return a future for the result."""
     future: Future[R] = Future()
     bulkhead.start(partial(copy_context().run, _perform_call, call, item, future))
     return future
@@ -73,5 +72,6 @@ def _start_call(call: Callable[[T], R], item: T, bulkhead: Bulkhead) -> Future[R
 def _perform_call(call: Callable[[T], Any], item: T, future: Future[Any]) -> None:
     try:
         future.set_result(call(item))
+    # In this thread nobody else would notice an interrupt or exit.
     except BaseException as error:
         future.set_exception(error)

@@ -1,7 +1,7 @@
-"""The steps that a flow yields, and the protocol of the objects that perform the steps.
+"""Define the steps that a flow yields, and the protocol of the objects that perform them.
 
-A flow is a generator: it yields a step and is sent the step's result. Flows are performed by two
-drivers, one with threads and one with asyncio.
+A flow is a generator: it yields a step and receives the step's result. Two drivers perform flows,
+one with threads and one with asyncio.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Leaf:
     """A step that contains no other steps.
 
     Attributes:
-        observation: The observation of the step as an operation.
+        observation: Reports the start and the end of the step to the observers.
     """
 
     observation: Observation = NOT_OBSERVED
@@ -35,26 +35,27 @@ class _Leaf:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Search(_Leaf):
-    """Search for one text by calling the wrapped function; the result is the function's response.
+    """Search for one text by calling the wrapped function. The result is the function's response.
 
-    The performer of the step fills in the attributes from *embed_seconds* on.
+    The performer sets *embed_seconds* and the attributes after it.
 
     Attributes:
-        text: The text to search for; ``None`` to repeat the caller's own call unchanged, if the
-            question in that call is not a text.
-        top_k: How many passages to request; ``None`` for the number that the caller requests.
-        vector: The text's vector, if the text was embedded before.
-        may_narrow: Whether the search may request only as many passages as the caller's own call,
-            if the function rejects *top_k*.
-        fields: The fields in which a document search looks for the text's words, instead of the
-            caller's own clauses.
-        kind: How the text is related to the question; for observers.
+        text: The text to search for. ``None`` repeats the caller's call unchanged, because its
+            question is not a text.
+        top_k: How many passages to request. ``None`` requests as many as the caller did.
+        vector: The text's vector, if it is already known.
+        may_narrow: Whether the search may fall back to the caller's number of passages if the
+            function rejects *top_k*.
+        fields: The document fields to search for the text's words, instead of the caller's own
+            clauses.
+        kind: How the text relates to the question; for observers.
         weight: The text's weight in the fusion; for observers.
         embed_seconds: How many seconds embedding the text took.
-        calls: How often the function was called; `Searching` counts the calls.
-        was_refused: Whether the function rejected an earlier form of the call.
-        initial: The ranked lists that were merged into the response, by name.
-        reads: How many read units each request used.
+        calls: How often the function was called, as counted by `Searching`.
+        was_refused: Whether the function rejected the call and was called again with other
+            arguments.
+        initial: The rankings that were merged into the response, by name.
+        reads: The read units that each request used.
     """
 
     text: str | None
@@ -73,16 +74,16 @@ class Search(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Embed(_Leaf):
-    """Embed *texts* in one batch; the result is a list of vectors."""
+    """Embed *texts* in one batch. The result is a list of vectors."""
 
     texts: Sequence[str]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Ask(_Leaf):
-    """Send *prompt* to *model* and wait until *deadline* at most; the result is a `Reply`.
+    """Send *prompt* to *model* and wait at most until *deadline*. The result is a `Reply`.
 
-    If *model* is ``None``, *prompt* goes to the performer's model, which makes the transformations.
+    If *model* is ``None``, the performer's own model gets the prompt.
     """
 
     prompt: Prompt
@@ -92,7 +93,7 @@ class Ask(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Rerank(_Leaf):
-    """Score *texts* against *query*; the result is one score per text, higher is better."""
+    """Score *texts* against *query*. The result is one score per text; higher is better."""
 
     query: str
     texts: Sequence[str]
@@ -100,21 +101,24 @@ class Rerank(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Join(_Leaf):
-    """Wait for the result of *flight*, which another caller leads. Allowed only in a `Together`."""
+    """Wait for the result of *flight*, which another caller computes.
+
+    Allowed only in a `Together`, which has a deadline.
+    """
 
     flight: Flight
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Read a cache or ledger with the blocking *call*; the result is what *call* returns."""
+    """Read a cache or a file with the blocking function *call*. The result is its return value."""
 
     call: Callable[[], Any]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Tell(_Leaf):
-    """Call *hook* with *retrieval*, without a result; exceptions of *hook* are raised."""
+    """Call *hook* with *retrieval*. There is no result, and the hook's exceptions are raised."""
 
     hook: RetrievalHook
     retrieval: Retrieval
@@ -125,11 +129,11 @@ Leaf = Search | Embed | Ask | Rerank | Join | Recall | Tell
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Together:
-    """Perform *steps* at the same time; the result is a list with one `Outcome` per step.
+    """Perform *steps* at the same time. The result is a list with one `Outcome` per step.
 
     Attributes:
-        steps: The steps; the outcomes have the order of the steps.
-        deadline: When to stop waiting for unfinished steps, whose outcomes are then late.
+        steps: The steps. Their outcomes have the same order.
+        deadline: When to stop waiting. Steps that have not finished by then are late.
         limit: The most steps that run at once.
     """
 
@@ -140,14 +144,14 @@ class Together:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Beside:
-    """Perform *search* in the caller's own thread or task, and *flow* at the same time.
+    """Perform *search* in the caller's thread or task, and *flow* at the same time.
 
-    The result is two outcomes: the outcome of the search, which has no deadline, and the outcome of
-    the flow. If the search fails, the flow is stopped and its outcome is late.
+    The result is a list of two outcomes: first the search's, then the flow's. The search has no
+    deadline. If the search fails, the flow is stopped and counts as late.
 
     Attributes:
-        search: The search.
-        flow: The flow.
+        search: The original search.
+        flow: The flow to perform beside the search.
         limit: The most steps that run at once, including the search.
     """
 
@@ -158,14 +162,14 @@ class Beside:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Outcome:
-    """The outcome of one step: a *value*, an *error*, or neither if the step was *late*.
+    """The outcome of one step: a *value*, an *error*, or neither if the step was late.
 
     Attributes:
         value: The step's result.
         error: The exception that the step raised.
-        seconds: How many seconds the step took or, if it was late, was awaited.
+        seconds: The step's duration. For a late step, how long the caller waited.
         began: When the step began, on the clock of `time.perf_counter`.
-        late: Whether waiting for the step ended before the step did.
+        late: Whether the step was still unfinished when the caller stopped waiting.
     """
 
     value: Any = None
@@ -188,10 +192,10 @@ class Outcome:
 
     @property
     def detail(self) -> str:
-        """The name of the error's type, or the message if no thread was free; ``""`` if no error.
+        """The name of the error's type; ``""`` if there was no error.
 
-        An error's message is used only if this package wrote it, because other messages may quote a
-        text.
+        If no thread was free, this is the error's message. Other messages are left out, because
+        they may quote a query or a passage.
         """
         if self.error is None:
             return ""
@@ -201,23 +205,26 @@ class Outcome:
 Step = Leaf | Together | Beside
 
 Flow = Generator["Step", Any, T]
-"""A generator that yields steps, is sent the result of each, and returns a result of its own."""
+"""A generator that yields steps, receives the result of each step, and returns a final result."""
 
 
 class Performer(Protocol):
-    """Performs the steps of one call with the wrapped function, the embedder and the model."""
+    """Performs the steps of one call, using the wrapped function, the embedder and the model."""
 
     @property
     def native_async(self) -> bool:
-        """Whether `asearch` and `aembed` can be awaited; if not, threads call the other methods."""
+        """Whether `asearch` and `aembed` can be awaited.
+
+        If not, `search` and `embed` are called in threads.
+        """
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for all steps except the original search."""
+        """The threads that perform all steps except the original search."""
 
     @property
     def model(self) -> LanguageModel | None:
-        """The language model, if one is configured."""
+        """The language model; ``None`` if no model is configured."""
 
     def search(self, step: Search) -> Any:
         """Return the wrapped function's response to *step*."""
@@ -236,7 +243,7 @@ class Performer(Protocol):
 
 
 class ModelOnly:
-    """A `Performer` for flows that only call the model; all other steps raise `WrapError`."""
+    """A `Performer` for flows that only call the model. All other steps raise `WrapError`."""
 
     __slots__ = ("bulkhead", "model")
     native_async = True
@@ -246,7 +253,7 @@ class ModelOnly:
         self.bulkhead = bulkhead or Bulkhead()
 
     def search(self, _: Any) -> Any:
-        """Raise `WrapError`."""
+        """Raise `WrapError`, because there is no wrapped function."""
         raise WrapError("there is no wrapped function to search, embed or rerank")
 
     asearch = aembed = embed = rerank = search
@@ -265,15 +272,15 @@ def gather_flows(
 ) -> Flow[list[T]]:
     """Perform *flows* at the same time and return their results in the order of *flows*.
 
-    In each round, the steps that all flows yielded are performed as one `Together`, so no flow may
-    yield a `Beside`. If a flow raises an exception, the exception is raised here and the other
-    flows are closed.
+    The flows advance in rounds: the steps that they yield in a round form one `Together`. Therefore
+    no flow may yield a `Beside`. If a flow raises an exception, the other flows are closed and the
+    exception is raised here.
 
     Args:
-        flows: The flows.
+        flows: The flows to perform.
         limit: The most steps that run at once.
-        deadline: When waiting ends. If a step is late, a flow that yielded a `Together` gets a late
-            outcome, and a flow that yielded the step itself gets a `TimeoutError`.
+        deadline: When to stop waiting; by default never. A flow that yielded a `Together` gets a
+            late outcome for a late step. A flow that yielded a single step gets a `TimeoutError`.
     """
     latest = NEVER if deadline is None else deadline.at
     results: dict[int, T] = {}
@@ -304,31 +311,37 @@ def gather_flows(
 
 
 Models = Mapping[str, Any]
-"""What a flow asks, by operation: ``model`` (for transformations), ``embedding``, ``rerank``."""
+"""The models that a flow calls, by operation: ``model`` (transforms), ``embedding``, ``rerank``."""
 
 
 def observe_flow(
     flow: Flow[T], observation: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """Return *flow*, observed as one operation from its first step to its end.
+    """Return a flow that reports *flow* to the observers as one operation.
 
-    *observation* represents the operation. *models* are the models that the steps call.
+    Args:
+        flow: The flow. Without observers it is returned unchanged.
+        observation: The operation to report.
+        models: The models that the flow's steps call.
     """
     return _observe_flow(flow, observation, models) if observation.is_observed else flow
 
 
 def _observe_flow(flow: Flow[T], observation: Observation, models: Models) -> Flow[T]:
     with observation:
-        return observation.keep((yield from observe_steps(flow, observation, models)))
+        return observation.keep_result((yield from observe_steps(flow, observation, models)))
 
 
 def observe_steps(
     flow: Flow[T], parent: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """Return *flow* with each of its steps observed as an operation within *parent*.
+    """Return a flow that reports each step of *flow* to the observers.
 
-    A step that already has an observation keeps that observation. *models* are the models that the
-    steps call.
+    Args:
+        flow: The flow. Without observers it is returned unchanged. A step that already has an
+            observation keeps it.
+        parent: The operation that contains the steps.
+        models: The models that the flow's steps call.
     """
     return _observe_steps(flow, parent, models) if parent.is_observed else flow
 
@@ -348,6 +361,7 @@ def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T
                 if leaf.observation is NOT_OBSERVED:
                     leaf.observation = _observe_step(leaf, parent, models)
             answer = error = None
+            # The driver throws a step's error into this generator; the inner flow handles it.
             try:
                 answer = yield step
             except Exception as raised:
@@ -356,35 +370,38 @@ def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T
 
 def _observe_step(step: Leaf, parent: Observation, models: Models) -> Observation:
     if isinstance(step, Search):
-        return parent.child(
+        return parent.make_child(
             "search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text
         )
     if isinstance(step, Embed):
         return observe_embedding(parent, models.get("embedding"), step.texts)
     if isinstance(step, Ask):
         fields = describe_model(step.model or models.get("model"))
-        return parent.child("model", step.prompt.mode, content=step.prompt, **fields)
+        return parent.make_child("model", step.prompt.mode, content=step.prompt, **fields)
     if isinstance(step, Rerank):
         fields = describe_model(models.get("rerank"))
-        return parent.child(
+        return parent.make_child(
             "rerank", counts={"texts": len(step.texts)}, content=step.texts, **fields
         )
     return NOT_OBSERVED
 
 
 def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """Return a new observation, not started yet, of embedding *texts* within *parent*."""
+    """Return an observation for embedding *texts*, as a part of the operation *parent*.
+
+    The observation has not started yet. Without observers, *parent* is returned.
+    """
     if not parent.is_observed:
         return parent
-    return parent.child(
+    return parent.make_child(
         "embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder)
     )
 
 
 def list_leaves(step: Step) -> Sequence[Leaf]:
-    """Return the steps in *step* that contain no other steps.
+    """Return the single steps that *step* consists of.
 
-    For a `Beside`, this is only its search, because its flow yields its own steps.
+    A `Beside` has one, its search, because its flow yields more steps later.
     """
     if isinstance(step, Together):
         return step.steps
@@ -394,18 +411,26 @@ def list_leaves(step: Step) -> Sequence[Leaf]:
 def _find_deadline(step: Step) -> float:
     """Return the deadline of *step* on the monotonic clock.
 
-    Only a `Together` has a deadline; for other steps it is infinite.
+    Returns `NEVER` for all steps except a `Together`.
     """
     return step.deadline.at if isinstance(step, Together) else NEVER
 
 
 def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
-    """Send *outcomes* of the last step, *step*, to *flow* and return the flow's next step.
+    """Send the outcomes of the last step to *flow* and return the flow's next step.
 
-    Raises `StopIteration` at the end of the flow.
+    Args:
+        flow: The flow.
+        step: The last step; ``None`` at the start of the flow.
+        outcomes: The outcomes of *step*; ``None`` at the start of the flow.
+
+    Raises:
+        StopIteration: The flow has ended. The exception's value is the flow's result.
+        Exception: The flow raised an exception.
     """
     if step is None or isinstance(step, Together):
         return flow.send(outcomes)
+    # The flow yielded a single step, so it expects a plain result or an exception, not a list.
     (outcome,) = outcomes or (Outcome(late=True),)
     if outcome.ok:
         return flow.send(outcome.value)
@@ -417,35 +442,37 @@ def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -
 Asked = TypeVar("Asked")
 
 
-def converse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Any]) -> T:
-    """Run the generator *talk* to its end and return its result.
+def drive_generator(generator: Generator[Asked, Any, T], send: Callable[[Asked], Any]) -> T:
+    """Answer each request that *generator* yields, and return the generator's result.
 
-    Calls *send* with each item that the generator yields, and sends the result back to the
-    generator. An exception of *send* is thrown into the generator.
+    Calls *send* with each request and sends the answer back to the generator. An exception of
+    *send* is thrown into the generator.
     """
     try:
-        request = next(talk)
+        request = next(generator)
         while True:
             try:
                 answer = send(request)
             except Exception as error:
-                request = talk.throw(error)
+                request = generator.throw(error)
             else:
-                request = talk.send(answer)
+                request = generator.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
-async def aconverse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Awaitable[Any]]) -> T:
-    """Run the generator *talk* to its end like `converse`, awaiting each result of *send*."""
+async def adrive_generator(
+    generator: Generator[Asked, Any, T], send: Callable[[Asked], Awaitable[Any]]
+) -> T:
+    """Answer each request that *generator* yields like `drive_generator`, but await *send*."""
     try:
-        request = next(talk)
+        request = next(generator)
         while True:
             try:
                 answer = await send(request)
             except Exception as error:
-                request = talk.throw(error)
+                request = generator.throw(error)
             else:
-                request = talk.send(answer)
+                request = generator.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]

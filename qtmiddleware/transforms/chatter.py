@@ -12,7 +12,12 @@ from functools import cache, lru_cache
 from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
-from qtmiddleware.preprocessing.lexicon import DEFAULT, compile_phrases, load, load_all
+from qtmiddleware.preprocessing.lexicon import (
+    DEFAULT,
+    compile_phrases,
+    load_all_lexicons,
+    load_lexicon,
+)
 from qtmiddleware.preprocessing.text import (
     clean,
     find_first_word,
@@ -276,7 +281,10 @@ def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
 def _compile_noise_pattern() -> re.Pattern[str]:
     """Return a pattern for texts that begin with a placeholder, error message or preamble."""
     return _compile_openings(
-        [*_EMPTY_FORMS, *(pattern for lexicon in load_all() for pattern in lexicon.preambles)]
+        [
+            *_EMPTY_FORMS,
+            *(pattern for lexicon in load_all_lexicons() for pattern in lexicon.preambles),
+        ]
     )
 
 
@@ -290,7 +298,7 @@ def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
         The phrases, by first word.
         The fillers, by first word.
     """
-    lexicons = [load(code) for code in LANGUAGES]
+    lexicons = [load_lexicon(code) for code in LANGUAGES]
     chatter = _compile_patterns(pattern for lexicon in lexicons for pattern in lexicon.chatter)
     return chatter, _compile_patterns(
         pattern for lexicon in lexicons for pattern in lexicon.fillers
@@ -329,7 +337,7 @@ def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> froze
 
     For a passage, words such as "we" are left out, because companies write them to customers.
     """
-    lexicons = [load(code) for code in languages]
+    lexicons = [load_lexicon(code) for code in languages]
     words = [
         lexicon.talk if is_passage else lexicon.talk | lexicon.shared_talk for lexicon in lexicons
     ]
@@ -347,7 +355,11 @@ def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
         for word in _INNER_WORD.findall(text)
         if word[0].isupper() and word != "I"
     }
-    small = (fold_accents(word) for code in languages for word in load(code).stop | load(code).weak)
+    small = (
+        fold_accents(word)
+        for code in languages
+        for word in load_lexicon(code).stop | load_lexicon(code).weak
+    )
     return capitals.intersection(small)
 
 
@@ -360,7 +372,9 @@ def _collect_common_stems() -> frozenset[str]:
     return frozenset(
         fold_accents(word)[:5]
         for code in LANGUAGES
-        for word in load(code).stop | load(code).talk | load(code).shared_talk
+        for word in load_lexicon(code).stop
+        | load_lexicon(code).talk
+        | load_lexicon(code).shared_talk
     )
 
 
@@ -392,7 +406,9 @@ def is_refusal(text: str, query: str) -> bool:
 @cache
 def _compile_refusal_pattern() -> re.Pattern[str]:
     """Return a pattern for texts that begin with a refusal, in any supported language."""
-    return _compile_openings(pattern for lexicon in load_all() for pattern in lexicon.refusals)
+    return _compile_openings(
+        pattern for lexicon in load_all_lexicons() for pattern in lexicon.refusals
+    )
 
 
 def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:

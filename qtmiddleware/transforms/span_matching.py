@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES
-from qtmiddleware.preprocessing.lexicon import load, load_all
+from qtmiddleware.preprocessing.lexicon import load_all_lexicons, load_lexicon
 from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise, split_words
 
 _QUOTE_MARKS: Final = "\"'“”‘’«»„`「」『』 "
@@ -182,7 +182,9 @@ def _are_ambiguous_words_joined(name_words: list[str], text_words: list[str]) ->
         for word in (left, right)
     }
     return not pairs or all(
-        name_word in joined_words for name_word in name_words if name_word in load("en").verbs
+        name_word in joined_words
+        for name_word in name_words
+        if name_word in load_lexicon("en").verbs
     )
 
 
@@ -194,7 +196,9 @@ def _is_title_or_initial(word: str) -> bool:
 @cache
 def _load_titles() -> frozenset[str]:
     """Return the titles before names in all languages, such as "dr", in lower case."""
-    return frozenset(fold_accents(title) for code in LANGUAGES for title in load(code).titles)
+    return frozenset(
+        fold_accents(title) for code in LANGUAGES for title in load_lexicon(code).titles
+    )
 
 
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
@@ -348,19 +352,23 @@ def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
 @cache
 def _load_negations() -> frozenset[str]:
     """Return the negations of all languages, in lower case without accents."""
-    return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.negations)
+    return frozenset(
+        fold_accents(word) for lexicon in load_all_lexicons() for word in lexicon.negations
+    )
 
 
 @cache
 def _load_denials() -> frozenset[str]:
     """Return the words of all languages that negate or deny, such as "not" and "without"."""
-    return frozenset(fold_accents(word) for lexicon in load_all() for word in lexicon.denials)
+    return frozenset(
+        fold_accents(word) for lexicon in load_all_lexicons() for word in lexicon.denials
+    )
 
 
 @cache
 def _load_exclusions() -> frozenset[str]:
     """Return the words of all languages that exclude something, such as "without"."""
-    return frozenset(word for lexicon in load_all() for word in lexicon.exclusions)
+    return frozenset(word for lexicon in load_all_lexicons() for word in lexicon.exclusions)
 
 
 @cache
@@ -370,5 +378,5 @@ def _compile_denials() -> re.Pattern[str]:
     Examples are the "n't" of "isn't", and characters in scripts without spaces.
     """
     return re.compile(
-        "|".join(pattern for lexicon in load_all() for pattern in lexicon.denial_patterns)
+        "|".join(pattern for lexicon in load_all_lexicons() for pattern in lexicon.denial_patterns)
     )

@@ -41,8 +41,8 @@ class IssuedWarnings:
 class CallContext:
     """The settings and components for one call of a wrapped function.
 
-    All calls of the function share *learned*, the facts learned from earlier calls, and
-    *issued_warnings*. All functions of the middleware share *cache* and *sampler*.
+    All calls of one function share *issued_warnings* and *learned*, the facts learned from earlier
+    calls. All functions of one middleware share *cache* and *sampler*.
     """
 
     components: Components
@@ -60,7 +60,7 @@ class CallContext:
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads that do all work except the original query's own search."""
+        """The thread pool for all work except the search for the original query."""
         return self.components.bulkhead
 
     @property
@@ -75,7 +75,7 @@ class CallContext:
 
     @property
     def hooks(self) -> tuple[RetrievalHook, ...]:
-        """The hooks to call with the `Retrieval`: the function's hook, then the middleware's."""
+        """The hooks to call with each `Retrieval`: the function's hook, then the middleware's."""
         return tuple(hook for hook in (self.hook, self.components.hook) if hook is not None)
 
     @property
@@ -90,7 +90,10 @@ class CallContext:
 
     @property
     def is_off(self) -> bool:
-        """Whether the middleware can skip the call: nothing changes the result or observes it."""
+        """Whether to call the plain function only.
+
+        True if no setting changes the result, and no log, observer or hook needs the retrieval.
+        """
         settings = self.settings
         return (
             settings.transformation_type == "none"
@@ -106,24 +109,24 @@ class CallContext:
 
 
 class ContextSource:
-    """Provides the `CallContext` of each call of one wrapped function.
+    """Creates the `CallContext` for each call of one wrapped function.
 
-    A context uses the middleware's settings at the moment the call begins. *shape*, *embedder* and
-    *hook* belong to the function; *cache* and *sampler* belong to the middleware.
+    A context holds the middleware's settings at the moment the call begins. *shape*, *embedder* and
+    *hook* belong to the function. *cache* and *sampler* belong to the middleware.
 
     Args:
         middleware: the `QueryMiddleware`.
-        components: a function that returns the middleware's current `Components`. It is called once
-            per call, so that a call sees a reload as a whole or not at all.
+        get_components: returns the middleware's current `Components`. It is called once per call,
+            so that no call mixes settings from before and after a reload.
         layers: settings that override the middleware's settings in every call.
-        options: the options that the user wrapped the function with; ``None`` if the user did not
-            wrap it.
+        options: the options that the user passed to `QueryMiddleware.wrap`; ``None`` for the
+            configured store's search.
     """
 
     def __init__(
         self,
         middleware: Any,
-        components: Callable[[], Components],
+        get_components: Callable[[], Components],
         cache: TransformationCache,
         sampler: LogSampler,
         *,
@@ -136,7 +139,7 @@ class ContextSource:
         self.middleware = middleware
         self.layers = layers
         self.options = options
-        self._components = components
+        self._get_components = get_components
         self._learned = Learned()
         self._issued_warnings = IssuedWarnings()
         self._cache = cache
@@ -145,16 +148,17 @@ class ContextSource:
         self._embedder = embedder
         self._hook = hook
         # The context is made once per configuration, and kept with the components it was made from.
-        self._latest = (current := components()), self._make_context(current, ())
+        self._latest = (current := get_components()), self._make_context(current, ())
 
-    def current(self, overrides: Layers = ()) -> CallContext:
-        """Return the context of a call that begins now, with settings overridden by *overrides*.
+    def get_context(self, overrides: Layers = ()) -> CallContext:
+        """Return the context for a call that begins now, with settings overridden by *overrides*.
 
         Raises `ConfigError` if the overrides are invalid.
         """
-        components = self._components()
+        components = self._get_components()
         if overrides:
             return self._make_context(components, overrides)
+        # Reading the pair in one step is safe while another thread replaces it.
         made_by, context = self._latest
         if made_by is not components:
             context = self._make_context(components, ())
@@ -162,14 +166,14 @@ class ContextSource:
         return context
 
     def with_config(self, config: Mapping[str, Any]) -> ContextSource:
-        """Return a new source for the same function, with settings overridden by *config*.
+        """Return a source for the same function, with settings overridden by *config*.
 
         The new source starts with an empty cache and without learned facts.
         """
-        cache = TransformationCache(self.current((config,)).settings)
+        cache = TransformationCache(self.get_context((config,)).settings)
         return ContextSource(
             self.middleware,
-            self._components,
+            self._get_components,
             cache,
             self._sampler,
             shape=self._shape,
@@ -183,7 +187,7 @@ class ContextSource:
         settings = components.resolve_settings((*self.layers, *overrides))
         if self.layers:
             # This source has a cache of its own, which a reload of the middleware does not change.
-            self._cache.change(settings)
+            self._cache.apply_settings(settings)
         return CallContext(
             components=components,
             settings=settings,

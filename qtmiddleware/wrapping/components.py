@@ -1,4 +1,4 @@
-"""The models, rerankers, logs and glossaries of a middleware, each made once per setting."""
+"""Create and cache the models, rerankers, logs and glossaries of a middleware."""
 
 from __future__ import annotations
 
@@ -30,63 +30,68 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware")
 
 MOST_KEPT: Final = 32
-"""The number of components of each kind that are kept for overridden settings."""
+"""The largest number of cached components per type for calls that override settings."""
 
 T = TypeVar("T")
 
 
 class ComponentCache(Generic[T]):
-    """A thread-safe cache of components such as models. The keys are the settings they depend on.
+    """A thread-safe cache of components such as models. A key holds the settings of its component.
 
-    Components for the middleware's own settings are always kept. Of the components for calls that
-    override settings, the `MOST_KEPT` most recently used are kept. A dropped component is closed as
-    soon as no call is using it.
+    Components for the middleware's settings are always kept. For calls that override settings, the
+    cache keeps the `MOST_KEPT` most recently used components. A dropped component is closed as soon
+    as no call is using it.
     """
 
     def __init__(self, previous: ComponentCache[T] | None = None) -> None:
         self._previous = previous
         self._lock = ForkLock()
-        self._own: dict[Hashable, T] = {}
+        self._default: dict[Hashable, T] = {}
         self._recent: dict[Hashable, T] = {}
 
-    def get(self, key: Hashable, make: Callable[[], T], *, is_own: bool = False) -> T:
-        """Return the component for *key*, made by *make* if there is none yet.
+    def get_or_create(
+        self, key: Hashable, create: Callable[[], T], *, is_default: bool = False
+    ) -> T:
+        """Return the component for *key*. If there is none yet, create it with *create*.
 
-        *is_own* says that *key* is made from the middleware's own settings. Such a component is
-        taken from the previous cache if possible.
+        If *is_default* is true, *key* comes from the middleware's settings and not from a call that
+        overrides settings. The component is then taken from the previous cache if possible.
         """
+        # Creating under the lock lets two threads that need the same model share one.
         with self._lock.free:
-            if key in self._own:
-                return self._own[key]
+            if key in self._default:
+                return self._default[key]
+            # Removing the component and adding it again makes it the most recently used one.
             component = self._recent.pop(key, None)
-            if component is None and is_own and self._previous is not None:
-                component = self._previous._own.get(key, self._previous._recent.get(key))
+            if component is None and is_default and self._previous is not None:
+                component = self._previous._default.get(key, self._previous._recent.get(key))
             if component is None:
-                component = make()
-            (self._own if is_own else self._recent)[key] = component
+                component = create()
+            (self._default if is_default else self._recent)[key] = component
             dropped = (
                 self._recent.pop(next(iter(self._recent)))
                 if len(self._recent) > MOST_KEPT
                 else None
             )
+        # Closing a client may take long, so it happens outside the lock.
         drain(dropped)
         return component
 
-    def values(self) -> list[T]:
-        """Return all components, each once even if it belongs to several keys."""
+    def list_components(self) -> list[T]:
+        """Return all components. A component that belongs to several keys is returned once."""
         with self._lock.free:
             return list(
                 {
                     id(component): component
-                    for component in (*self._own.values(), *self._recent.values())
+                    for component in (*self._default.values(), *self._recent.values())
                 }.values()
             )
 
     def drain_previous(self) -> None:
         """Close the components that only the previous cache holds, once no call is using them."""
         previous, self._previous = self._previous, None
-        kept_ids = {id(component) for component in self.values()}
-        for component in previous.values() if previous is not None else ():
+        kept_ids = {id(component) for component in self.list_components()}
+        for component in previous.list_components() if previous is not None else ():
             if id(component) not in kept_ids:
                 drain(component)
 
@@ -101,9 +106,9 @@ def drain(component: object) -> None:
 
 
 class Components:
-    """Makes and keeps the models, rerankers, logs and threads of one middleware.
+    """Creates and caches the models, rerankers, logs and threads of one middleware.
 
-    The components serve the middleware's own settings and any overrides.
+    They serve calls with the middleware's settings and calls that override settings.
 
     *previous* holds the components before a reload. The new components take over the threads, the
     circuit breakers, and every client, model and reranker whose settings stay the same. The
@@ -147,7 +152,7 @@ class Components:
         )
         self._logs: ComponentCache[QueryLog] = ComponentCache()
         self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
-        # The account of the own models, set as soon as one is made.
+        # The account of the models for the middleware's settings, set when the first one is made.
         self._account: int | None = None
         # Make the components now, so that invalid settings fail here and not at the first question.
         # A model is made only if the settings ask for one.
@@ -167,10 +172,10 @@ class Components:
         self.get_glossary(settings)
 
     def with_config(self, config: Config) -> Components:
-        """Return new components for *config*; call their `replace_previous` to complete a reload.
+        """Return new components for *config*. Call their `replace_previous` to complete a reload.
 
-        Returns this object if nothing would change: the settings are equal and name no glossary
-        file, and the environment has the same key and address. Raises `ConfigError` if *config* is
+        Returns this object if nothing changes: the settings are equal and name no glossary file,
+        and the environment holds the same API key and address. Raises `ConfigError` if *config* is
         invalid.
         """
         is_same = config.settings == self.config.settings
@@ -178,7 +183,7 @@ class Components:
         if (
             is_same
             and config.settings.glossary.path is None
-            and self._account in (None, self._read_account(config.settings))
+            and self._account in (None, self._identify_account(config.settings))
         ):
             return self
         constructor_arguments = (
@@ -198,20 +203,21 @@ class Components:
         """
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
-        for breaker in self._breakers.values():
-            breaker.change(*_read_breaker_limits(settings))
+        for breaker in self._breakers.list_components():
+            breaker.change_limits(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
             cache.drain_previous()
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a language model to ask: the user's client, or a key or an address."""
+        """Whether a language model can be asked: there is a client, an API key or an address."""
         return self._client is not None or has_language_model(self.config.settings)
 
     def resolve_settings(self, layers: Layers) -> Settings:
         """Return the middleware's settings, overridden by each of *layers* in turn.
 
-        Raises `ConfigError` for invalid layers, and for a setting that one call cannot change.
+        Raises `ConfigError` for invalid settings, and for settings that a single call cannot
+        change.
         """
         config = self.config
         for layer in layers:
@@ -231,12 +237,12 @@ class Components:
     def get_model(self, settings: Settings) -> GovernedModel:
         """Return the model that transforms questions.
 
-        The user's own client is used even if *settings* name another model.
+        A client that the user passed is used even if *settings* name another model.
         """
-        return self._get_model(settings, is_own=settings is self.config.settings)
+        return self._get_model(settings, is_default=settings is self.config.settings)
 
     def get_chat_model(self, settings: Settings) -> GovernedModel:
-        """Return the model that writes answers: ``chatModel`` with the token limit for answers."""
+        """Return the model that writes answers: ``chatModel``, with the answers' token limit."""
         llm = replace(settings.llm, max_tokens=settings.answer.max_tokens)
         # Swap the two names and keep both: a user who names a vendor's model in one setting means
         # that vendor for both.
@@ -244,81 +250,83 @@ class Components:
         chat_settings = replace(
             settings, transformation_model=chat_name, chat_model=transformation_name, llm=llm
         )
-        return self._get_model(chat_settings, is_own=settings is self.config.settings)
+        return self._get_model(chat_settings, is_default=settings is self.config.settings)
 
-    def _get_model(self, settings: Settings, *, is_own: bool) -> GovernedModel:
+    def _get_model(self, settings: Settings, *, is_default: bool) -> GovernedModel:
         key = read_marked_values(settings, "model")
-        if is_own and self._account is None:
-            self._account = self._read_account(settings)
-        account = self._account if is_own else self._read_account(settings)
+        # The account is read once, so that a key that changes in the environment is used only after
+        # a reload.
+        if is_default and self._account is None:
+            self._account = self._identify_account(settings)
+        account = self._account if is_default else self._identify_account(settings)
         # Look up the clients with every model: this marks them as recently used, so that they are
         # not dropped before the models that use them.
-        clients = self._clients.get(
-            account, lambda: clients_of(self._client, settings), is_own=is_own
+        clients = self._clients.get_or_create(
+            account, lambda: clients_of(self._client, settings), is_default=is_default
         )
 
-        def make() -> GovernedModel:
+        def create_model() -> GovernedModel:
             # Imported here so that the free tier does not pay for these modules.
             from qtmiddleware.providers.llms.governed import GovernedModel
 
             client = self._client if clients is None else clients
-            inner = self._inner_models.get(
-                (key, account), lambda: as_language_model(client, settings), is_own=is_own
+            inner = self._inner_models.get_or_create(
+                (key, account), lambda: as_language_model(client, settings), is_default=is_default
             )
             # One circuit breaker per service, key and model.
-            breaker = self._breakers.get(
+            breaker = self._breakers.get_or_create(
                 (inner.name, account),
                 lambda: Breaker(*_read_breaker_limits(settings), name=inner.name),
-                is_own=is_own,
+                is_default=is_default,
             )
             return GovernedModel(inner, settings, breaker)
 
-        return self._models.get(key, make, is_own=is_own)
+        return self._models.get_or_create(key, create_model, is_default=is_default)
 
-    def _read_account(self, settings: Settings) -> int | None:
-        """Return a number that identifies the address and key of the clients made here.
+    def _identify_account(self, settings: Settings) -> int | None:
+        """Return a number that identifies the service's address and the API key.
 
-        Returns ``None`` if the user gave a client.
+        Returns ``None`` if the user passed a client.
         """
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai.clients import identify_account
+        from qtmiddleware.providers.llms.openai.clients import hash_account
 
-        return identify_account(settings.llm.base_url)
+        return hash_account(settings.llm.base_url)
 
     def get_reranker(self, settings: Settings) -> Reranker | None:
-        """Return the reranker that *settings* ask for, or ``None`` if reranking is off.
+        """Return the reranker, or ``None`` if *settings* do not enable reranking.
 
-        The user's own reranker is used even if *settings* name another model.
+        A reranker that the user passed is used even if *settings* name another model.
         """
         options = settings.rerank
         if not options.enabled:
             return None
         key = (options.model, options.trust_remote_code) if self._reranker is None else None
-        return self._rerankers.get(
+        return self._rerankers.get_or_create(
             key,
             lambda: as_reranker(self._reranker, settings),
-            is_own=settings is self.config.settings,
+            is_default=settings is self.config.settings,
         )
 
     def get_log(self, settings: Settings) -> QueryLog | None:
-        """Return the query log that *settings* ask for, or ``None`` if there is none."""
+        """Return the query log, or ``None`` if *settings* name no log file."""
         options = settings.log
         if (path := options.path) is None:
             return None
         from qtmiddleware.wrapping.query_log import QueryLog
 
         query_text, passage_text = options.query_text, options.passage_text
-        return self._logs.get(
+        return self._logs.get_or_create(
             (path, query_text, passage_text),
             lambda: QueryLog(
                 path, query_text=query_text, passage_text=passage_text, redact=self.redact
             ),
-            is_own=settings is self.config.settings,
+            is_default=settings is self.config.settings,
         )
 
     def get_glossary(self, settings: Settings) -> Glossary | None:
-        """Return the glossary that *settings* name, or ``None`` if they name none.
+        """Return the glossary, or ``None`` if *settings* name none.
 
         Each glossary is read once. Raises `ConfigError` if a glossary is invalid.
         """
@@ -328,14 +336,14 @@ class Components:
         from qtmiddleware.retrieval.glossary_file import load_glossary
 
         key = (options.path, tuple(options.terms.items()))
-        return self._glossaries.get(
-            key, lambda: load_glossary(options), is_own=settings is self.config.settings
+        return self._glossaries.get_or_create(
+            key, lambda: load_glossary(options), is_default=settings is self.config.settings
         )
 
     def load_reranker(self) -> None:
-        """Load the reranker of the middleware's own settings, so that no question waits for it.
+        """Load the reranker that the middleware's settings name, so that no question waits for it.
 
-        If loading fails, a warning is logged and nothing is raised.
+        A failure is logged as a warning and not raised.
         """
         reranker: Any = self.get_reranker(self.config.settings)
         if reranker is not self._reranker and hasattr(reranker, "load"):
@@ -344,8 +352,8 @@ class Components:
             except (MissingExtra, ModelError) as error:
                 logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
-    def can_ask_slow_model(self) -> bool:
-        """Return whether the middleware's own settings use a model with a ``warm_up`` method.
+    def needs_model_warm_up(self) -> bool:
+        """Return whether the middleware's settings use a model that has a ``warm_up`` method.
 
         Such a model takes time to load.
         """
@@ -357,29 +365,30 @@ class Components:
         )
 
     def close(self) -> None:
-        """Close the clients that were made here; the user's own clients stay open."""
+        """Close the models and rerankers created here. Clients that the user passed stay open."""
         model: Any
-        for model in self._inner_models.values():
+        for model in self._inner_models.list_components():
             if hasattr(model, "close"):
                 model.close()
         self._close_rerankers()
 
     async def aclose(self) -> None:
-        """Do what `close` does, and also close the clients of the running event loop."""
+        """Close what `close` closes, and also the clients of the running event loop."""
         model: Any
-        for model in self._inner_models.values():
+        for model in self._inner_models.list_components():
             if hasattr(model, "aclose"):
                 await model.aclose()
         self._close_rerankers()
 
     def _close_rerankers(self) -> None:
         reranker: Any
-        for reranker in self._rerankers.values():
+        for reranker in self._rerankers.list_components():
             if isinstance(getattr(reranker, "in_use", None), Draining):
-                # A client that was given to the reranker stays open.
+                # A client that the user passed to the reranker stays open.
                 reranker.close()
 
 
 def _read_breaker_limits(settings: Settings) -> tuple[int, float]:
     options = settings.breaker
+    # A limit of 0 failures turns the breaker off.
     return options.failures if options.enabled else 0, options.seconds

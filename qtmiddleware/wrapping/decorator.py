@@ -1,4 +1,4 @@
-"""The `middleware` decorator, which creates a `QueryMiddleware` and wraps a function with it."""
+"""Wrap a function with a new `QueryMiddleware` in one step: the `middleware` decorator."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def middleware(
     clock: Clock | None = None,
     **options: Unpack[WrapOptions],
 ) -> Any:
-    """Decorate a retrieval function, with or without parentheses.
+    """Wrap a retrieval function. Use ``@middleware`` with or without parentheses.
 
     *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
     come from the environment and the built-in defaults. *client*, *reranker*, *redact*,
@@ -110,6 +110,7 @@ def middleware(
         WrapError: if an option is unknown, or if *fn* is not a function.
     """
     check_options(middleware, options, WrapOptions.__optional_keys__)
+    # `@middleware("auto")` is a common mistake: the preset would be taken for the function.
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         written = display(fn) if isinstance(fn, str) else "..."
         raise WrapError(

@@ -1,4 +1,4 @@
-"""The health and readiness of a middleware, for operators and probes."""
+"""Report the health and readiness of a middleware to operators and probes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class ModelHealth:
 
     Attributes:
         name: the model's name.
-        is_configured: whether there is a client, a key or an address; it does not say that the
-            service answers.
+        is_configured: whether there is a client, a key or an address. The service may still be
+            down.
         breaker: the state of the circuit breaker.
         failures: the number of calls in a row that failed or were late.
         allowed_failures: the number of failures in a row that opens the breaker; 0 means never.
-        retry_in: seconds until the model may be asked again; 0 if the next call may ask it.
+        retry_in: seconds until the model may be called again; 0 if it may be called now.
     """
 
     name: str
@@ -61,13 +61,14 @@ class ModelHealth:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsHealth:
-    """The threads that do all work except the original queries' own searches.
+    """The thread pool for all work except the searches for the original queries.
 
     Attributes:
         in_use: threads in use now.
-        limit: the most threads that may be in use.
-        refused: calls for which no thread was free, since the middleware was made.
-        given_up: calls that were abandoned because they were late, since the middleware was made.
+        limit: the largest number of threads.
+        refused: calls that found no free thread, since the middleware was created.
+        given_up: calls that were abandoned because they were late, since the middleware was
+            created.
     """
 
     in_use: int
@@ -88,9 +89,10 @@ class ShadowHealth:
 
     Attributes:
         running: retrievals under way now.
-        finished: retrievals that finished since the middleware was made.
-        failed: retrievals that failed since the middleware was made.
-        dropped: retrievals that were dropped since the middleware was made.
+        finished: retrievals that finished since the middleware was created.
+        failed: retrievals that failed since the middleware was created.
+        dropped: retrievals that did not start because too many were running, since the middleware
+            was created.
     """
 
     running: int
@@ -112,10 +114,10 @@ class CacheHealth:
     Attributes:
         is_enabled: whether the cache is on.
         entries: transformations in the cache.
-        limit: the most transformations that the cache holds.
+        limit: the largest number of transformations in the cache.
         hits: questions whose transformation was in the cache.
         misses: questions whose transformation was not in the cache.
-        hit_rate: the share of hits, 0 to 1; ``None`` before the first question.
+        hit_rate: the fraction of hits, from 0 to 1; ``None`` before the first question.
     """
 
     is_enabled: bool
@@ -155,12 +157,12 @@ class RedisHealth:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """An amount that was spent, such as US dollars, and its limit.
+    """The amount spent, such as US dollars, and its limit.
 
     Attributes:
-        spent: the amount spent, including the most that calls under way may spend.
+        spent: the amount spent, including the largest amount that calls under way may spend.
         limit: the limit; ``None`` if there is none.
-        left: the amount that is left; ``None`` if there is no limit.
+        left: the remaining amount; ``None`` if there is no limit.
     """
 
     spent: float
@@ -177,9 +179,9 @@ class BudgetHealth:
 
     Attributes:
         calls: model calls in the last minute.
-        tokens: tokens in the last *hours*.
-        usd: US dollars in the last *hours*.
-        hours: the length of the budget's window, in hours.
+        tokens: tokens in the budget's period.
+        usd: US dollars in the budget's period.
+        hours: the length of the budget's period, in hours.
     """
 
     calls: Spending
@@ -198,13 +200,13 @@ class BudgetHealth:
 class Health:
     """The health of a middleware at one moment, as known from past calls.
 
-    Printed, it has one line per attribute.
+    Printing it shows one line per attribute.
 
     Attributes:
         model: the model that transforms questions. If it is also the chat model, both share one
             circuit breaker.
         chat_model: the model that writes answers.
-        threads: the threads that do all work except the original queries' own searches.
+        threads: the thread pool for all work except the searches for the original queries.
         shadow: the retrievals in shadow mode.
         cache: the cache of transformations in this process.
         redis: the shared cache.
@@ -220,7 +222,7 @@ class Health:
     budget: BudgetHealth
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the health as nested dicts for `json.dumps`; an enum becomes its text."""
+        """Return the health as nested dicts, ready for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -229,7 +231,11 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a middleware is ready for questions. True if there are no *reasons* against it."""
+    """Whether a middleware is ready for questions. True if *reasons* is empty.
+
+    Attributes:
+        reasons: why the middleware is not ready.
+    """
 
     reasons: tuple[NotReady, ...] = ()
 
@@ -237,12 +243,12 @@ class Readiness:
         return not self.reasons
 
     def to_dict(self) -> dict[str, Any]:
-        """Return ``{"ready": ..., "reasons": [...]}`` for `json.dumps`."""
+        """Return ``{"ready": ..., "reasons": [...]}``, ready for JSON."""
         return {"ready": bool(self), "reasons": list(self.reasons)}
 
 
 def read_health(components: Components, cache: TransformationCache) -> Health:
-    """Return the health of a middleware at once, without contacting any service."""
+    """Return the health of a middleware without contacting any service."""
     settings, bulkhead, local, shared = (
         components.config.settings,
         components.bulkhead,
@@ -265,7 +271,7 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
             False: RedisState.NOT_REACHED,
         }
         redis = RedisHealth(states[shared.was_reached], shared.where, shared.rest)
-    calls, tokens, usd = model.meter.sum_spending(budget.hours)
+    calls, tokens, usd = model.meter.sum_calls_tokens_usd(budget.hours)
     return Health(
         model=ModelHealth(model.name, components.has_model, *model.breaker.read_state()),
         chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.read_state()),
@@ -276,16 +282,16 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         ),
         redis=redis,
         budget=BudgetHealth(
-            _build_spending(calls, budget.max_llm_calls_per_minute),
-            _build_spending(tokens, budget.max_tokens),
-            _build_spending(usd, budget.max_usd),
+            _round_spending(calls, budget.max_llm_calls_per_minute),
+            _round_spending(tokens, budget.max_tokens),
+            _round_spending(usd, budget.max_usd),
             budget.hours,
         ),
     )
 
 
-def _build_spending(spent: float, limit: float | None) -> Spending:
-    """Return the amount *spent*, rounded, together with its *limit*."""
+def _round_spending(amount: float, limit: float | None) -> Spending:
+    """Return the rounded *amount*, its *limit* and the difference, but at least 0."""
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
-    spent = round(spent, 9)
-    return Spending(spent, limit, None if limit is None else max(0, round(limit - spent, 9)))
+    amount = round(amount, 9)
+    return Spending(amount, limit, None if limit is None else max(0, round(limit - amount, 9)))

@@ -1,4 +1,4 @@
-"""Call a wrapped function once for each text that a retrieval searches for."""
+"""Call a wrapped function once for each text to search for, and log the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger: Final = get_logger("qtmiddleware")
 
 
 def make_awaitable(value: Any) -> Awaitable[Any]:
-    """Return *value* itself if it can be awaited, else an awaitable that returns it.
+    """Return *value* if it can be awaited, else an awaitable that returns *value*.
 
     A decorated function may look asynchronous although it returns a plain value.
     """
@@ -52,8 +52,8 @@ class _Attempt(NamedTuple):
     """One attempt to call the function.
 
     Attributes:
-        top_k: the number of passages to ask for; ``None`` to ask for the caller's number.
-        field: a document field to ask for in addition to the caller's fields; ``""`` for none.
+        top_k: the number of passages to request; ``None`` for the caller's number.
+        field: the document field to request in addition to the caller's fields; ``""`` for none.
     """
 
     top_k: int | None
@@ -62,7 +62,17 @@ class _Attempt(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Invocation:
-    """Performs the searches for one call of a wrapped function: calls it once per searched text."""
+    """One call of a wrapped function. It calls the function once for each text to search for.
+
+    Attributes:
+        fn: the function.
+        signature: reads and replaces the function's arguments.
+        args: the caller's positional arguments.
+        kwargs: the caller's keyword arguments.
+        original: the caller's query.
+        context: the settings and components for this call.
+        is_async: whether the function is asynchronous.
+    """
 
     fn: Callable[..., Any]
     signature: CallSignature
@@ -72,26 +82,27 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """In shadow mode, is called with the caller's response and its duration in milliseconds."""
+    """Called with the caller's response and its duration in milliseconds; ``None`` without shadow
+    mode."""
     known_model: GovernedModel | None = None
-    """The model that transforms questions, if it was looked up already."""
+    """The model that transforms questions; ``None`` if it has not been looked up yet."""
     adds_field: bool = True
-    """Whether a document search may also be asked for the text field.
+    """Whether to request the text field of documents if the caller does not request it.
 
-    The field is removed from the response before the caller gets it.
+    The field is removed from the response before the caller gets the response.
     """
 
     @property
     def native_async(self) -> bool:
-        """Whether searches or embeddings are awaited in the caller's own event loop.
+        """Whether searches or embeddings are awaited in the caller's event loop.
 
-        Embedding is always awaited in that loop, because the client's connections belong to it.
+        Embeddings are always awaited there, because the client's connections belong to that loop.
         """
         return self.is_async or self.context.embedder is not None
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads that do all work except the original query's own search."""
+        """The thread pool for all work except the search for the original query."""
         return self.context.bulkhead
 
     @property
@@ -107,60 +118,61 @@ class Invocation:
     def search(self, step: Search) -> Any:
         """Call the function for the text of *step*, and return its response.
 
-        If the function rejects the number of passages or the extra field, and *step* allows it, the
-        function is called again with the caller's own arguments. All later calls then use the
-        caller's own arguments too. Exceptions from the last attempt pass through.
+        If the function rejects the larger number of passages or the added field, it is called again
+        with the caller's arguments, provided that *step* allows this. All later calls then use the
+        caller's arguments too. Exceptions from the last attempt pass through.
         """
         query: Any = step.text
         if self._should_embed(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(self.embed((step.text or "",)))[0]
+                    query = observation.keep_result(self.embed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
             try:
-                response = self._call(step, query, attempt)
+                response = self._run_search(step, query, attempt)
                 break
             except Exception as error:
+                # Other arguments do not help if the service is down.
                 if is_outage(error):
                     raise
             attempt = next_attempt
         else:
-            response = self._call(step, query, attempt)
+            response = self._run_search(step, query, attempt)
         self._note_refusals(step, attempt, first_attempt)
         return response
 
     async def asearch(self, step: Search) -> Any:
-        """Do what `search` does, but await the function."""
+        """Call the function as `search` does, but await its response."""
         query: Any = step.text
         if self._should_embed(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(await self.aembed((step.text or "",)))[0]
+                    query = observation.keep_result(await self.aembed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
             try:
-                response = await self._acall(step, query, attempt)
+                response = await self._arun_search(step, query, attempt)
                 break
             except Exception as error:
                 if is_outage(error):
                     raise
             attempt = next_attempt
         else:
-            response = await self._acall(step, query, attempt)
+            response = await self._arun_search(step, query, attempt)
         self._note_refusals(step, attempt, first_attempt)
         return response
 
     def _should_embed(self, step: Search) -> bool:
-        """Return whether the text of *step* must be embedded before the function is called."""
+        """Return whether to embed the text of *step* before the function is called."""
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
-        """Return the attempts in order, from the largest request to the caller's own request."""
+        """Return the attempts to make, in order: the largest request first, the caller's last."""
         field, top_k = self._find_missing_field(), step.top_k
         attempts = [_Attempt(top_k, field)]
         if step.may_narrow and not step.fields:
@@ -169,9 +181,10 @@ class Invocation:
         return attempts
 
     def _find_missing_field(self) -> str:
-        """Return the name of the text field that the caller could request but does not.
+        """Return the text field to request in addition to the caller's fields, or ``""``.
 
-        Returns ``""`` if there is no such field, and always in shadow mode.
+        Returns ``""`` if the caller requests the field, if the call cannot request fields, and in
+        shadow mode.
         """
         learned, settings = self.context.learned, self.context.settings
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
@@ -181,7 +194,7 @@ class Invocation:
         )
 
     def _note_refusals(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
-        """Record which requests the function rejected before it accepted *attempt*."""
+        """Record what the function rejected before it accepted *attempt*."""
         learned, step.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
             learned.refuses_field = True
@@ -189,18 +202,18 @@ class Invocation:
             learned.record_problem(f"{problem}; name a text field that the index stores")
         learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
 
-    def _call(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+    def _run_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         with Searching(step) as call:
             call.fn = self.fn
             response = wait_for_response(self._call_function(step, query, attempt))
             record_read_units(response)
             return response
 
-    async def _acall(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+    async def _arun_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         if not self.is_async:
             # `partial`, because a lambda would create a closure cell for each of these variables
             # even if the function is awaited.
-            return await in_thread(partial(self._call, step, query, attempt))
+            return await in_thread(partial(self._run_search, step, query, attempt))
         with Searching(step) as call:
             call.fn = self.fn
             response = await make_awaitable(self._call_function(step, query, attempt))
@@ -218,17 +231,19 @@ class Invocation:
             args, moved_kwargs = signature.move_text(args, kwargs)
             kwargs = dict(moved_kwargs)
         else:
-            args, kwargs = signature.replace(args, kwargs, query=query, top_k=attempt.top_k)
+            args, kwargs = signature.replace_arguments(
+                args, kwargs, query=query, top_k=attempt.top_k
+            )
         if attempt.field and isinstance(signature, ClauseSignature):
             args, kwargs = signature.add_field(args, kwargs, attempt.field)
         return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text; an asynchronous embedder runs in the background loop."""
+        """Return one vector per text. An asynchronous embedder runs in the background loop."""
         return self._embedder.embed(texts, self.context.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text; a synchronous embedder runs in a thread."""
+        """Return one vector per text. A synchronous embedder runs in a thread."""
         return await self._embedder.aembed(texts, self.context.settings.limits.max_concurrency)
 
     @property
@@ -247,22 +262,22 @@ class Invocation:
         step.embed_seconds = perf_counter() - began
 
     def rerank(self, step: Rerank) -> Sequence[float]:
-        """Return one score per text; higher is better."""
+        """Return the reranker's score for each text of *step*. Higher is better."""
         if self.context.reranker is None:
             raise WrapError("there is no reranker; pass reranker= or set rerank.enabled")
         return self.context.reranker.rerank(step.query, step.texts)
 
     def finish(self, retrieval: Retrieval) -> Retrieval:
-        """Write *retrieval* to the query log, and return *retrieval*.
+        """Log *retrieval*, and return it without the text field that only qtmiddleware requested.
 
-        If writing failed, the returned retrieval has a degradation. If the function's results
-        cannot be improved, the user is warned once.
+        If the query log cannot be written, the returned retrieval has a degradation. If
+        qtmiddleware cannot improve the function's results, the user is warned once.
         """
         if field := self._find_missing_field():
             retrieval = hide_field(
                 retrieval, field, self.context.shape, self.context.settings.keyword_evidence
             )
-        self._warn_once(retrieval)
+        self._warn_about_setup_once(retrieval)
         log = self.context.log
         if log is not None:
             degradation = log.append(retrieval)
@@ -274,8 +289,8 @@ class Invocation:
             self.shadow(retrieval.response, retrieval.trace.total_ms)
         return retrieval
 
-    def _warn_once(self, retrieval: Retrieval) -> None:
-        """Warn the user once about pages, and once about results that cannot be improved."""
+    def _warn_about_setup_once(self, retrieval: Retrieval) -> None:
+        """Warn about pages of results, and about results that cannot be improved, once each."""
         learned, warned = self.context.learned, self.context.issued_warnings
         if learned.page and not warned.about_pages:
             warned.about_pages = True
@@ -290,50 +305,61 @@ class Invocation:
             message = (
                 f"{self.signature.function_name}(): {learned.problem} (details: .check(question))"
             )
-            _warn_of_setup(message, retrieval.trace.query_id)
+            _issue_setup_warning(message, retrieval.trace.query_id)
 
-    def start_shadow(self, request: Request, response: Any, ms: float) -> None:
+    def start_shadow_retrieval(self, request: Request, response: Any, response_ms: float) -> None:
         """Start a shadow retrieval for *request* in the background. Never raises.
 
-        The caller gets *response*, which took *ms* milliseconds. An asynchronous function is called
-        in the running event loop, and any other function in a thread.
+        An asynchronous function is called in the running event loop, and a synchronous function in
+        a thread.
+
+        Args:
+            request: The caller's request.
+            response: The plain function's response, which the caller gets.
+            response_ms: The time that the plain function took, in milliseconds.
         """
+        # Without `shadow`, the copy really changes the results, and starts no shadow of its own.
         settings = replace(request.settings, shadow=None)
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
         request = replace(request, settings=settings, hooks=(), response_only=False)
-        flow, finish = retrieval_flow(request), partial(call._finish_shadow, request, response, ms)
+        flow, finish = (
+            retrieval_flow(request),
+            partial(call._log_shadow_differences, request, response, response_ms),
+        )
         runs = self.context.components.shadow_runs
         if self.is_async:
             runs.start_task(flow, call, finish)
         else:
-            runs.start(flow, call, finish, self.bulkhead)
+            runs.start_in_thread(flow, call, finish, self.bulkhead)
 
-    def _finish_shadow(
-        self, request: Request, response: Any, ms: float, retrieval: Retrieval
+    def _log_shadow_differences(
+        self, request: Request, response: Any, response_ms: float, retrieval: Retrieval
     ) -> None:
         """Log the differences between *retrieval* and the caller's *response*."""
         from qtmiddleware.wrapping.query_log import PlainResult
 
-        self._warn_once(retrieval)
+        self._warn_about_setup_once(retrieval)
         dropped = self.context.components.shadow_runs.count_newly_dropped()
         plain = PlainResult(
-            read_matches(Variant("original", self.original, 1.0), response, request), ms, dropped
+            read_matches(Variant("original", self.original, 1.0), response, request),
+            response_ms,
+            dropped,
         )
         trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
         logger.info(
             "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
             " %.0f ms for %.0f ms",
-            trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms, ms,
-            event="shadow", query_id=trace.query_id, status=retrieval.status,
+            trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms,
+            response_ms, event="shadow", query_id=trace.query_id, status=retrieval.status,
             passages=passages, kept=kept, searches=trace.searches,
             llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
-            seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(ms / 1e3, 6),
+            seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(response_ms / 1e3, 6),
         )  # fmt: skip
         if self.context.log is not None:
             self.context.log.append(retrieval, plain)
 
     def _log_texts(self, retrieval: Retrieval) -> None:
-        """Log the query's keywords and the searched texts at DEBUG, redacted by *redact*."""
+        """Log the query's keywords and the searched texts at DEBUG, after redacting them."""
         from qtmiddleware.wrapping.query_log import TextWriter
 
         writer, trace = TextWriter(self.context.redact), retrieval.trace
@@ -376,8 +402,8 @@ class Invocation:
         )
 
 
-def _warn_of_setup(message: str, query_id: str) -> None:
-    """Log *message*, and issue a warning at the line that called the wrapped function.
+def _issue_setup_warning(message: str, query_id: str) -> None:
+    """Log *message*, and issue a `SetupWarning` for the line that called the wrapped function.
 
     Never raises, even if a filter turns warnings into errors.
     """

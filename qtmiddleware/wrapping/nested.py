@@ -1,4 +1,4 @@
-"""Read a value inside an argument, or replace the value in a copy of the argument."""
+"""Read a value inside an argument, or replace it in a copy of the argument."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def read_path(holder: Any, path: Sequence[str]) -> Any:
 def replace_at_path(holder: Any, path: Sequence[str], value: Any) -> Any:
     """Return a copy of *holder* with *value* at the end of *path*.
 
-    The objects along the path are copied too, so the original does not change.
+    The objects along the path are copied too, so that *holder* does not change.
     """
     if not path:
         return value
     new = {path[0]: replace_at_path(read_field(holder, path[0]), path[1:], value)}
     if path == BUNDLE and new != {path[0]: read_field(holder, path[0])}:
-        # The bundle's vectors belong to its former text.
+        # The bundle's vectors belong to its former text. Without them, they are computed again.
         new |= dict.fromkeys(
             name for name in _BUNDLED_VECTORS if read_field(holder, name) is not None
         )

@@ -18,20 +18,21 @@ _MOST_GROUPS: Final = 2
 
 
 def check_options(
-    caller: Callable[..., Any], options: Mapping[str, Any], known: Collection[str]
+    caller: Callable[..., Any], options: Mapping[str, Any], known_names: Collection[str]
 ) -> None:
-    """Raise `WrapError`, a `TypeError`, if one of *options* is not an option of *caller*.
+    """Raise `WrapError` if *options* contains a name that *caller* does not accept.
 
-    *known* holds the names that *caller* accepts in its ``**options``.
+    *known_names* holds the names that *caller* accepts in its ``**options``.
     """
     for name in options:
-        if name not in known:
+        if name not in known_names:
             raise WrapError(
-                f"{caller.__name__}() has no option {name!r}; {_build_advice(name, caller, known)}"
+                f"{caller.__name__}() has no option {name!r};"
+                f" {_build_advice(name, caller, known_names)}"
             )
 
 
-def _build_advice(name: str, caller: Callable[..., Any], known: Collection[str]) -> str:
+def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection[str]) -> str:
     if is_secret_name(name):
         return (
             "set the key in the environment (OPENAI_API_KEY, PINECONE_API_KEY), or pass your own"
@@ -40,7 +41,7 @@ def _build_advice(name: str, caller: Callable[..., Any], known: Collection[str])
     parameters = inspect.signature(caller).parameters.values()
     names = sorted(
         {
-            *known,
+            *known_names,
             *(
                 parameter.name
                 for parameter in parameters
@@ -50,7 +51,7 @@ def _build_advice(name: str, caller: Callable[..., Any], known: Collection[str])
     )
     if name in _MIDDLEWARE_OPTIONS:
         return "it is an option of QueryMiddleware"
-    settings = _list_settings()
+    settings = _list_setting_paths()
     nearest = find_nearest(name, [*names, *settings]) or ""
     if nearest in names:
         return f"did you mean {nearest}?"
@@ -63,10 +64,10 @@ def _build_advice(name: str, caller: Callable[..., Any], known: Collection[str])
     return f"it is a setting: put it into {place}" + " or ".join(map(_write_example, paths))
 
 
-def _list_settings() -> dict[str, list[Sequence[str]]]:
-    """Return the config paths by the name of the setting or group.
+def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
+    """Return the config paths of each setting and group, by name.
 
-    A name that occurs in more than two groups, such as ``enabled``, is left out.
+    Names that occur in more than two groups, such as ``enabled``, are left out.
     """
     paths_by_name: dict[str, list[Sequence[str]]] = {}
     for key in all_keys():
@@ -78,6 +79,6 @@ def _list_settings() -> dict[str, list[Sequence[str]]]:
 
 
 def _write_example(path: Sequence[str]) -> str:
-    """Return the JSON object that sets *path*, such as ``{"fusion": {"rrfK": ...}}``."""
+    """Return a JSON object that sets the key at *path*, such as ``{"fusion": {"rrfK": ...}}``."""
     key, *rest = path
     return f'{{"{camel(key)}": {_write_example(rest) if rest else "..."}}}'

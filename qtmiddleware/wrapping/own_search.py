@@ -1,4 +1,4 @@
-"""The wrapped search of the configured store. The store is opened when it is first needed."""
+"""Open the configured store when it is first needed, and wrap its search."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoreSearch(Protocol):
         """The embedder for the search's queries, or ``None`` if the search takes texts."""
 
     def with_settings(self, settings: Settings) -> StoreSearch:
-        """Return a search that has other *settings* and uses the same open store."""
+        """Return a search with other *settings* that uses the same open store."""
 
     def close(self) -> None:
         """Close everything that was opened for this search."""
@@ -47,30 +47,32 @@ class OwnSearch:
         self._opened: StoreSearch | None = None
         self._search: Search | None = None
 
-    def get(self, wrap: Callable[[StoreSearch], Search]) -> Search:
-        """Return the wrapped search.
+    def get_search(self, wrap_search: Callable[[StoreSearch], Search]) -> Search:
+        """Return the store's search, wrapped with the middleware.
 
-        The first call opens the store, and wraps the store's search with *wrap*.
+        The first call opens the store, and wraps its search with *wrap_search*.
         """
         # Imported here so that users who only wrap their own functions do not pay for the store's
         # modules.
         from qtmiddleware.kit.index.retriever import open_retriever
 
+        # Two threads may ask at the same time. The second one waits for the store that the first
+        # one opens.
         with self._lock.free:
             if self._search is None:
                 if self._opened is None:
                     self._opened = open_retriever(
                         self._settings, store=self._store, embedder=self._embedder, must_exist=True
                     )
-                self._search = wrap(self._opened)
+                self._search = wrap_search(self._opened)
             return self._search
 
     def with_settings(self, settings: Settings) -> OwnSearch:
         """Return the search for other *settings*.
 
         If *settings* name the same store, the new search uses the store that is already open.
-        Otherwise it opens its own store when it is first used. The old store stays open for callers
-        that still use it.
+        Otherwise, the new search opens the other store when it is first used. The old store stays
+        open for callers that still use it.
         """
         if _build_search_key(settings) == _build_search_key(self._settings):
             return self
@@ -82,7 +84,9 @@ class OwnSearch:
         return search
 
     def close(self) -> None:
-        """Close the store if it is open. The next call of `get` opens it again."""
+        """Close the store if it is open. The next call of `get_search` opens it again."""
+        # Only the exchange needs the lock. Closing may take long, and other threads can already
+        # open the store again.
         with self._lock.free:
             opened, self._opened, self._search = self._opened, None, None
         if opened is not None:
@@ -100,6 +104,7 @@ def _build_store_key(settings: Settings) -> tuple[object, ...]:
 
 
 def _build_search_key(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that determine the store and the search over it."""
+    """Return the settings that determine the store and the search in it."""
+    # The rules prepare the keyword search's texts, so they matter only with a keyword search.
     rules = settings.preprocess if settings.hybrid.enabled else None
     return *_build_store_key(settings), settings.hybrid, rules, settings.top_k

@@ -1,4 +1,4 @@
-"""Check whether the arguments of a middleware or a wrapped function can be pickled.
+"""Check whether the arguments of a middleware or of a wrapped function can be pickled.
 
 Functions are pickled by name or, with cloudpickle, by value. Other objects are rejected, because
 they may hold API keys.
@@ -21,29 +21,33 @@ def find_modules_by_value() -> frozenset[str] | None:
     Returns ``None`` if the pickler pickles functions by name only, as `pickle` and multiprocessing
     do.
 
-    Call this function while an object is being pickled. It recognizes cloudpickle, which Ray, Dask
-    and joblib also use, by the module of the calling frame.
+    Call this function while an object is being pickled. The calling frame's module shows whether
+    the pickler is cloudpickle, which Ray, Dask and joblib also use.
     """
     frame = sys._getframe(1)
-    while frame.f_back is not None and _read_module(frame).partition(".")[0] in _PICKLING_PACKAGES:
+    while (
+        frame.f_back is not None
+        and _read_module_name(frame).partition(".")[0] in _PICKLING_PACKAGES
+    ):
         frame = frame.f_back
-    if not any(part.startswith("cloudpickle") for part in _read_module(frame).split(".")):
+    # Libraries bundle cloudpickle under their own names, such as `ray.cloudpickle`.
+    if not any(part.startswith("cloudpickle") for part in _read_module_name(frame).split(".")):
         return None
     registered = frame.f_globals.get("list_registry_pickle_by_value", frozenset)()
     return frozenset({"__main__", *registered})
 
 
 def is_in_modules(module: str, modules: frozenset[str]) -> bool:
-    """Return whether *module* is one of *modules* or a submodule of one of them."""
+    """Return whether *module* or one of its parent packages is in *modules*."""
     return any(module == parent or module.startswith(f"{parent}.") for parent in modules)
 
 
-def _read_module(frame: Any) -> str:
+def _read_module_name(frame: Any) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
 def find_import_name(fn: Any, target: object) -> str | None:
-    """Return the qualified name of *fn* if importing this name from its module gives *target*.
+    """Return the qualified name of *fn* if this name refers to *target* in the module of *fn*.
 
     Returns ``None`` if the name is missing or refers to another object.
     """
@@ -55,10 +59,14 @@ def find_import_name(fn: Any, target: object) -> str | None:
 
 
 def check_picklable(label: str, value: Any, *, by_value: bool) -> None:
-    """Raise `PicklingError` if *value* cannot be pickled; *label* names it in the message.
+    """Raise `PicklingError` if *value* cannot be pickled.
 
     Functions, strings and ``None`` can be pickled. Other objects may hold a key or a connection.
-    *by_value* says whether the pickler also accepts functions that cannot be imported.
+
+    Args:
+        label: The name for *value* in the error message.
+        value: The object to check.
+        by_value: Whether the pickler accepts functions that cannot be imported.
     """
     from pickle import PicklingError
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.retrieval.responses import read_metadata
-from qtmiddleware.runtime.logs import Outage, format_times, get_logger
+from qtmiddleware.runtime.logs import Outage, format_repetitions, get_logger
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
 logger: Final = get_logger("qtmiddleware")
@@ -322,7 +322,9 @@ class QueryLog:
             reason = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
             count = self._outage.record_failure()
             if count is not None:
-                more = f" (writing failed {format_times(count - 1)} before)" if count > 1 else ""
+                more = (
+                    f" (writing failed {format_repetitions(count - 1)} before)" if count > 1 else ""
+                )
                 fields: dict[str, Any] = {
                     "event": "query_log_failed",
                     "reason": reason,
@@ -331,7 +333,7 @@ class QueryLog:
                 logger.warning("the query log could not be written: %s%s", reason, more, **fields)
             return Degradation("log", "failed", reason)
         if (count := self._outage.record_success()) is not None:
-            failures = format_times(count)
+            failures = format_repetitions(count)
             logger.warning(
                 "the query log can be written again; writing failed %s",
                 failures,

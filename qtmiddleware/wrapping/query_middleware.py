@@ -1,4 +1,4 @@
-"""The middleware: a configuration, a language model, and the functions wrapped with them."""
+"""Wrap retrieval functions with a configuration and a language model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.runtime.observing import observe, validate_hook
+from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.types import Answer, Deadline, Transformation
@@ -93,7 +93,7 @@ class AskOptions(TypedDict, total=False):
 
 
 class ReadOptions(TypedDict, total=False):
-    """The options of `WrapOptions`, except *embed*."""
+    """The options of `QueryMiddleware.wrap` except *embed*."""
 
     query_arg: str | None
     top_k_arg: str | None
@@ -115,12 +115,12 @@ _UNHURRIED_MS: Final = 600_000
 
 
 class _RehearsalModel:
-    """A fake model for warming up: replies at once, with a text in every field of the prompt."""
+    """A fake model for warming up. It replies at once, with a text for each field of a prompt."""
 
     name = "rehearsal"
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """Return a reply with the same text in every field that *prompt* asks for."""
+        """Return a reply with the same text for every field that *prompt* requests."""
         return Reply(
             json.dumps(
                 {
@@ -139,38 +139,43 @@ class _RehearsalModel:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Question:
-    """A question, and the conversation before it, *history*."""
+    """A question to transform.
+
+    Attributes:
+        text: the question.
+        history: the conversation before the question.
+    """
 
     text: str
     history: History
 
 
 class QueryMiddleware:
-    """Wraps retrieval functions and improves their results, as its configuration says.
+    """Wraps retrieval functions and improves their results according to its configuration.
 
-    A `QueryMiddleware` may be used by many threads and event loops at once.
+    Many threads and event loops may use one `QueryMiddleware` at once.
 
     Args:
         config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`. By
             default, the settings come from the environment and the built-in defaults.
-        client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
-            both; a chat model of LangChain or LlamaIndex; a function of messages, synchronous or
-            not; or an object with ``name``, ``complete`` and ``acomplete``. Each works for
-            synchronous and asynchronous calls. By default, a client is made when it is first
-            needed, with the key and address from the environment.
-        reranker: scores candidates if the configuration enables reranking: an object with
-            ``rerank`` and ``name``, a cross-encoder of sentence-transformers, or a function of a
-            question and texts. By default, the model named in ``rerank.model`` is loaded.
-        store: replaces the store that the configuration names.
-        embedder: replaces the embedding model that the configuration names for the store: anything
+        client: the language model. It may be an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a
+            pair of both, a chat model of LangChain or LlamaIndex, a function that takes messages,
+            or an object with ``name``, ``complete`` and ``acomplete``. Each works for synchronous
+            and asynchronous calls. By default, a client is created when it is first needed, with
+            the key and address from the environment.
+        reranker: scores candidates if the configuration enables reranking. It may be an object with
+            ``rerank`` and ``name``, a cross-encoder of sentence-transformers, or a function that
+            takes a question and texts. By default, the model named in ``rerank.model`` is loaded.
+        store: replaces the store in the configuration.
+        embedder: replaces the store's embedding model in the configuration. It may be anything
             that `CallableEmbedder` takes.
         redact: a function that redacts a query's text before it is written to the query log and to
             `logging` records at DEBUG. If the function fails, a hash is written instead.
         observers: receive every retrieval, answer, search and model call, as `Observer` describes.
         on_retrieval: is called with every `Retrieval` of every function wrapped by this middleware,
             as `RetrievalHook` describes.
-        clock: returns the time that phrases such as "last year" refer to, as an aware `datetime`;
-            by default the time of this machine.
+        clock: returns the current time as an aware `datetime`, for phrases such as "last year". By
+            default, the time of this machine.
     """
 
     def __init__(
@@ -186,7 +191,7 @@ class QueryMiddleware:
         on_retrieval: RetrievalHook | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._given = {
+        self._arguments = {
             "client": client, "reranker": reranker, "store": store, "embedder": embedder,
             "redact": redact, "observers": tuple(observers),
             "on_retrieval": validate_hook(on_retrieval), "clock": validate_clock(clock),
@@ -194,7 +199,14 @@ class QueryMiddleware:
         loaded = Config.load(config, origin="QueryMiddleware")
         # Everything that a call reads from one configuration is reached through `_components`. A
         # reload replaces it as a whole, so that no call sees half of each configuration.
-        arguments = (client, reranker, redact, observe(observers), on_retrieval, clock)
+        arguments = (
+            client,
+            reranker,
+            redact,
+            make_root_observation(observers),
+            on_retrieval,
+            clock,
+        )
         self._components = Components(loaded, *arguments)
         self._cache = TransformationCache(self.settings)
         self._sampler = LogSampler()
@@ -203,12 +215,12 @@ class QueryMiddleware:
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._components.can_ask_slow_model() and self._components.has_model:
-            load_in_background(self._load, self._rehearse)
+        if self._components.needs_model_warm_up() and self._components.has_model:
+            load_in_background(self._load_model, self._rehearse_question)
 
     @property
     def config(self) -> Config:
-        """The configuration: the settings, and the source of each value."""
+        """The configuration: the settings, and where each value comes from."""
         return self._components.config
 
     @property
@@ -218,15 +230,15 @@ class QueryMiddleware:
 
     @property
     def model(self) -> LanguageModel:
-        """The language model of this middleware's own settings."""
+        """The language model that this middleware's settings name."""
         return self._components.get_model(self.settings)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **options: Any) -> QueryMiddleware:
         """Return a middleware configured by the file at *path*.
 
-        *options* are the other arguments of `QueryMiddleware`. Raises `ConfigError`, which names
-        the mistakes in the file.
+        *options* are the other arguments of `QueryMiddleware`. Raises `ConfigError` if the file is
+        invalid.
         """
         return cls(Config.from_file(path), **options)
 
@@ -253,10 +265,10 @@ class QueryMiddleware:
     def wrap(self, fn: Callable[P, R], /, **options: Unpack[WrapOptions]) -> Wrapped[P, R]: ...
 
     def wrap(self, fn: Any, /, **options: Unpack[WrapOptions]) -> Any:
-        """Return *fn* wrapped with the middleware: the same signature, return type and shape.
+        """Return *fn* wrapped with the middleware, with the same signature and return type.
 
-        *fn* may be a function, method, partial or callable object, synchronous or not. All options
-        are keyword arguments:
+        *fn* may be a function, method, partial or callable object, synchronous or asynchronous. All
+        options are keyword arguments:
 
         - *query_arg*, *top_k_arg*: the names of the parameters for the query and for the number of
           passages. By default, common names such as ``query`` and ``top_k`` are recognized. A name
@@ -267,7 +279,8 @@ class QueryMiddleware:
           texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
         - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*
           returns the matches in a response; *write* puts other matches into it.
-        - *kind*: ``sync`` or ``async``, if qtmiddleware does not recognize which one *fn* is.
+        - *kind*: ``sync`` or ``async``, in case qtmiddleware guesses wrong whether *fn* is
+          asynchronous.
         - *on_retrieval*: is called with every `Retrieval` of the function, as `RetrievalHook`
           describes.
 
@@ -297,13 +310,13 @@ class QueryMiddleware:
         return kind(fn, signature, source)
 
     def reload(self, config: ConfigSource) -> None:
-        """Replace the configuration with *config*, given in any form that `QueryMiddleware` takes.
+        """Replace the configuration. *config* is what `QueryMiddleware` takes as ``config``.
 
         Calls that began before the reload keep their old settings. Later calls use the new
         settings, also through functions that are already wrapped. A function taken from `retriever`
         keeps its store: read `retriever` again if *config* names another store.
 
-        Models and packages that the new settings need are loaded first, which may take a while. The
+        The models and packages for the new settings are loaded first, which may take a while. The
         API key is read from the environment again. A reload keeps:
 
         - the cached transformations and the spent budget,
@@ -324,17 +337,18 @@ class QueryMiddleware:
             former = self._components
             components = former.with_config(loaded)
             if components is former:
-                self._cache.change(loaded.settings)
+                self._cache.apply_settings(loaded.settings)
                 return
             # Try the shared cache and load the slow parts first: if one of them fails, nothing has
             # changed yet.
             TransformationCache(loaded.settings).close()
             own_search = self._own_search.with_settings(loaded.settings)
-            self._load(components)
+            self._load_model(components)
             components.load_reranker()
-            self._cache.change(loaded.settings)
+            self._cache.apply_settings(loaded.settings)
             self._own_search, self._components = own_search, components
             components.replace_previous()
+        # The new clients of a closed middleware must not stay open.
         if self._is_closed:
             components.close()
         before = {name: value for name, value, _ in former.config.rows()}
@@ -363,8 +377,8 @@ class QueryMiddleware:
         Returns at once and never raises. The middleware is ready if it can answer within the
         deadline. It is not ready in two cases:
 
-        - While models or packages are being loaded: at most ten seconds if the loading began by
-          itself.
+        - While models or packages are being loaded. If the loading began in the background, this
+          lasts at most ten seconds.
         - After `close`, until `warm_up` or a ``with`` block.
 
         It stays ready if a model, Redis or a reranker is down, because the rules then provide the
@@ -377,14 +391,14 @@ class QueryMiddleware:
         return Readiness(tuple(reason for reason, holds in reasons.items() if holds))
 
     def warm_up(self) -> None:
-        """Load everything that the first question needs, and return when that is done.
+        """Load everything that the first question needs, and return when it is loaded.
 
-        Packages are imported, word lists and prompts are read, and the model's client is made. If a
+        This imports packages, reads word lists and prompts, and creates the model's client. If a
         reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
-        If the configuration uses a model, most of this already happens in the background when the
-        middleware is created, and this method waits for it. It never raises: the first question
-        reports what could not be loaded, for example because a key is missing.
+        If the configuration uses a model, most of this starts in the background when the middleware
+        is created, and `warm_up` waits for it. `warm_up` never raises. If something cannot be
+        loaded, for example because a key is missing, the first question reports it.
         """
         # `ready` counts only threads that are alive: in a forked process the thread that was
         # warming up is gone.
@@ -392,25 +406,28 @@ class QueryMiddleware:
         self._is_closed = False
         try:
             finish_loading()
-            self._load()
-            self._rehearse()
+            self._load_model()
+            self._rehearse_question()
             self._components.load_reranker()
         finally:
             self._warming.remove(thread)
 
-    def _load(self, components: Components | None = None) -> None:
-        """Load the packages of the language model, and make the model's client.
+    def _load_model(self, components: Components | None = None) -> None:
+        """Load the packages of the language model, and create the model's client.
 
-        Questions asked in the meantime wait for the client.
+        Questions asked in the meantime wait for the client. Errors are ignored.
         """
         components = components or self._components
-        if components.can_ask_slow_model():
+        if components.needs_model_warm_up():
             model: Any = components.get_model(components.config.settings).inner
+            # The first question reports the error, such as a missing key.
             with suppress(Exception):
                 model.warm_up()
 
-    def _rehearse(self) -> None:
+    def _rehearse_question(self) -> None:
         """Load the prompts and rules by transforming one question with a fake model."""
+        # Warming up imports modules and may be slow: no deadline may skip a step, and no cache may
+        # keep the fake reply.
         settings = replace(
             self.settings,
             escalation=replace(self.settings.escalation, mode="always"),
@@ -456,22 +473,25 @@ class QueryMiddleware:
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
-        """The search of the configured store, wrapped with the middleware; opened on first use.
+        """The configured store's search, wrapped with the middleware. It is opened on first use.
 
         The search takes ``(query, top_k, filter)``.
 
         Raises:
             StoreError: if there is no index yet, or if it was made with another embedding model.
         """
-        return self._own_search.get(self._wrap_store)
+        return self._own_search.get_search(self._wrap_store_search)
 
-    def _wrap_store(self, opened: StoreSearch) -> Wrapped[..., list[Record]]:
-        embedder = opened.query_embedder
+    def _wrap_store_search(self, store_search: StoreSearch) -> Wrapped[..., list[Record]]:
+        embedder = store_search.query_embedder
         signature = read_signature(
-            opened.search, query_arg="query", top_k_arg="top_k", takes_vector=embedder is not None
+            store_search.search,
+            query_arg="query",
+            top_k_arg="top_k",
+            takes_vector=embedder is not None,
         )
         self._components.load_reranker()
-        return Wrapped(opened.search, signature, self._make_context_source(embed=embedder))
+        return Wrapped(store_search.search, signature, self._make_context_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """Return the answer to *question* from the configured store.
@@ -485,19 +505,19 @@ class QueryMiddleware:
         return self.retriever.answer(question, **options)
 
     async def aanswer(self, question: str, **options: Any) -> Answer:
-        """Do what `answer` does without blocking the running event loop."""
+        """Answer *question* as `answer` does, without blocking the running event loop."""
         return await self.retriever.aanswer(question, **options)
 
     def stream_answer(self, question: str, **options: Any) -> AnswerStream:
-        """Return the answer as a stream: iterate over its pieces, then read ``.answer``."""
+        """Return the answer as a stream. Iterate over its pieces, then read its ``answer``."""
         return self.retriever.stream_answer(question, **options)
 
     def astream_answer(self, question: str, **options: Any) -> AsyncAnswerStream:
-        """Do what `stream_answer` does without blocking the running event loop."""
+        """Return the answer as a stream for ``async for``, without blocking the event loop."""
         return self.retriever.astream_answer(question, **options)
 
     def preprocess(self, query: str) -> str:
-        """Return the keywords of *query* under this configuration."""
+        """Return the keywords that this configuration's rules extract from *query*."""
         options = self._components.resolve_settings(current_overrides()).preprocess
         return preprocess(
             query,
@@ -522,15 +542,15 @@ class QueryMiddleware:
     def transform(
         self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation] | Iterator[Transformation]:
-        """Return the model's transformation of *query*, or of each query of a list, in order.
+        """Return the model's transformation of *query*.
 
-        If the model does not provide a transformation, the result is empty and its ``notes`` say
-        why. No exception is raised in this case.
+        For a list of queries, return a list of transformations in the same order. If the model
+        fails, no exception is raised: the transformation is empty, and its ``notes`` say why.
 
-        An iterator, or any other iterable without a length, is transformed as you iterate over the
-        results: ``limits.maxConcurrency`` queries and a few more are read at a time. Because nobody
-        waits for a single query, a model call may take a minute unless ``limits`` says otherwise.
-        Queries that a busy service rejects are retried at a rate that all queries share.
+        For an iterator, return an iterator that transforms the queries as you iterate over it. It
+        reads ``limits.maxConcurrency`` queries and a few more at a time. Because nobody waits for a
+        single query, a model call may take a minute unless ``limits`` sets a shorter time. If the
+        service is busy, queries are retried at a rate that all queries share.
 
         Raises:
             InvalidQuery: for an invalid query; with an iterator, when the invalid query is reached.
@@ -545,7 +565,9 @@ class QueryMiddleware:
                 questions, config=options.get("config"), in_order=True
             )
             return (transformed_question.transformation for transformed_question in transformed)
-        result: Transformation | list[Transformation] = run(*self._transform_flow(query, options))
+        result: Transformation | list[Transformation] = run(
+            *self._build_transform_flow(query, options)
+        )
         return result
 
     def transform_stream(
@@ -557,7 +579,7 @@ class QueryMiddleware:
         pace: Pace | None = None,
         in_order: bool = False,
     ) -> Generator[Transformed[Q]]:
-        """Yield each of *questions* with its transformation and its cost.
+        """Yield each of *questions* with its transformation and the cost.
 
         Works like `transform` with an iterator of texts.
 
@@ -566,8 +588,8 @@ class QueryMiddleware:
             config: settings that override the config for this call.
             concurrency: the number of model calls under way at once; by default
                 ``limits.maxConcurrency``.
-            pace: the rate limiter for the model calls, which several streams may share. By
-                default, the stream has its own.
+            pace: the rate limiter for the model calls. Several streams may share one. By default,
+                a new one is created.
             in_order: whether to yield the results in the order of *questions*. By default, each
                 result is yielded as soon as it is done.
 
@@ -578,24 +600,23 @@ class QueryMiddleware:
         """
         # Imported here so that a caller with a single question does not pay for these modules.
         from qtmiddleware.runtime.pace import Pace
-        from qtmiddleware.wrapping.transform_stream import TransformStream, lift_deadlines
+        from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
-        components, settings, model = self._read_call_parts(config)
-        patient, seconds = lift_deadlines(components.config, settings)
+        components, settings, model = self._resolve_call(config)
+        patient, call_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
             text = validate_query(question.text, "query", settings)
-            # `waits=False`: the shared pace, not each request, decides how long to leave a busy
-            # model alone.
+            # The shared pace, not each request, decides how long to leave a busy model alone.
             return self._build_request(
-                components, patient, model, text, question.history, waits=False
+                components, patient, model, text, question.history, waits_for_model=False
             )
 
         stream = TransformStream(
             model,
             build_request,
-            seconds=seconds,
+            call_seconds=call_seconds,
             settings=settings,
             pace=pace or Pace(limit),
             concurrency=limit,
@@ -614,16 +635,19 @@ class QueryMiddleware:
     async def atransform(
         self, query: str | Collection[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
-        """Do what `transform` does for a query or a list, without blocking the event loop."""
-        check_options(self.atransform, options, AskOptions.__optional_keys__)
-        return await arun(*self._transform_flow(query, options))
+        """Transform one query or a list of queries without blocking the event loop.
 
-    def _read_call_parts(
+        The result and the errors are those of `transform`.
+        """
+        check_options(self.atransform, options, AskOptions.__optional_keys__)
+        return await arun(*self._build_transform_flow(query, options))
+
+    def _resolve_call(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
-        """Return the components, settings and model for one call.
+        """Return the components, the settings and the model for one call.
 
-        *config* holds the settings that the call overrides; ``None`` if the call overrides none.
+        *config* overrides settings for the call. ``None`` overrides none.
         """
         components = self._components
         settings = components.resolve_settings(
@@ -639,8 +663,8 @@ class QueryMiddleware:
         text: str,
         history: History,
         *,
-        shares: bool = True,
-        waits: bool = True,
+        shares_reply: bool = True,
+        waits_for_model: bool = True,
     ) -> Request:
         return Request(
             original=text,
@@ -652,22 +676,22 @@ class QueryMiddleware:
             sampler=self._sampler,
             model=model.name,
             models={"model": model},
-            shares=shares,
-            reason_to_wait=model.reason_to_wait if waits else lambda: None,
+            shares=shares_reply,
+            find_wait_reason=model.find_wait_reason if waits_for_model else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,
             clock=components.clock,
         )
 
-    def _transform_flow(
+    def _build_transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return a flow that transforms one query or a list, and the performer to run it with.
+        """Return a flow that transforms one query or a list of queries, and its performer.
 
         Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._read_call_parts(options.get("config"))
+        components, settings, model = self._resolve_call(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)
@@ -679,29 +703,32 @@ class QueryMiddleware:
         # Check all queries before the first model call, so that an invalid one costs nothing.
         texts = [validate_query(text, "query", settings) for text in query]
         # Ask for each distinct text once: equal requests in one batch would wait for each other.
-        requests = {text: build_request(text, history, shares=False) for text in texts}
+        requests = {text: build_request(text, history, shares_reply=False) for text in texts}
         return _transform_many(texts, requests, settings.limits.max_concurrency), performer
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened.
 
-        The user's own clients stay open.
+        Clients that you passed to the middleware stay open.
         """
         self._close_all_but_clients()
         self._components.close()
 
     async def aclose(self) -> None:
-        """Do what `close` does, and also close the clients of the running event loop."""
+        """Close what `close` closes, and also the clients of the running event loop."""
         self._close_all_but_clients()
         await self._components.aclose()
 
     def _close_all_but_clients(self) -> None:
         self._is_closed = True
         self._sampler.flush(logger)
+        # A load that still runs in the background would open a client after the others are closed.
         finish_loading()
         self._own_search.close()
         self._cache.close()
 
+    # The locks and clients inside cannot be copied. A copy of an object that holds this middleware
+    # shares the middleware.
     def __copy__(self) -> QueryMiddleware:
         return self
 
@@ -711,13 +738,13 @@ class QueryMiddleware:
     def __getstate__(self) -> tuple[Config, dict[str, Any]]:
         """Return the state to pickle: the config and the arguments of the middleware.
 
-        No client, key, cache or lock is pickled. Raises `PicklingError` if an argument is an
-        object, because the object may hold a client or a key.
+        Functions can be pickled. Raises `PicklingError` if an argument is another object, because
+        the object may hold a client or a key.
         """
-        for name, option in self._given.items():
+        for name, option in self._arguments.items():
             for part in option if isinstance(option, tuple) else (option,):
                 check_picklable(f"{name}=", part, by_value=find_modules_by_value() is not None)
-        return self.config, self._given
+        return self.config, self._arguments
 
     def __setstate__(self, state: tuple[Config, dict[str, Any]]) -> None:
         config, options = state

@@ -1,8 +1,7 @@
-"""Shadow mode: try qtmiddleware in the background while callers get the plain function's result.
+"""Try qtmiddleware in the background while callers get the plain function's result: shadow mode.
 
-For a share of the calls, qtmiddleware retrieves again after the caller has its result. The
-differences between the two results are logged, and written to the query log for
-``qtm shadow report``.
+For a fraction of the calls, qtmiddleware retrieves again after the caller has its result. It logs
+the differences between the two results, and writes both to the query log for ``qtm shadow report``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Retrieval
 
 MOST_AT_ONCE: Final = 4
-"""The number of shadow retrievals that one middleware runs at once; further ones are dropped."""
+"""The largest number of shadow retrievals at once per middleware. Further ones are dropped."""
 
 Finish = Callable[[Retrieval], object]
 
@@ -42,14 +41,14 @@ def should_shadow(share: float) -> bool:
 
 
 class ShadowRuns:
-    """The shadow retrievals of one middleware, at most `MOST_AT_ONCE` at a time; thread-safe.
+    """The shadow retrievals of one middleware, at most `MOST_AT_ONCE` at a time. Thread-safe.
 
     Attributes:
-        running: retrievals under way.
-        finished: retrievals that finished since the middleware was made.
-        failed: retrievals in which the function raised an exception.
-        dropped: retrievals that were dropped because `MOST_AT_ONCE` were under way, or because no
-            thread was free.
+        running: the number of retrievals under way.
+        finished: the number of retrievals that finished since the middleware was created.
+        failed: the number of retrievals that raised an exception.
+        dropped: the number of retrievals that did not start, because `MOST_AT_ONCE` were under way
+            or no thread was free.
     """
 
     def __init__(self) -> None:
@@ -62,31 +61,32 @@ class ShadowRuns:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Reset the runs under way: after a fork, they belong to the parent process."""
+        """Forget the retrievals under way. After a fork, they belong to the parent process."""
         self.running = 0
         self._tasks.clear()
 
-    def start(
+    def start_in_thread(
         self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead
     ) -> None:
-        """Start *flow* in a thread of *bulkhead*; the thread calls *finish* with the result.
+        """Start *flow* in a thread of *bulkhead*. The thread calls *finish* with the result.
 
-        Never raises. The run is dropped if too many runs are under way or no thread is free.
+        Never raises. *flow* is dropped if too many retrievals are under way or no thread is free.
         """
         if self._reserve_slot():
             try:
-                bulkhead.start(partial(copy_context().run, self._perform, flow, performer, finish))
+                bulkhead.start(partial(copy_context().run, self._run_flow, flow, performer, finish))
             except ModelError:
                 self._release_slot("dropped")
 
     def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
-        """Start *flow* as a task of the running event loop; the task calls *finish* at its end.
+        """Start *flow* as a task in the running event loop.
 
-        The task runs in this loop because the clients of an asynchronous function belong to it.
-        Never raises. The run is dropped if too many runs are under way.
+        The task calls *finish* with the result. An asynchronous function's clients belong to this
+        loop. Never raises. *flow* is dropped
+        if too many retrievals are under way.
         """
         if self._reserve_slot():
-            task = asyncio.get_running_loop().create_task(self._aperform(flow, performer, finish))
+            task = asyncio.get_running_loop().create_task(self._arun_flow(flow, performer, finish))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -108,7 +108,7 @@ class ShadowRuns:
             self.running -= 1
             setattr(self, outcome, getattr(self, outcome) + 1)
 
-    def _perform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
+    def _run_flow(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         outcome = "failed"
         try:
             finish(run(flow, performer))
@@ -118,7 +118,7 @@ class ShadowRuns:
         finally:
             self._release_slot(outcome)
 
-    async def _aperform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
+    async def _arun_flow(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
         outcome = "failed"
         try:
             finish(await arun(flow, performer))

@@ -16,7 +16,7 @@ from qtmiddleware.retrieval.pipeline import transform_flow
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead, ModelOnly, run
-from qtmiddleware.runtime.mapping import map_as_done, map_in_order
+from qtmiddleware.runtime.mapping import map_as_completed, map_in_order
 from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.types import Deadline, Transformation
 
@@ -26,16 +26,16 @@ CALL_MS: Final = 60_000
 The limit is long because nobody waits for a single reply.
 """
 SPARE: Final = 4
-"""The number of questions in progress beyond the number of concurrent model calls.
+"""The number of additional questions in progress, beyond the number of concurrent model calls.
 
-While one question waits to retry its call, these questions can call the model.
+They call the model while other questions wait for a retry.
 """
 _NO_LIMIT_MS: Final = 30 * 24 * 3_600_000
 _THREADS: Final = 10_000
 
 
 class Question(Protocol):
-    """The interface of a question to transform: its text and the conversation before it."""
+    """The interface of a question to transform, with its text and the conversation before it."""
 
     @property
     def text(self) -> str:
@@ -56,10 +56,9 @@ class Transformed(Generic[Q]):
     Attributes:
         question: the question.
         transformation: the question's transformation, which may be empty.
-        replies: the model's replies; empty if the transformation was in the cache, was shared with
-            an equal question, or was not needed.
-        failure: the reason of a `ModelError` if the model was asked but gave no transformation;
-            ``""`` otherwise.
+        replies: the model's replies; empty if the transformation came from the cache or from an
+            equal question, or was not needed.
+        failure: the `ModelError` reason if the model call failed; ``""`` otherwise.
     """
 
     question: Q
@@ -74,11 +73,11 @@ class Transformed(Generic[Q]):
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def lift_deadlines(config: Config, settings: Settings) -> tuple[Settings, float]:
-    """Return *settings* without a deadline per question, and the seconds for each model call.
+def separate_call_timeout(config: Config, settings: Settings) -> tuple[Settings, float]:
+    """Return *settings* without deadlines, and the timeout of each model call in seconds.
 
-    The time for a call is the smaller of ``limits.llmTimeoutMs`` and ``limits.deadlineMs``. A limit
-    that the user did not set is ignored. If the user set neither limit, the time is `CALL_MS`.
+    The timeout is the smaller of ``limits.llmTimeoutMs`` and ``limits.deadlineMs``. A limit that
+    the user did not set is ignored. If the user set neither limit, the timeout is `CALL_MS`.
     """
     limits, defaults = settings.limits, LimitSettings()
     limits_with_names = (
@@ -95,49 +94,54 @@ def lift_deadlines(config: Config, settings: Settings) -> tuple[Settings, float]
 
 
 class TransformStream:
-    """Transforms a stream of questions with a model.
+    """Transforms a stream of questions with a model, within the settings' budget.
 
-    The settings' budget applies. A stream may be run more than once, also by several threads.
+    Several threads may run one stream, each more than once.
 
     Args:
-        model: the model to ask.
-        build_request: makes the request for a question.
-        seconds: the time limit of each model call.
-        settings: the settings without deadlines, as `lift_deadlines` returns them.
-        pace: the rate limiter for the calls, which replaces the model's circuit breaker.
+        model: the model to call.
+        build_request: returns the request for a question.
+        call_seconds: the timeout of each model call.
+        settings: the settings without deadlines, as `separate_call_timeout` returns them.
+        pace: the rate limiter for the calls. It replaces the model's circuit breaker.
         concurrency: the number of model calls under way at once.
     """
 
     def __init__(
         self, model: GovernedModel, build_request: Callable[[Any], Request], *,
-        seconds: float, settings: Settings, pace: Pace, concurrency: int,
+        call_seconds: float, settings: Settings, pace: Pace, concurrency: int,
     ) -> None:  # fmt: skip
+        # The breaker is off, because the pace decides when to call again after a failure.
         self._model = GovernedModel(model.inner, settings, Breaker(0, 1.0), meter=model.meter)
         self._build_request = build_request
-        self._seconds = seconds
+        self._call_seconds = call_seconds
         self._pace = pace
         self._concurrency = concurrency
         self._bulkhead = Bulkhead(_THREADS)
 
     def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
-        """Yield one result per question: as soon as it is done, or in order if *in_order*.
+        """Yield one result per question, in order if *in_order* is true, else as soon as possible.
 
         Only a few questions are in memory at a time. Closing the generator drops the questions in
         progress.
 
         Raises:
-            ModelError: if an error stopped the pace. Finished results are yielded first.
+            ModelError: if an error stopped the rate limiter. Finished results are yielded first.
         """
         stream, limit = (
-            (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)
+            (map_in_order, 2 * self._concurrency)
+            if in_order
+            else (map_as_completed, self._concurrency)
         )
         try:
             for transformed in stream(
-                self._transform,
+                self._transform_question,
                 self._iterate_until_stopped(questions),
                 self._bulkhead,
                 limit + SPARE,
             ):
+                # After the error, questions that failed because of it are not results. Others that
+                # were already under way may still succeed.
                 if self._pace.error is None or not transformed.failure:
                     yield transformed
                 elif in_order:
@@ -145,6 +149,7 @@ class TransformStream:
             if self._pace.error is not None:
                 raise self._pace.error
         except BaseException:
+            # Also if the caller closes the generator: calls that wait for a retry must not go on.
             self._pace.stop()
             raise
 
@@ -154,17 +159,17 @@ class TransformStream:
                 return
             yield question
 
-    def _transform(self, question: Q) -> Transformed[Q]:
-        model = _PacedModel(self._model, self._pace, self._seconds)
+    def _transform_question(self, question: Q) -> Transformed[Q]:
+        model = _PacedModel(self._model, self._pace, self._call_seconds)
         transformation = run(
             transform_flow(self._build_request(question)), ModelOnly(model, self._bulkhead)
         )
-        failure = _find_failure(transformation)
+        failure = _find_failure_reason(transformation)
         return Transformed(question, transformation, tuple(model.replies), failure)
 
 
 class _PacedModel:
-    """Forwards one question's model calls to *inner* at a rate shared with other questions.
+    """Forwards the model calls of one question to *inner*, at a rate that all questions share.
 
     Attributes:
         replies: the replies of *inner* so far.
@@ -172,10 +177,10 @@ class _PacedModel:
 
     can_async = False
 
-    def __init__(self, inner: GovernedModel, pace: Pace, seconds: float) -> None:
+    def __init__(self, inner: GovernedModel, pace: Pace, call_seconds: float) -> None:
         self._inner = inner
         self._pace = pace
-        self._seconds = seconds
+        self._call_seconds = call_seconds
         self.replies: list[Reply] = []
 
     @property
@@ -184,21 +189,22 @@ class _PacedModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """Return the reply to *prompt*, ignoring the deadline; raises `ModelError`."""
-        reply = self._pace.perform(partial(self._complete, prompt))
+        """Return the reply to *prompt*. The deadline is ignored. Raises `ModelError`."""
+        reply = self._pace.perform(partial(self._call_inner_model, prompt))
         self.replies.append(reply)
         return reply
 
-    def _complete(self, prompt: Prompt) -> Reply:
-        return self._inner.complete(prompt, Deadline.after(self._seconds))
+    def _call_inner_model(self, prompt: Prompt) -> Reply:
+        # The time counts from the call itself, not from the wait for the rate limiter.
+        return self._inner.complete(prompt, Deadline.after(self._call_seconds))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return what `complete` returns."""
         return self.complete(prompt, deadline)
 
 
-def _find_failure(transformation: Transformation) -> str:
-    """Return the reason why the model call failed, as recorded in *transformation*.
+def _find_failure_reason(transformation: Transformation) -> str:
+    """Return why the model call failed, according to the notes of *transformation*.
 
     Returns ``""`` if no call failed, or if the transformation holds a text.
     """

@@ -1,4 +1,4 @@
-"""The wrapped retrieval function: the same signature and return type, with better results."""
+"""Wrap a retrieval function: keep its signature and return type, and improve its results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_query_error, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
-from qtmiddleware.runtime.observing import is_telling
+from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
 from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text_clause
@@ -63,9 +63,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AskMethod(Protocol[P, T_co]):
-    """A method that takes the wrapped function's arguments and three more keywords.
+    """A method such as `Wrapped.retrieve`.
 
-    The keywords are *history*, *config* and *qtm_config*.
+    It takes the wrapped function's arguments, and the keywords *history*, *config* and
+    *qtm_config*.
     """
 
     @overload
@@ -88,7 +89,7 @@ class AskMethod(Protocol[P, T_co]):
 
 
 class _AskDescriptor(Protocol[T_co]):
-    """The type of an `AskMethod` as a class attribute, not yet bound to an object."""
+    """The type of an `AskMethod` in the class body; reading it from an object binds it."""
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
@@ -104,10 +105,10 @@ _FORWARDED_SPECIAL_NAMES: Final = frozenset({"__annotations__", "__isabstractmet
 
 
 def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
-    """Return *method* itself, typed for type checkers as an `AskMethod`.
+    """Return *method* unchanged. Type checkers see the result as an `AskMethod`.
 
-    Python's type hints cannot add keyword parameters to a `ParamSpec`, so the methods take any
-    arguments and the overloads of `AskMethod` say which ones are valid.
+    Python's type hints cannot add keyword parameters to a `ParamSpec`. The methods therefore
+    accept any arguments, and the overloads of `AskMethod` declare the valid ones.
     """
     return method
 
@@ -117,7 +118,7 @@ class Wrapped(Generic[P, R]):
 
     Call this object like the function itself: it returns the same type. `retrieve` and `aretrieve`
     return a `Retrieval` instead. `answer`, `stream_answer` and their asynchronous variants return
-    the language model's answer, based on the passages found. These methods take the function's own
+    the language model's answer, based on the passages found. These methods take the function's
     arguments and three more keywords:
 
     - *history*: the conversation so far, oldest message first. If the function has a parameter of
@@ -126,8 +127,8 @@ class Wrapped(Generic[P, R]):
       to the function instead of to qtmiddleware.
     - *qtm_config*: settings for this call, whatever parameters the function has.
 
-    If the function calls its own wrapped version while it searches, the inner calls return the
-    plain function's results.
+    If the function calls its wrapped version while it searches, these inner calls return the plain
+    function's results.
     """
 
     is_async = False
@@ -150,9 +151,9 @@ class Wrapped(Generic[P, R]):
         if (share := self._find_shadow_share()) is not None:
             began = perf_counter()
             response = self._fn(*args, **kwargs)
-            self._start_shadow(share, args, kwargs, response, perf_counter() - began)
+            self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response
-        request, call = self._prepare(args, kwargs, response_only=True)
+        request, call = self._prepare_request(args, kwargs, response_only=True)
         return call.finish(run(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -164,10 +165,10 @@ class Wrapped(Generic[P, R]):
         qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
-        """Return the passages found for these arguments, and a record of how they were found.
+        """Search with these arguments, and return the passages and a record of the search.
 
-        If qtmiddleware cannot improve the query (blank, too long or not a text, such as a vector or
-        an id), it passes the call through unchanged, and ``degradations`` says why.
+        If the query is blank, too long or not a text (such as a vector or an id), the call passes
+        through unchanged, and ``degradations`` says why.
 
         Args:
             *args: the function's own positional arguments.
@@ -180,7 +181,7 @@ class Wrapped(Generic[P, R]):
         Raises:
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
-        request, call = self._prepare(args, kwargs, history, config, qtm_config)
+        request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
         return call.finish(run(retrieval_flow(request), call))
 
     @_type_as_ask_method
@@ -192,18 +193,18 @@ class Wrapped(Generic[P, R]):
         qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
-        """Do what `retrieve` does without blocking the running event loop.
+        """Search as `retrieve` does, without blocking the running event loop.
 
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
-        request, call = self._prepare(args, kwargs, history, config, qtm_config)
+        request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
         return call.finish(await arun(retrieval_flow(request), call))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Call `retrieve` for each query of a list, and return the results in the list's order.
+        """Call `retrieve` for each query in a list, and return the results in the same order.
 
-        Pass the list where you would pass the query. All other arguments are those of `retrieve`
-        and the same for each query. At most ``limits.maxConcurrency`` queries run at once.
+        Pass the list instead of the query. The other arguments are those of `retrieve`, and apply
+        to each query. At most ``limits.maxConcurrency`` queries run at once.
 
         Raises:
             InvalidQuery: if the queries are not a list or tuple. Exceptions from any of the calls
@@ -218,7 +219,7 @@ class Wrapped(Generic[P, R]):
         )
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Do what `retrieve_many` does without blocking the running event loop."""
+        """Search for each query as `retrieve_many` does, without blocking the event loop."""
         calls = [
             partial(self.aretrieve, *call_args, **call_kwargs)
             for call_args, call_kwargs in self._iterate_call_arguments(args, kwargs)
@@ -229,7 +230,7 @@ class Wrapped(Generic[P, R]):
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the language model's answer to the query, with citations of the passages found.
 
-        The arguments are those of `retrieve`, *history* and *config* included.
+        The arguments are those of `retrieve`, including *history* and *config*.
 
         Raises:
             InvalidQuery: if the query cannot be answered (blank, too long or not a text).
@@ -241,7 +242,7 @@ class Wrapped(Generic[P, R]):
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
-        """Do what `answer` does without blocking the running event loop."""
+        """Return the model's answer as `answer` does, without blocking the event loop."""
         answering, call = self._prepare_answer(args, kwargs)
         return await arun(answering.build_flow(), call)
 
@@ -263,16 +264,17 @@ class Wrapped(Generic[P, R]):
         return AsyncAnswerStream(*self._prepare_answer(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """Report how qtmiddleware reads this function, and what it changes for these arguments.
+        """Report whether qtmiddleware can improve this function, and what changes for a question.
 
-        The arguments are those of `retrieve`: a question, or a list of questions as for
-        `retrieve_many`, and the other arguments that the function needs. A question of a list may
-        be ``{"question": text, "relevant": [id, ...]}``, which names the passages that answer it.
+        The arguments are those of `retrieve`: a question or a list of questions, and the other
+        arguments that the function needs. An entry of the list may also be
+        ``{"question": text, "relevant": [id, ...]}``, with the ids of the passages that answer the
+        question.
 
-        The first question is examined in detail: the function is called about ten times, both as it
-        is and as the middleware would call it. A model or reranker in the settings is called once.
-        Then the plain order is compared with the rules' order for at most ten of the questions,
-        which takes two calls per question.
+        The check examines the first question in detail: it calls the function about ten times, with
+        and without the middleware's changes. It calls a configured model or reranker once. Then it
+        compares the plain order with the rules' order for at most ten of the questions, which takes
+        two calls per question.
 
         Print the result to read it.
 
@@ -284,7 +286,7 @@ class Wrapped(Generic[P, R]):
         return run(*self._prepare_check(args, kwargs))
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
-        """Do what `check` does without blocking the running event loop."""
+        """Report what `check` reports, without blocking the running event loop."""
         return await arun(*self._prepare_check(args, kwargs))
 
     def as_tool(
@@ -298,16 +300,16 @@ class Wrapped(Generic[P, R]):
     ) -> SearchTool:
         """Return this function as a tool that agents can call.
 
-        The tool has a name, a description, a JSON schema and two callables, `run` and `arun`, which
-        agent frameworks take as they are.
+        The tool has a name, a description, a JSON schema and two callables, `run` and `arun`. You
+        can pass these to an agent framework unchanged.
 
         Args:
             name: The tool's name, which the model reads.
             collection: What the function searches, such as "the staff handbook".
             about: One sentence on what the collection holds.
             fields: Names of the metadata that each result shows.
-            arguments: Further arguments of the function, without the question and the number of
-                passages.
+            arguments: The function's other arguments, such as a namespace. Do not include the
+                question or the number of passages.
         """
         from qtmiddleware.tools.search_tool import SearchTool
 
@@ -317,19 +319,19 @@ class Wrapped(Generic[P, R]):
 
     @property
     def middleware(self) -> Any:
-        """The function's `QueryMiddleware`, with its `health`, `ready`, `reload` and `close`."""
+        """The function's `QueryMiddleware`, for `health`, `ready`, `reload` and `close`."""
         return self._source.middleware
 
     @property
     def _context(self) -> CallContext:
         """The settings and components for a call that begins now."""
-        return self._source.current()
+        return self._source.get_context()
 
     @property
     def top_k_argument(self) -> str | None:
         """The name of the parameter that sets the number of passages.
 
-        ``None`` if the signature shows no such parameter, or if the number is a field of another
+        ``None`` if the signature has no such parameter, or if the number is a field of another
         argument.
         """
         name = self._signature.top_k_argument
@@ -338,7 +340,7 @@ class Wrapped(Generic[P, R]):
     def configured(self, config: Mapping[str, Any]) -> Self:
         """Return a copy of this wrapped function with *config* overriding its settings.
 
-        The copy starts without the facts that this function has learned from its calls.
+        The copy does not inherit the facts that this function has learned from its calls.
 
         Raises:
             ConfigError: for invalid settings, and for settings that cannot change once a function
@@ -353,7 +355,9 @@ class Wrapped(Generic[P, R]):
         from qtmiddleware.answering import AnswerFlow
 
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, call = self._prepare(args, kwargs, *reserved)
+        request, call = self._prepare_request(args, kwargs, *reserved)
+        # The text of a nested call is a valid question: the model can answer it from the plain
+        # function's passages.
         if request.problem is not None and request.problem.reason != "nested":
             raise build_query_error(request.problem, self._signature.argument)
         # An answer has no pages.
@@ -367,21 +371,23 @@ class Wrapped(Generic[P, R]):
 
         signature = self._signature.choose_for_call(args, kwargs)
         try:
-            questions = read_questions(signature.read_passed(args, kwargs)) or []
+            questions = read_questions(signature.read_passed_query(args, kwargs)) or []
         except WrapError:
+            # A call without a question is checked too: the check reports the missing question.
             questions = []
         if questions:
-            args, kwargs = signature.replace(
+            args, kwargs = signature.replace_arguments(
                 args, kwargs, query=questions[0].text, is_one_of_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, call = self._prepare(args, kwargs, *reserved)
+        request, call = self._prepare_request(args, kwargs, *reserved)
         # A check is not a retrieval that the user asked for, so their hooks are not called.
         request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
-            # A text may be passed as a reserved word or in another place that the function itself
-            # does not take, so move it to the function's own parameter.
-            call.args, call.kwargs = signature.replace(
+            # The caller may have passed the text under a name that the function itself does not
+            # take. The check calls the function directly, so the text must be in the function's own
+            # parameter.
+            call.args, call.kwargs = signature.replace_arguments(
                 call.args, call.kwargs, query=request.original, top_k=None
             )
         return check(request, call, questions), call
@@ -389,9 +395,9 @@ class Wrapped(Generic[P, R]):
     def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Yield the positional and keyword arguments of one call per query of the passed list."""
+        """Yield the arguments of one call for each query in the list that the caller passed."""
         signature = self._signature.choose_for_call(args, kwargs)
-        queries = signature.read_passed(args, kwargs)
+        queries = signature.read_passed_query(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = signature.argument
             raise InvalidQuery(
@@ -399,12 +405,13 @@ class Wrapped(Generic[P, R]):
                 " retrieve"
             )
         history = kwargs.get("history")
+        # The first call would exhaust an iterator, and the others would see no history.
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield signature.replace(args, kwargs, query=query, is_one_of_list=True)
+            yield signature.replace_arguments(args, kwargs, query=query, is_one_of_list=True)
 
-    def _prepare(
+    def _prepare_request(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -416,8 +423,11 @@ class Wrapped(Generic[P, R]):
     ) -> tuple[Request, Invocation]:
         """Return the request for one call, and the invocation that performs its searches.
 
-        *response_only* says that the caller needs only the function's response, not a `Retrieval`.
+        If *response_only* is true, the caller needs only the function's response, not a
+        `Retrieval`.
         """
+        # The function and the transformation may both read the history, and an iterator can be read
+        # only once.
         if isinstance(history, Iterator):
             history = tuple(history)
         if history and self._takes_history:
@@ -425,18 +435,21 @@ class Wrapped(Generic[P, R]):
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
         overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
-        context = self._read_context(overrides, may_be_for_function=config is not None)
+        context = self._read_context(overrides, config_may_be_for_function=config is not None)
         signature = self._signature.choose_for_call(args, kwargs)
+        # A document search wrapped with `embed=` may also be called with a text clause. Its text
+        # must not be replaced by a vector.
         if context.embedder is not None and not signature.takes_vector(args, kwargs):
             context = replace(context, embedder=None)
         original, problem = self._find_query(signature, args, kwargs, context.settings)
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
         top_k = signature.read_top_k(args, kwargs) if problem is None else None
-        page = self._find_page(args, kwargs, context.learned) if problem is None else ""
+        page = self._find_page_argument(args, kwargs, context.learned) if problem is None else ""
         conversation = read_history(history)
         model = None if context.settings.transformation_type == "none" else context.model
-        hooks = () if is_telling() else context.hooks
+        # A hook may itself retrieve. Calling the hook for that retrieval would never end.
+        hooks = () if is_inside_hook() else context.hooks
         request = Request(
             original=original,
             history=conversation.messages,
@@ -454,7 +467,7 @@ class Wrapped(Generic[P, R]):
             shape=context.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
-            reason_to_wait=model.reason_to_wait if model else lambda: None,
+            find_wait_reason=model.find_wait_reason if model else lambda: None,
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,
@@ -481,59 +494,68 @@ class Wrapped(Generic[P, R]):
             and (share := context.settings.shadow) is not None
             and should_shadow(share)
         ):
-            call.shadow = partial(call.start_shadow, request)
+            call.shadow = partial(call.start_shadow_retrieval, request)
         return request, call
 
-    def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned) -> str:
+    def _find_page_argument(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned
+    ) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
-        If the signature shows no page argument, all calls after the first call with one count as
-        paged: the first page is often requested without a page argument.
+        If the signature shows no page argument, a call may still pass one through ``**kwargs`` or
+        inside another argument. After the first such call, every call counts as paged, because
+        callers often request the first page without a page argument.
         """
         paging = self._signature.paging
-        page = paging.find(args, kwargs)
+        page = paging.find_page_argument(args, kwargs)
         if page:
             learned.page = page
         return learned.page if paging.is_open else page
 
     def _find_shadow_share(self) -> float | None:
-        """Return the share of calls to repeat in shadow mode; ``None`` if shadow mode is off.
+        """Return the fraction of calls to repeat in shadow mode, or ``None`` if it is off.
 
-        Also ``None`` if the function takes vectors, because the plain function cannot take the
-        caller's text.
+        Returns ``None`` also if the function takes vectors, because the plain function could not
+        search for the caller's text.
         """
         overrides = current_overrides()
-        context = self._source.current(overrides) if overrides else self._context
+        context = self._source.get_context(overrides) if overrides else self._context
         return None if context.embedder is not None else context.settings.shadow
 
-    def _start_shadow(
+    def _start_shadow_retrieval(
         self,
         share: float,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         response: Any,
-        seconds: float,
+        response_seconds: float,
     ) -> None:
-        """Start a shadow retrieval in the background, with the probability *share*; never raises.
+        """Start a shadow retrieval in the background, with the probability *share*. Never raises.
 
-        The caller gets *response*, which took *seconds*.
+        Args:
+            share: The probability, from 0 to 1.
+            args: The positional arguments of the caller's call.
+            kwargs: The keyword arguments of the caller's call.
+            response: The plain function's response, which the caller gets.
+            response_seconds: The time that the plain function took.
         """
         if should_shadow(share):
+            # The caller already has a response. An error here must not take it away.
             with suppress(Exception):
-                request, call = self._prepare(args, kwargs)
+                request, call = self._prepare_request(args, kwargs)
                 if request.problem is None:
-                    call.start_shadow(request, response, seconds * 1e3)
+                    call.start_shadow_retrieval(request, response, response_seconds * 1e3)
 
-    def _read_context(self, overrides: Layers, *, may_be_for_function: bool) -> CallContext:
-        """Return the context of this call, with settings overridden by *overrides*.
+    def _read_context(self, overrides: Layers, *, config_may_be_for_function: bool) -> CallContext:
+        """Return this call's context, with settings overridden by *overrides*.
 
-        If an invalid config may have been meant for the function's own ``**kwargs``, the
-        `ConfigError` says how to pass it there.
+        Raises `ConfigError` for invalid settings. If the caller's ``config`` may have been meant
+        for the function's ``**kwargs``, the error says how to pass it to the function.
         """
         try:
-            return self._source.current(overrides)
+            return self._source.get_context(overrides)
         except ConfigError as error:
-            if not may_be_for_function or not self._signature.takes_any_keyword:
+            if not config_may_be_for_function or not self._signature.takes_any_keyword:
                 raise
             name = self._signature.function_name
             message = (
@@ -558,7 +580,7 @@ class Wrapped(Generic[P, R]):
         kwargs: dict[str, Any],
         settings: Settings,
     ) -> tuple[Any, Degradation | None]:
-        """Return the query, and a degradation that says why the query cannot be improved.
+        """Return this call's query, and a degradation if the query cannot be improved.
 
         The query is ``""`` if the call has none. The degradation is ``None`` if the query can be
         improved.
@@ -582,9 +604,10 @@ class Wrapped(Generic[P, R]):
     def _choose_text_fields(
         signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[str, ...]:
-        """Return the fields of an extra keyword search besides this call's own vector search.
+        """Return the fields for a keyword search that is added to this call's vector search.
 
-        Empty if the call does not allow the extra search, or if the settings name no fields.
+        Returns ``()`` if the call does not allow the added search, or if the settings name no
+        fields.
         """
         fields = settings.hybrid.text_fields
         return (
@@ -609,7 +632,7 @@ class Wrapped(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return this object if it is looked up on a class, or a bound method if on an object."""
+        """Return a bound method if read from an object, or this object if read from a class."""
         return (
             Bound(self, instance) if instance is not None and can_become_method(self._fn) else self
         )
@@ -635,6 +658,8 @@ class Wrapped(Generic[P, R]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._fn, name)
 
+    # A copy of a plain function is the function itself, too. The locks and clients inside could not
+    # be copied anyway.
     def __copy__(self) -> Wrapped[P, R]:
         return self
 
@@ -642,11 +667,11 @@ class Wrapped(Generic[P, R]):
         return self
 
     def __reduce_ex__(self, _: SupportsIndex) -> Any:
-        """Pickle this object by its import name if it has one, else with all that it wraps.
+        """Pickle this object by its import name, or by its contents if it has no import name.
 
-        That is the function, the middleware and the options. Clients, caches, locks and keys are
-        not pickled: the other process makes its own. Raises `PicklingError`, which says what to do,
-        if the object cannot be pickled.
+        The contents are the function, the middleware and the options. Clients, caches, locks and
+        keys are not pickled: the process that unpickles the object creates new ones. Raises
+        `PicklingError`, with advice, if the object cannot be pickled.
         """
         modules, name = find_modules_by_value(), find_import_name(self._fn, self)
         if name is not None and (
@@ -707,9 +732,9 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         if (share := self._find_shadow_share()) is not None:
             began = perf_counter()
             response = await make_awaitable(self._fn(*args, **kwargs))
-            self._start_shadow(share, args, kwargs, response, perf_counter() - began)
+            self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
-        request, call = self._prepare(args, kwargs, response_only=True)
+        request, call = self._prepare_request(args, kwargs, response_only=True)
         return call.finish(await arun(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -736,15 +761,15 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
 
 
-def _empty(kind: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
-    """Return an object of the class *kind* without any attributes, for unpickling."""
-    return kind.__new__(kind)
+def _empty(wrapped_class: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
+    """Return an object of *wrapped_class* without any attributes, for unpickling."""
+    return wrapped_class.__new__(wrapped_class)
 
 
 class Bound(Generic[P, R]):
     """A wrapped method bound to an object, such as ``instance.method``.
 
-    Two bound methods of the same method and object are equal, as with plain methods.
+    As with plain methods, two of them are equal if their method and their object are the same.
     """
 
     def __init__(self, wrapped: Any, instance: Any) -> None:
@@ -758,57 +783,60 @@ class Bound(Generic[P, R]):
         self.__wrapped__ = wrapped.__wrapped__.__get__(instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the wrapped method on this object."""
+        """Call the wrapped method on the object that it is bound to."""
         return self.__func__(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
-        """Call `Wrapped.retrieve` on this object."""
+        """Call `Wrapped.retrieve` on the object that this method is bound to."""
         return self.__func__.retrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
-        """Call `Wrapped.aretrieve` on this object."""
+        """Call `Wrapped.aretrieve` on the object that this method is bound to."""
         return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Call `Wrapped.retrieve_many` on this object."""
+        """Call `Wrapped.retrieve_many` on the object that this method is bound to."""
         return self.__func__.retrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Call `Wrapped.aretrieve_many` on this object."""
+        """Call `Wrapped.aretrieve_many` on the object that this method is bound to."""
         return await self.__func__.aretrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
-        """Call `Wrapped.answer` on this object."""
+        """Call `Wrapped.answer` on the object that this method is bound to."""
         return self.__func__.answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
-        """Call `Wrapped.aanswer` on this object."""
+        """Call `Wrapped.aanswer` on the object that this method is bound to."""
         return await self.__func__.aanswer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
-        """Call `Wrapped.stream_answer` on this object."""
+        """Call `Wrapped.stream_answer` on the object that this method is bound to."""
         return self.__func__.stream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
-        """Call `Wrapped.astream_answer` on this object."""
+        """Call `Wrapped.astream_answer` on the object that this method is bound to."""
         return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """Call `Wrapped.check` on this object."""
+        """Call `Wrapped.check` on the object that this method is bound to."""
         return self.__func__.check(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
-        """Call `Wrapped.acheck` on this object."""
+        """Call `Wrapped.acheck` on the object that this method is bound to."""
         return await self.__func__.acheck(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def as_tool(self, **options: Any) -> SearchTool:
-        """Return this method as a tool, as `Wrapped.as_tool` does for a function."""
+        """Return this method as a tool that agents can call.
+
+        The options are those of `Wrapped.as_tool`.
+        """
         from qtmiddleware.tools.search_tool import SearchTool
 
         return SearchTool(self, **options)
@@ -841,9 +869,9 @@ class Bound(Generic[P, R]):
 
 
 class WrappedClassMethod(classmethod):  # type: ignore[type-arg]
-    """A class method that gives access to the methods of a wrapped function, such as `retrieve`.
+    """A class method that keeps the methods of a wrapped function, such as `retrieve`.
 
-    From Python 3.13 on, a plain `classmethod` no longer calls ``__get__`` of the function it holds.
+    From Python 3.13 on, a plain `classmethod` no longer calls ``__get__`` of its function.
     """
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -851,7 +879,7 @@ class WrappedClassMethod(classmethod):  # type: ignore[type-arg]
 
 
 def can_become_method(fn: Any) -> bool:
-    """Return whether *fn* becomes a method if it is a class attribute.
+    """Return whether *fn* becomes a method when it is an attribute of a class.
 
     Functions become methods. Partials and other callable objects do not.
     """
@@ -861,7 +889,7 @@ def can_become_method(fn: Any) -> bool:
 def mark_as_coroutine_function(target: Any) -> None:
     """Mark *target* as a coroutine function for `inspect.iscoroutinefunction`.
 
-    Before Python 3.12, asyncio's own mark is set instead.
+    Before Python 3.12, sets asyncio's private marker instead.
     """
     if hasattr(inspect, "markcoroutinefunction"):
         inspect.markcoroutinefunction(target)

@@ -303,7 +303,7 @@ def test_replies_that_an_earlier_version_collected_are_read_again(
 def test_an_earlier_query_log_is_reported_on(kept: Path) -> None:
     report = read_shadow_log(kept / "queries.jsonl")
     (asked,) = report.questions
-    assert (report.unreadable, report.dropped) == (0, 0)
+    assert (report.unreadable, report.dropped_calls) == (0, 0)
     assert (asked.query, asked.kept, asked.status) == (world.QUESTION, 3, "full")
     assert (asked.searches, asked.llm_calls) == (2, 1)
     assert {it.name: it.text for it in asked.plain} == {

@@ -70,3 +70,23 @@ def test_nothing_is_loaded_from_another_machine(pages: dict[str, str]) -> None:
         if re.search(r"@import|url\((?:\"|')?https?:", it.read_text("utf-8"))
     ]
     assert styles == []
+
+
+def test_llms_txt_lists_every_page_of_the_menu_as_markdown(pages: dict[str, str]) -> None:
+    text = (SITE / "llms.txt").read_text("utf-8")
+    assert text.startswith("# qtmiddleware\n\n> ")
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): .*\w", text, re.MULTILINE)
+    assert len(listed) == len(re.findall(r"\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    for page in listed:
+        assert (SITE / page).read_text("utf-8").startswith("# "), page
+
+
+def test_a_link_between_pages_holds_in_their_markdown(pages: dict[str, str]) -> None:
+    copies = list(SITE.rglob("*.md"))
+    links = [
+        (copy, unquote(link))
+        for copy in copies
+        for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", copy.read_text("utf-8"))
+    ]
+    assert links
+    assert [(copy, link) for copy, link in links if not (copy.parent / link).exists()] == []

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from qtmiddleware.runtime.environment import needs_secrets
+from qtmiddleware.runtime.environment import declare_needed_secrets
 from tests.support.ray_work import Batch, find_marked
 
 LONG = 600.0
@@ -59,6 +59,6 @@ def build_environment() -> Callable[[Batch], dict[str, str]]:
     return lambda _: dict(os.environ)
 
 
-@needs_secrets("HF_TOKEN")
+@declare_needed_secrets("HF_TOKEN")
 def build_environment_of_hub(_: object) -> Callable[[Batch], dict[str, str]]:
     return build_environment()

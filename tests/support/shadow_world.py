@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, Shown
+from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
 
 
 def build_question(
@@ -12,8 +12,8 @@ def build_question(
 ) -> ShadowQuestion:
     """A question whose caller got the passages *plain*, while ours are *ours*; *words* are in every text."""
 
-    def show(names: str) -> tuple[Shown, ...]:
-        return tuple(Shown(f"{words} {it}", f"{words} about {it}") for it in names)
+    def show(names: str) -> tuple[ListedPassage, ...]:
+        return tuple(ListedPassage(f"{words} {it}", f"{words} about {it}") for it in names)
 
     kept = len(set(plain) & set(ours))
     figures: dict[str, Any] = {

@@ -26,7 +26,12 @@ from qtmiddleware.kit.stores.sqlite.files import (
     limit_value_size,
     open_file,
 )
-from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
+from qtmiddleware.runtime.files import (
+    open_for_writing,
+    open_regular_file,
+    refuse_link,
+    replace_file,
+)
 
 SYNC_SECONDS: Final = 5.0
 """How many seconds of work a power cut may lose; a killed process loses no written line."""
@@ -66,7 +71,7 @@ class Journal:
                 replace_file(
                     path, (raw for raw, digest in self._read_lines() if digest is not None)
                 )
-            self._descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            self._descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             if overwrite:
                 # By its descriptor, because the path may have become a link in the meantime.
                 os.ftruncate(self._descriptor, 0)
@@ -148,7 +153,7 @@ class Journal:
         line has no result.
         """
         try:
-            file = open_document(self._path, follow_link=False)
+            file = open_regular_file(self._path, follow_link=False)
         except FileNotFoundError:
             return
         with file:
@@ -174,7 +179,7 @@ class Journal:
 def count_lines(path: Path) -> int:
     """Return the number of lines in the file at *path*; 0 if it cannot be read."""
     try:
-        with open_document(path, follow_link=False) as file:
+        with open_regular_file(path, follow_link=False) as file:
             return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
     except OSError:
         return 0

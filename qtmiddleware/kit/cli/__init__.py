@@ -1,4 +1,4 @@
-"""The command line, ``qtm``."""
+"""Run the command line ``qtm``, and turn its errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ def main() -> None:
     except QtMiddlewareError as error:
         _exit_with_message(str(error), FAILED)
     except OSError as error:
+        # The output may be a file on a full disk, and the final flush would fail a second time.
         _discard_output()
         _exit_with_message(str(error), FAILED)
 
 
 def _repair_streams() -> None:
-    """Open missing standard streams, and replace characters that a stream cannot encode."""
+    """Open missing standard streams, and let each stream replace characters it cannot encode."""
     # The caller may have closed these streams. The replacements stay open until the process ends,
     # as the streams would have.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -71,6 +72,7 @@ def _repair_streams() -> None:
 
 def _run_app() -> None:
     """Run the ``qtm`` app. Raises `MissingExtra` if rich or typer is not installed."""
+    # The app's own imports would fail with an error that does not name the extra to install.
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401
@@ -79,12 +81,13 @@ def _run_app() -> None:
     from qtmiddleware.kit.cli.app import app
     from qtmiddleware.kit.cli.environment import load_dotenv_file
 
+    # Before the app, because its commands read the keys from the environment.
     load_dotenv_file()
     app()
 
 
 def _exit_quietly(code: int = 0) -> NoReturn:
-    """Exit with *code* but without a message, because the program reading the output has ended."""
+    """Exit with *code* and without a message, because no program reads the output any more."""
     _discard_output()
     sys.exit(code)
 

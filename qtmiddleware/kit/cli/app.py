@@ -1,4 +1,4 @@
-"""The typer app behind ``qtm``, with all commands."""
+"""Define the typer app behind ``qtm``, with all its commands."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ app.add_typer(mcp.app, name="mcp")
 app.add_typer(shadow.app, name="shadow")
 
 
-def _show_version(is_wanted: bool) -> None:
-    if is_wanted:
+def _show_version(is_requested: bool) -> None:
+    # Typer calls this for every command, with or without the option.
+    if is_requested:
         typer.echo(f"qtmiddleware {version_of('qtmiddleware')}")
         raise typer.Exit
 
 
 @app.callback()
-def common(
+def handle_common_options(
     version: Annotated[
         bool,
         typer.Option(

@@ -1,4 +1,4 @@
-"""Reads the file of ``--ask-file``: questions as text, JSON lines, a query log or a table."""
+"""Read the file of ``--ask-file``: questions as text, JSON lines, a query log or a table."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.kit.cli.terminal import escape_line, note
+from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.evaluation import load_judged
 from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_object, read_lines
 from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
 from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant
 
 MOST_READ: Final = 1_000
-"""The maximum number of different questions read from a file. A query log may hold millions."""
+"""The maximum number of different questions to read, because a query log may hold millions."""
 _HASH: Final = "sha256:"
 
 
@@ -28,13 +28,13 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
       ids of its ``relevant`` passages
     - a record of a query log
 
-    A table, or the folder of a data set, is read by `load_judged`. Raises `ConfigError` if the file
-    cannot be read or contains no question.
+    If *path* is a table or the folder of a data set, `load_judged` reads it. Raises `ConfigError`
+    if the file cannot be read or contains no question.
     """
     questions: dict[str, list[str]] = {}
     hashed = 0
     is_judged = path.is_dir() or path.suffix.lower() in TABLES
-    for text, relevant in _read_judged(path) if is_judged else _read_lines(path):
+    for text, relevant in _read_judged_questions(path) if is_judged else _read_question_lines(path):
         if text.startswith(_HASH):
             hashed += 1
         elif len(questions) < MOST_READ:
@@ -52,10 +52,10 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
             f"{path} must hold questions, one per line; it holds none", path="--ask-file"
         )
     if hashed:
-        note(f"{hashed:,} questions in the file are hashes and were skipped.")
+        write_note(f"{hashed:,} questions in the file are hashes and were skipped.")
     if len(questions) < FEWEST_ASKED:
         count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
-        note(
+        write_note(
             escape_line(
                 f"{path} holds {count}; {FEWEST_ASKED} to {MOST_ASKED} give a better answer."
             )
@@ -65,29 +65,29 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
     return list(questions)
 
 
-def _read_judged(path: Path) -> Iterator[tuple[str, list[str]]]:
+def _read_judged_questions(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each question of a table or data set, with the ids of its relevant passages."""
     data = load_judged(path)
     for question in data.questions:
         yield question.text, [id_ for id_, grade in data.qrels[question.id].items() if grade > 0]
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+def _read_question_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the question in each line of the file, with the ids of its relevant passages.
 
-    Blank lines are skipped, and so are query-log records whose query was not text. An error names
-    the line.
+    Skips blank lines, and query-log records of queries that were not text. Errors contain the
+    line's number.
     """
     for number, line in read_lines(path):
         with name_line_in_errors(path, number):
-            yield from _read_line(line.strip())
+            yield from _read_question_line(line.strip())
 
 
-def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
+def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the question in *line*, with the ids of its relevant passages.
 
-    Yields nothing if *line* is a JSON object with a blank question. Raises `ValueError` if *line*
-    is a JSON object without a question.
+    If *line* is a JSON object, a blank question is skipped, and a missing question raises
+    `ValueError`.
     """
     if not line.startswith("{"):
         yield line, []
@@ -106,7 +106,7 @@ def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
 def _find_question(record: Mapping[str, Any]) -> str | None:
     """Return the question in *record*, or ``None`` if *record* has no question.
 
-    Returns an empty string for a query-log record whose query was not text.
+    Returns an empty string for a query-log record of a query that was not text.
     """
     if "query_id" in record and isinstance(record.get("queries"), list):
         query = next(iter(record["queries"]), "")

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError
-from qtmiddleware.kit.documents.place import describe_place
+from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import NOT_JUDGED, Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -20,11 +20,11 @@ class Outcome:
 
     Attributes:
         question: The question.
-        retrieval: The retrieval that found the passages; ``None`` if an error occurred before it.
+        retrieval: The retrieval; ``None`` if an error occurred before the retrieval ended.
         answer: The answer, or ``None`` if there is no answer.
         error: The error that prevented the answer or the retrieval, or ``None``.
         seconds: The duration of the whole call, in seconds.
-        streamed: The text of the answer that was written during its generation; incomplete if the
+        streamed: The answer's text as it was streamed to the user. The text is incomplete if the
             stream broke off.
     """
 
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def degradations(self) -> tuple[Degradation, ...]:
-        """The steps of the retrieval or answer that failed or were skipped, without duplicates."""
+        """The steps that failed or were skipped, each listed once."""
         retrieved = () if self.retrieval is None else self.retrieval.degradations
         return tuple(
             dict.fromkeys(
@@ -53,11 +53,11 @@ class Outcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as plain values for JSON.
+        """Return the outcome as a dict, ready for JSON.
 
-        The values include the answer, citations, passages, variants, trace and error. Without an
-        answer, ``answer`` and ``found`` are ``None``. ``found`` is ``False`` if the passages do not
-        contain the answer. ``start`` and ``end`` of a citation are positions in the answer's text.
+        ``answer`` and ``found`` are ``None`` if there is no answer. ``found`` is ``False`` if the
+        passages do not contain the answer. A citation's ``start`` and ``end`` are positions in the
+        answer's text.
         """
         answer, retrieval, error = self.answer, self.retrieval, self.error
         reason = error.reason if isinstance(error, ModelError) else "failed"
@@ -104,27 +104,28 @@ def ask(
     middleware: QueryMiddleware,
     question: str,
     *,
-    kind: str,
-    answers: bool,
+    transformation_type: str,
+    generates_answer: bool,
     history: Sequence[Mapping[str, str]] = (),
-    write: Callable[[str], None] | None = None,
+    write_piece: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Outcome:
     """Ask the index *question*, and return the outcome.
 
-    This package's errors are not raised, but returned in `Outcome.error`.
+    If an error of this package occurs, the outcome contains the error.
 
     Args:
-        middleware: The middleware of the index.
+        middleware: The middleware that searches the index.
         question: The question.
-        kind: The transformation type.
-        answers: Whether the model answers. If false, only passages are retrieved.
+        transformation_type: The transformation type.
+        generates_answer: Whether the model answers. If false, only passages are retrieved.
         history: The conversation so far.
-        write: Called with each piece of the answer as soon as the model sends it.
+        write_piece: Receives each piece of the answer as soon as the model sends the piece.
         options: ``top_k`` and ``filter``. If an option is ``None``, the config decides.
     """
+    # An option without a value is left out, so that the config decides.
     arguments = {name: value for name, value in options.items() if value is not None}
-    arguments |= {"history": list(history), "config": {"transformationType": kind}}
+    arguments |= {"history": list(history), "config": {"transformationType": transformation_type}}
     started = perf_counter()
     retrieval: Retrieval | None = None
     answer: Answer | None = None
@@ -132,17 +133,18 @@ def ask(
     pieces: list[str] = []
     try:
         validate_query(question, "query", middleware.settings)
-        if not answers:
+        if not generates_answer:
             retrieval = middleware.retriever.retrieve(question, **arguments)
-        elif write is None:
+        elif write_piece is None:
             answer = middleware.answer(question, **arguments)
         else:
             with middleware.stream_answer(question, **arguments) as stream:
                 for piece in stream:
                     pieces.append(piece)
-                    write(piece)
+                    write_piece(piece)
                 answer = stream.answer
     except QtMiddlewareError as failure:
+        # A failed answer carries its retrieval, so the passages can be shown all the same.
         error, retrieval = failure, getattr(failure, "retrieval", None)
     return Outcome(
         question=question,
@@ -155,7 +157,7 @@ def ask(
 
 
 def _describe_match(match: Match) -> dict[str, Any]:
-    """Return the id, source, location and scores of the passage in *match*, for JSON."""
+    """Return the passage's id, source, location and scores as a dict, ready for JSON."""
     scores = {
         "score": match.score,
         "fused_score": match.fused_score,
@@ -164,7 +166,7 @@ def _describe_match(match: Match) -> dict[str, Any]:
     return {
         "id": match.id,
         **{name: match.metadata.get(name) for name in ("source", "title", "page")},
-        "place": describe_place(match.metadata),
+        "place": describe_location(match.metadata),
         **{
             name: None if score is None else round(float(score), 6)
             for name, score in scores.items()

@@ -15,9 +15,9 @@ import typer
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.kit.cli.ask_file import read_ask_file
-from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json, out
-from qtmiddleware.kit.cli.environment import load_config, note_files
-from qtmiddleware.kit.cli.terminal import FAILED, note
+from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, out, write_json
+from qtmiddleware.kit.cli.environment import load_config, report_default_files
+from qtmiddleware.kit.cli.terminal import FAILED, write_note
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
@@ -93,7 +93,7 @@ def check_command(
     if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
         questions = questions[0]
     arguments_by_name = dict(read_argument(text) for text in arguments or ())
-    # Output of the user's own code is not part of the report.
+    # What the user's code prints is not part of the report, and would break its JSON.
     with redirect_stdout(sys.stderr):
         options: WrapOptions = {"query_arg": query_arg, "top_k_arg": top_k_arg}
         fn = find_function(target)
@@ -101,7 +101,7 @@ def check_command(
             options["embed"] = find_function(embed)
         with wrap_function(fn, config, sets, options) as wrapped:
             if questions is None:
-                note(
+                write_note(
                     "No question was given, so a generic one is used. A question of your users"
                     " shows more."
                 )
@@ -112,7 +112,7 @@ def check_command(
                 else wrapped.check(checked, **arguments_by_name)
             )
     if json_output:
-        as_json(check.to_dict())
+        write_json(check.to_dict())
     else:
         out.print(str(check))
     if not check.helps:
@@ -123,9 +123,10 @@ def check_command(
 def wrap_function(
     fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions
 ) -> Iterator[Any]:
-    """Yield *fn*, wrapped with *config*, *sets* and *options*. A wrapped *fn* is yielded as it is.
+    """Yield the function *fn*, wrapped with *config*, *sets* and *options*.
 
-    Raises `typer.BadParameter` if *fn* is already wrapped and any of the options is set.
+    A function that is already wrapped is yielded unchanged. For such a function, any setting raises
+    `typer.BadParameter`.
     """
     if isinstance(fn, Wrapped | Bound):
         if config is not None or sets or any(value is not None for value in options.values()):
@@ -136,21 +137,22 @@ def wrap_function(
         yield fn
         return
     loaded = load_config(config, sets)
-    note_files({}, config=config)
+    report_default_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
         yield middleware.wrap(fn, **options)
 
 
 def find_function(target: str) -> Any:
-    """Import the object named by *target*, which has the form ``module:name``.
+    """Import the function that *target* names in the form ``module:name``, and return it.
 
-    The module is searched first in the current folder.
+    Python looks for the module in the current folder first.
 
     Raises:
-        typer.BadParameter: *target* has another form, or its module or name is missing.
+        typer.BadParameter: *target* has another form, or its module or name does not exist.
         WrapError: The module raised an exception during the import.
     """
     module_path, _, path = target.partition(":")
+    # Shells complete file names, so `app/search.py:find` is accepted for `app.search:find`.
     module = module_path.removesuffix(".py").replace("/", ".")
     if not (module and path):
         raise typer.BadParameter(
@@ -162,11 +164,13 @@ def find_function(target: str) -> Any:
     try:
         value: Any = import_module(module)
     except ModuleNotFoundError as error:
+        # If another module is missing, the user's module was found but could not import it.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise WrapError(f"{module} could not be imported: {error}") from error
         raise typer.BadParameter(
             f"the module {error.name!r} was not found in {folder}", param_hint=TARGET
         ) from error
+    # A module without a `__main__` guard may run its own command line and exit.
     except (Exception, SystemExit) as error:
         raise WrapError(
             f"{module} could not be imported: {type(error).__name__}: {error}"
@@ -181,9 +185,10 @@ def find_function(target: str) -> Any:
 
 
 def read_argument(text: str) -> tuple[str, Any]:
-    """Return the name and the value in *text*, which has the form ``name=value``.
+    """Return the name and the value of an argument in the form ``name=value``.
 
-    A value that is valid JSON is parsed. Any other value is kept as text.
+    A value that is valid JSON is parsed. Any other value is kept as text. Raises
+    `typer.BadParameter` if *text* has another form.
     """
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):

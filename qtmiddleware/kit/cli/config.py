@@ -13,20 +13,27 @@ from qtmiddleware.config import json_schema
 from qtmiddleware.config.reading import PRESET_ENDING, list_presets, read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous_config
-from qtmiddleware.kit.cli.environment import load_config, note_files
+from qtmiddleware.kit.cli.console import (
+    AsJson,
+    Sets,
+    notes,
+    out,
+    refuse_ambiguous_config,
+    write_json,
+)
+from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.reports import name_option_in_errors
-from qtmiddleware.kit.cli.terminal import escape_line, note
+from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.prices import find_shutdown
-from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.runtime.files import replace_file
 
 app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
 
 _DEFAULT_PRESET: Final = "query-transform"
 _SCHEMA: Final = "qtmiddleware.schema.json"
-"""The schema's file beside a config that ``init`` wrote; no other program uses the name."""
+"""The name of the schema file that ``init`` writes beside a config. No other program uses it."""
 
 _File = Annotated[
     str | None,
@@ -45,7 +52,9 @@ def presets(json_output: AsJson = False) -> None:
     """
     rows = {name: read_preset(name)[1]["$comment"] for name in list_presets()}
     if json_output:
-        as_json([{"name": name, "description": description} for name, description in rows.items()])
+        write_json(
+            [{"name": name, "description": description} for name, description in rows.items()]
+        )
         return
     width = max(map(len, rows))
     for name, description in rows.items():
@@ -88,29 +97,30 @@ def init(
     schema_text = json.dumps(json_schema(), indent=2, ensure_ascii=False)
     with name_option_in_errors(target, "PATH"):
         target.parent.mkdir(parents=True, exist_ok=True)
+        # The schema comes first, so that an editor that opens the config finds it.
         if force or not schema_file.exists():
             replace_file(schema_file, f"{schema_text}\n".encode())
         replace_file(target, f"{config_text}\n".encode())
     if json_output:
-        as_json({"preset": name, "config": str(target), "schema": str(schema_file)})
+        write_json({"preset": name, "config": str(target), "schema": str(schema_file)})
         return
     out.print(str(target))
     message = (
         f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config"
         f" {target}."
     )
-    note(escape_line(message))
+    write_note(escape_line(message))
 
 
 @app.command()
 def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
     """Show every value and the layer it came from."""
     config = load_config(file, sets)
-    note_files({}, config=file)
+    report_default_files({}, config=file)
     for warning in _find_warnings(config.settings):
         notes.print(f"warning: {warning}")
     if json_output:
-        as_json(
+        write_json(
             [{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()]
         )
         return
@@ -130,9 +140,9 @@ def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) ->
     models that OpenAI will shut down, and of a query log whose folder is missing.
     """
     warnings = _find_warnings(load_config(file, sets).settings)
-    note_files({}, config=file)
+    report_default_files({}, config=file)
     if json_output:
-        as_json({"ok": True, "warnings": warnings})
+        write_json({"ok": True, "warnings": warnings})
         return
     notes.print("the config is valid")
     for warning in warnings:
@@ -142,7 +152,7 @@ def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) ->
 @app.command()
 def schema() -> None:
     """Write the JSON schema of config files."""
-    as_json(json_schema())
+    write_json(json_schema())
 
 
 def _find_warnings(settings: Settings) -> list[str]:
@@ -153,9 +163,9 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a list with a warning if the query log's folder is missing, else an empty list.
+    """Return a warning in a list if the query log's folder does not exist; else an empty list.
 
-    The folder is not created automatically.
+    The query log does not create its folder.
     """
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
@@ -167,9 +177,10 @@ def find_log_warnings(settings: Settings) -> list[str]:
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     """Return a warning for each model in *settings* that OpenAI has shut down or will shut down.
 
-    Returns no warnings if the models are served at another address.
+    Returns no warnings if the models run on another service.
     """
-    if not is_openai(Clients(None, settings.llm.base_url).host):
+    # Another service may serve a model of the same name for longer.
+    if not is_openai_host(Clients(None, settings.llm.base_url).host):
         return []
     warnings = []
     for key, model in (

@@ -1,4 +1,4 @@
-"""Options, consoles, JSON output, progress bars and warnings for several commands."""
+"""Provide the options, consoles, progress bars and JSON output that several commands share."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.reading import list_presets
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import CONFIG_FILES
-from qtmiddleware.kit.cli.terminal import escape_line, note, strip_control_characters
+from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters, write_note
 from qtmiddleware.runtime.control_characters import escape_json
 
 ShowProgress = Callable[[str, int, int], None]
-"""A function that shows progress: takes the current step's name, its count and its total."""
+"""A function that shows progress. It takes the step's name, the finished items and their total."""
 
 
 class PlainConsole(Console):
     """A rich console that prints untrusted text safely.
 
-    Markup in the text has no effect, and control characters in the text are removed.
+    The console ignores markup in the text, and removes control characters from it.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,18 +40,15 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of the output, without control characters in texts.
+        """Yield the segments of the output, with control characters removed from their texts.
 
-        Control sequences of the console itself are kept.
+        The console's own control sequences are kept.
         """
         for part in super().render(renderable, options):
             yield part if part.control else Segment(strip_control_characters(part.text), part.style)
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Write *objects*.
-
-        On a terminal, lines break between words. In a file or a pipe, lines are not broken.
-        """
+        """Write *objects*. Lines break between words on a terminal, and do not break elsewhere."""
         if soft_wrap is None:
             soft_wrap = not self.is_terminal
         # The terminal itself breaks a word that is longer than a line, such as a path. So the word
@@ -64,6 +61,7 @@ class PlainConsole(Console):
 class _JobClock(ProgressColumn):
     """A progress column that shows the time since the start of the whole job."""
 
+    # Seconds between two refreshes of the column; rich reads this attribute.
     max_refresh = 0.5
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -98,11 +96,8 @@ Queries = Annotated[
 
 
 def refuse_ambiguous_config(config: str | None) -> str | None:
-    """Return *config* unchanged, unless it is ambiguous.
-
-    Raises `ConfigError` if *config* names both a preset and a file in the current folder.
-    Otherwise, the owner of the folder could replace a preset.
-    """
+    """Return *config*, or raise `ConfigError` if it names both a preset and a local file."""
+    # Without this check, a file in a folder of somebody else could replace a preset.
     if (
         config is not None
         and config.isprintable()
@@ -151,16 +146,17 @@ History = Annotated[
 ]
 
 
-def as_json(value: Any) -> None:
+def write_json(value: Any) -> None:
     """Write *value* to stdout as one JSON document."""
+    # On Windows, stdout may not be UTF-8. JSON escapes are readable in every encoding.
     document = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2)
     sys.stdout.write(escape_json(document) + "\n")
 
 
 def read_questions(texts: list[str] | None) -> Iterator[str]:
-    """Yield the questions in *texts* or, if there are none, the lines of standard input.
+    """Yield the questions in *texts*. If there are none, yield the lines of standard input.
 
-    Blank lines of standard input are skipped.
+    Blank lines are skipped.
     """
     if texts:
         yield from texts
@@ -171,16 +167,13 @@ def read_questions(texts: list[str] | None) -> Iterator[str]:
             yield text
 
 
-def format_question_heading(text: str) -> str:
-    """Return a heading with the question *text*, for output that covers several questions."""
-    return f"Question: {' '.join(text.split())}"
+def format_question_heading(question: str) -> str:
+    """Return a heading for the output on one of several questions."""
+    return f"Question: {' '.join(question.split())}"
 
 
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:
-    """Convert the texts of ``--history`` to messages.
-
-    The first text is a message of the user, the second one of the assistant, and so on.
-    """
+    """Convert the texts of ``--history`` to messages, in turn by the user and the assistant."""
     return [
         {"role": ("user", "assistant")[index % 2], "content": text}
         for index, text in enumerate(history or [])
@@ -188,13 +181,13 @@ def to_messages(history: list[str] | None) -> list[dict[str, str]]:
 
 
 @contextmanager
-def show_progress(
+def open_progress_bar(
     console: Console = notes, clock: Callable[[], float] = monotonic
 ) -> Iterator[ShowProgress]:
     """Yield a function that shows progress in a bar on stderr.
 
-    If stderr is not a terminal, nothing is shown. One bar shows all steps of a job. The elapsed
-    time is that of the whole job; the count and the estimate are those of the current step.
+    One bar serves all steps of a job. The bar shows the elapsed time of the whole job, and the
+    count and the remaining time of the current step. Without a terminal, there is no bar.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),
@@ -210,7 +203,7 @@ def show_progress(
     current: str | None = None
     with ExitStack() as stack:
 
-        def update(step: str, done: int, total: int) -> None:
+        def update_bar(step: str, finished_count: int, total: int) -> None:
             nonlocal current
             is_first = current is None
             if step != current:
@@ -219,20 +212,20 @@ def show_progress(
             if is_first:
                 # The bar starts here, because the command may first ask something at the terminal.
                 stack.enter_context(bars)
-            bars.update(task, completed=done, refresh=True)
+            bars.update(task, completed=finished_count, refresh=True)
 
-        yield update
+        yield update_bar
 
 
 @contextmanager
-def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
+def show_warnings(*, hidden_degradations: Iterable[str] = ()) -> Iterator[None]:
     """Show the package's warnings on stderr during the ``with`` block, each text once.
 
-    Warnings about the degradations named in *without* (see `LogSampler.log`) are hidden, because
-    the command itself shows or counts these degradations.
+    Warnings about *hidden_degradations* (see `LogSampler.log`) are not shown, because the command
+    itself shows or counts these degradations.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
-    hidden = frozenset(without)
+    hidden = frozenset(hidden_degradations)
     handler.addFilter(lambda record: getattr(record, "degradation", "") not in hidden)
     package.addHandler(handler)
     try:
@@ -242,7 +235,7 @@ def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _NoteHandler(logging.Handler):
-    """A log handler that writes records to stderr. Repeated texts are written only once."""
+    """A log handler that writes each different record to stderr once."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -252,4 +245,4 @@ class _NoteHandler(logging.Handler):
         text = f"{record.levelname.lower()}: {record.getMessage()}"
         if text not in self._seen:
             self._seen.add(text)
-            note(escape_line(text))
+            write_note(escape_line(text))

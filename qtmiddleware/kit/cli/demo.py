@@ -15,8 +15,15 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import show_comparison
-from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progress, show_warnings
-from qtmiddleware.kit.cli.environment import note_files
+from qtmiddleware.kit.cli.console import (
+    AsJson,
+    notes,
+    open_progress_bar,
+    out,
+    show_warnings,
+    write_json,
+)
+from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.playground import SEEDED, NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
 from qtmiddleware.kit.demo import EXAMPLES, DelayedModel, dataset, has_recording, recorded_model
@@ -47,7 +54,7 @@ _SMALL_COLLECTIONS = (
     " docs/choose-a-tier.md."
 )
 _REPLY_SECONDS = 0.4
-"""The delay of a recorded reply on the page, in seconds, to imitate a model's response time."""
+"""The delay of a recorded reply on the page, in seconds. It imitates a model's response time."""
 
 
 def demo_command(
@@ -87,7 +94,7 @@ def demo_command(
     """
     if playground:
         _open_playground(
-            model, index, recorded=recorded, record=record, port=port, opens=not no_open
+            model, index, recorded=recorded, record=record, port=port, opens_browser=not no_open
         )
         return
     # Checked before passages are embedded.
@@ -95,11 +102,14 @@ def demo_command(
     data = dataset()
     asked_data = data.first(questions) if questions else data
     example = _find_question(data, question)
-    note_files({"index": index if index == _INDEX else None}, config=True)
+    report_default_files({"index": index if index == _INDEX else None}, config=True)
     client, origin = _open_model(model, recorded=recorded, record=record)
     notes.print(origin)
     embedder = embedder_named("all-MiniLM-L6-v2")
-    with show_progress() as update, build_index(data, index, embedder, progress=update) as store:
+    with (
+        open_progress_bar() as update,
+        build_index(data, index, embedder, progress=update) as store,
+    ):
         bench = Bench(store, embedder, client)
         comparison = bench.measure(
             asked_data,
@@ -109,7 +119,7 @@ def demo_command(
         comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
         retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
-        as_json(
+        write_json(
             {
                 **comparison.to_dict(),
                 "model": client.name,
@@ -123,9 +133,15 @@ def demo_command(
 
 
 def _open_playground(
-    model: str, index: Path, *, recorded: bool, record: Path | None, port: int | None, opens: bool
+    model: str,
+    index: Path,
+    *,
+    recorded: bool,
+    record: Path | None,
+    port: int | None,
+    opens_browser: bool,
 ) -> None:
-    """Serve the playground over the demo's collections until Ctrl-C."""
+    """Serve the playground with the demo's collections until Ctrl-C."""
     require_web()
     with open_socket(port) as listener, ExitStack() as stack:
         language_model, origin = _open_model(model, recorded=recorded, record=record)
@@ -144,7 +160,7 @@ def _open_playground(
             for folder, data in data_by_folder.items()
         }
         for folder, data in data_by_folder.items():
-            with show_progress() as update:
+            with open_progress_bar() as update:
                 store = stack.enter_context(
                     open_index(data, index.parent, embedder, progress=update)
                 )
@@ -154,13 +170,14 @@ def _open_playground(
                 if recording is None
                 else DelayedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
             )
+            # The demo ignores the user's settings, so that everybody sees the same results.
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
             pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
-        stack.enter_context(show_warnings(without=SHOWN_ANYWAY))
+        stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
-        serve_pages(page, listener, others=pages, notes=[origin], opens=opens)
+        serve_pages(page, listener, other_pages=pages, notes=[origin], opens_browser=opens_browser)
 
 
 def _make_page(
@@ -171,7 +188,7 @@ def _make_page(
     names: Mapping[str, str],
     notes: Sequence[str],
 ) -> Page:
-    """Create the playground's page for one demo collection.
+    """Return the playground's page for one demo collection.
 
     Args:
         folder: The collection's folder.
@@ -186,6 +203,7 @@ def _make_page(
     kinds = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
     examples = [_find_question(data, id_) for id_ in kinds]
     tiers.warm_up(data.questions[:SEEDED], searches=True)
+    # The page of the second collection is one level below that of the first.
     links = {
         "data": "" if folder == "data" else "../",
         "small": "small/" if folder == "data" else "",
@@ -209,8 +227,8 @@ def _make_page(
 def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
     """Return the language model, and a sentence on where its replies come from.
 
-    If *recorded* is true or no model is configured, the model replays recorded replies. Raises
-    `ConfigError` if *record* is set and there is no model to record.
+    The model replays recorded replies if *recorded* is true or no model is configured. In this
+    case, *record* raises `ConfigError`, because there is no model to record.
     """
     settings = Settings(transformation_model=name)
     if recorded or not has_language_model(settings):
@@ -243,7 +261,7 @@ def _find_question(data: Dataset, id_: str) -> Question:
 
 
 def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Show how the passages for *question* were retrieved, step by step."""
+    """Show step by step how the passages for *question* were retrieved."""
     relevant = data.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
@@ -276,7 +294,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
 
 
 def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
-    """Return the first *count* of *ids* as text, with marks for relevant passages.
+    """Return the first *count* ids as text, with a mark after each relevant passage.
 
     ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
     """

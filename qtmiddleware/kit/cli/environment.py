@@ -1,4 +1,4 @@
-"""Finds the files used by default, such as the config file and the ``.env`` file."""
+"""Find the files that a command uses by default: the config file, ``.env`` and the index."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.keys import all_keys, find_marked_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.kit.cli.terminal import escape_line, note
+from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
-from qtmiddleware.runtime.files import read_own_file
+from qtmiddleware.runtime.files import read_trusted_file
 
 CREDENTIALS: Final = (
     "OPENAI_API_KEY",
@@ -48,23 +48,28 @@ _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
 
 def load_dotenv_file() -> None:
-    """Load `CREDENTIALS` from the file ``.env`` in the current folder into the environment.
+    """Set the environment variables in `CREDENTIALS` from the file ``.env`` in the current folder.
 
-    Variables that are already set are kept. A note on stderr names the variables, but not their
-    values. Parent folders are not searched, and ``${NAME}`` in a value is not replaced. The file is
-    skipped, with a note, if it is a link, belongs to another account, can be written by others, or
-    cannot be read.
+    Variables that are already set keep their values. A note on stderr names the new variables, but
+    not their values. ``${NAME}`` in a value is not replaced. Parent folders are not searched.
+
+    A note on stderr says so if the file is skipped, for one of these reasons:
+
+    - It cannot be read or is not UTF-8.
+    - It is a link, or belongs to another account.
+    - Other accounts can write to it.
     """
     path = Path(".env").absolute()
     try:
-        # A folder called .env is a virtual environment.
+        # A folder called .env is a virtual environment. `lexists`, because a link to a missing file
+        # gets a note too.
         if path.is_dir() or not os.path.lexists(path):
             return
         _set_credentials(path)
     except OSError as error:
-        _write_note(f"{path} was not read: {error.strerror or type(error).__name__}")
+        _write_escaped_note(f"{path} was not read: {error.strerror or type(error).__name__}")
     except ValueError:
-        _write_note(
+        _write_escaped_note(
             f"{path} was not read: it is not UTF-8, or holds a value that no variable can hold"
         )
 
@@ -73,64 +78,71 @@ def load_config(
     file: str | None,
     assignments: Sequence[str] | None = None,
     *,
-    kind: str | None = None,
-    tell: Callable[[str], None] | None = None,
+    transformation_type: str | None = None,
+    report_file: Callable[[str], None] | None = None,
 ) -> Config:
-    """Return the config of a command. A note on stderr names a file that was found by default.
+    """Return the config of a command.
 
     The config file is *file*, else the file named by ``QTM_CONFIG``, else the first of
-    `CONFIG_FILES` in the current folder. A file found in the current folder must belong to the
-    user. It must not set which code is run, or where texts and keys are sent.
+    `CONFIG_FILES` in the current folder. A note on stderr names a file found in the current folder.
+    Such a file must belong to the user. It must not set which code is run, or where texts and keys
+    are sent.
 
     Args:
         file: The file or preset of ``--config``.
         assignments: The values of ``--set``, which override the file.
-        kind: The transformation type of ``--type``.
-        tell: Called with the path of the file, if there is a file. Replaces the note on stderr.
+        transformation_type: The transformation type of ``--type``.
+        report_file: Receives the path of the config file, if there is one. Replaces the note on
+            stderr.
 
     Raises:
         ConfigError: A setting is not valid, or is not allowed in a file found by default.
     """
     path = file or os.environ.get("QTM_CONFIG") or None
     default_file = _find_default_config() if path is None else None
-    if tell is not None and (file_used := path or default_file):
-        tell(file_used)
+    if report_file is not None and (file_used := path or default_file):
+        report_file(file_used)
     elif default_file:
-        _write_note(f"Loading config {default_file} (found in this folder; --config names another)")
+        _write_escaped_note(
+            f"Loading config {default_file} (found in this folder; --config names another)"
+        )
     loaded = Config.load(file if default_file is None else default_file).assigned(assignments or ())
     if default_file:
         _check_default_config(loaded, default_file)
     return (
-        loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
+        loaded
+        if transformation_type is None
+        else loaded.overridden({"transformationType": transformation_type}, origin="--type")
     )
 
 
 def _find_default_config() -> str | None:
-    """Return the first of `CONFIG_FILES` in the current folder that may be used, or ``None``.
+    """Return the first usable config file of `CONFIG_FILES`, or ``None`` if there is none.
 
-    Notes on stderr name the files that exist but are not used.
+    A note on stderr names each file that exists but is not used.
     """
     names = [name for name in CONFIG_FILES if os.path.lexists(name)]
     for name in names:
         try:
-            read_own_file(Path(name), MOST_BYTES)
+            read_trusted_file(Path(name), MOST_BYTES)
         except OSError as error:
-            _write_note(
+            _write_escaped_note(
                 f"{name} was not used: {error.strerror or type(error).__name__}; --config {name}"
                 " uses it anyway"
             )
             continue
         if unused := names[names.index(name) + 1 :]:
-            _write_note(f"{', '.join(unused)} exists too and was not used")
+            _write_escaped_note(f"{', '.join(unused)} exists too and was not used")
         return name
     return None
 
 
 def _check_default_config(config: Config, name: str) -> None:
-    """Raise `ConfigError` if the config file *name*, found by default, sets a forbidden key."""
+    """Raise `ConfigError` if the config file *name* sets a key that only a named file may set."""
+    # Only the file's own keys are checked: the user typed the values of --set.
     origin = f"file {name}"
     if keys := list(
-        _find_forbidden(
+        _describe_forbidden_keys(
             config, {key for key, key_origin in config.origins.items() if key_origin == origin}
         )
     ):
@@ -143,12 +155,12 @@ def _check_default_config(config: Config, name: str) -> None:
         raise ConfigError(message, path=keys[0], source=origin)
 
 
-def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
+def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[str]:
     """Yield a phrase for each of *keys* that a config file found by default must not set."""
     settings = config.settings
     yield from (key.name for key in find_marked_keys("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
-        if key in keys and path and not _is_in_this_folder(path):
+        if key in keys and path and not _is_in_current_folder(path):
             yield f"{key} outside this folder"
     if "dataPath" in keys and _is_hidden(settings.data_path or ""):
         yield "dataPath to hidden files"
@@ -162,11 +174,11 @@ def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
         )
 
 
-def _is_in_this_folder(path: str) -> bool:
-    """Return whether *path* is in the current folder, as written and after resolving links.
+def _is_in_current_folder(path: str) -> bool:
+    """Return whether *path* is in the current folder, both as written and after resolving links.
 
-    *path* may be a pattern. Wildcards do not match links to folders, so a check of the pattern
-    covers all matching files.
+    *path* may be a glob pattern. Wildcards do not match links to folders, so one check of the
+    pattern covers all matching files.
     """
     expanded = Path(path).expanduser()
     return all(
@@ -176,26 +188,26 @@ def _is_in_this_folder(path: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """Return whether *path* is in the current folder and contains a hidden file or folder."""
+    """Return whether *path* leads to a hidden file or folder inside the current folder."""
     whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
     return whole.is_relative_to(Path.cwd()) and any(
         part.startswith(".") for part in whole.relative_to(Path.cwd()).parts
     )
 
 
-def note_files(
+def report_default_files(
     files: Mapping[str, str | Path | None],
     *,
     config: object = None,
-    tell: Callable[[str], None] | None = None,
+    write: Callable[[str], None] | None = None,
 ) -> None:
-    """Write to stderr which existing files are used by default.
+    """Write a note to stderr that names the existing files the command uses by default.
 
     Args:
         files: The paths of the files, by a description such as ``index``.
-        config: The config named on the command line. Without a config, the file named by
-            ``QTM_CONFIG`` is listed too.
-        tell: Called with the sentence, instead of writing the sentence to stderr.
+        config: The config named on the command line. If it is empty, the note also names the file
+            in ``QTM_CONFIG``.
+        write: Receives the note instead of stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
     candidates = {"settings (QTM_CONFIG)": settings, **files}
@@ -210,13 +222,19 @@ def note_files(
         if os.path.lexists(path)
     ]
     if existing:
-        (tell or _write_note)(f"used by default: {'; '.join(existing)}")
+        (write or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
 
 
 def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
-    """Return the files that *config* sets and the command line does not, for `note_files`.
+    """Return the paths of the files that a command uses although the user did not name them.
 
-    If *ingests* is true, the result contains the files that an ingest uses.
+    The keys describe the files, such as ``index``. The path is ``None`` if the command does not use
+    such a file.
+
+    Args:
+        config: The command's config.
+        ingests: Whether the command is an ingest. An ingest uses a ledger; the other commands use a
+            query log.
     """
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
@@ -229,17 +247,17 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
 
 
 def _set_credentials(path: Path) -> None:
-    """Load `CREDENTIALS` from the ``.env`` file at *path* into the environment.
+    """Set the environment variables in `CREDENTIALS` from the ``.env`` file at *path*.
 
-    Variables that are already set are kept. A note on stderr lists the names that were read and the
-    names that were ignored.
+    Variables that are already set keep their values. A note on stderr lists the names that were set
+    and the names that were ignored.
     """
     try:
         import dotenv
     except ImportError as error:
         raise MissingExtra("python-dotenv", "cli") from error
     # utf-8-sig skips the byte order mark that some editors write.
-    text = read_own_file(path, _MOST_BYTES).decode("utf-8-sig")
+    text = read_trusted_file(path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
     credentials = {
         name: value
@@ -247,6 +265,7 @@ def _set_credentials(path: Path) -> None:
         if (value := values.get(name)) and name not in os.environ
     }
     os.environ.update(credentials)
+    # Names only: a value may be a key, and stderr often ends up in a log.
     sentences = [f"{_join_names(list(credentials))} read from {path}"] if credentials else []
     if ignored := [name for name in values if name not in CREDENTIALS]:
         place = "there" if credentials else f"in {path}"
@@ -255,11 +274,11 @@ def _set_credentials(path: Path) -> None:
             f" {', '.join(CREDENTIALS)})"
         )
     if sentences:
-        _write_note("; ".join(sentences))
+        _write_escaped_note("; ".join(sentences))
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Join the first `_MOST_NAMES` of *names*, and say how many more there are."""
+    """Join up to `_MOST_NAMES` of *names*, and add how many more there are."""
     # A text that does not look like a variable's name may be a piece of a key with broken lines, so
     # it is not shown.
     plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
@@ -269,5 +288,5 @@ def _join_names(names: Sequence[str]) -> str:
     return ", ".join([*plain_names, *hidden_count])
 
 
-def _write_note(text: str) -> None:
-    note(escape_line(f"qtm: note: {text}"))
+def _write_escaped_note(text: str) -> None:
+    write_note(escape_line(f"qtm: note: {text}"))

@@ -19,15 +19,15 @@ from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
     Sets,
-    as_json,
     notes,
+    open_progress_bar,
     out,
-    show_progress,
     show_warnings,
+    write_json,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
-from qtmiddleware.kit.cli.environment import list_default_files, load_config, note_files
-from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
+from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
+from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.kit.documents import describe_left_out
 from qtmiddleware.kit.documents.finding import EXTENSIONS
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
@@ -69,41 +69,41 @@ def ingest_command(
     command starts on this machine and ends again.
     """
     has_bars = notes.is_terminal and not log_json
-    with _show_bars() if has_bars else _write_log_lines() as listener:
-        loaded = load_config(config, sets, tell=None if has_bars else _log_config)
+    with _open_ingest_bar() if has_bars else _write_log_lines() as listener:
+        loaded = load_config(config, sets, report_file=None if has_bars else _log_config)
         if index is not None:
             loaded = loaded.overridden({"indexPath": index})
         _check_storage(loaded.settings)
         documents = loaded.settings.data_path if data_path is None else None
-        # With JSON log lines, the note about files is a log line too.
-        tell = None if has_bars else _logger.info
-        note_files(
+        # With --log-json, the note about files is a log line too.
+        write = None if has_bars else _logger.info
+        report_default_files(
             {**list_default_files(loaded, ingests=True), "documents": documents},
             config=config,
-            tell=tell,
+            write=write,
         )
         with open_engine(engine, workers) as opened:
             report = ingest(data_path, config=loaded, progress=listener, engine=opened)
     for file in report.skipped:
         if not file.extra:
-            note(escape_line(f"skipped: {file.path}: {file.reason}"))
+            write_note(escape_line(f"skipped: {file.path}: {file.reason}"))
     for extra in sorted({file.extra for file in report.skipped} - {""}):
         counts = Counter(
             Path(file.path).suffix.casefold() for file in report.skipped if file.extra == extra
         )
         endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(counts.items()))
         file_count = _format_count(counts.total(), "file")
-        note(f'{file_count} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
+        write_note(f'{file_count} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
     if report.left_out:
         advice = "save files that should be found in one of these formats"
-        note(
+        write_note(
             escape_line(
                 f"left out: {describe_left_out(report.left_out)}; supported:"
                 f" {' '.join(EXTENSIONS)}; {advice}"
             )
         )
     if json_output:
-        as_json(report.to_dict())
+        write_json(report.to_dict())
     else:
         out.print(_summarize_ingest(report))
     if report.all_skipped:
@@ -129,9 +129,9 @@ def _check_storage(settings: Settings) -> None:
 
 
 @contextmanager
-def _show_bars() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress in a bar on the terminal. Warnings go above the bar."""
-    with show_progress() as update, show_warnings():
+def _open_ingest_bar() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows progress in a bar on the terminal, below any warnings."""
+    with open_progress_bar() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
 
@@ -142,6 +142,7 @@ def _write_log_lines() -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine())
     package.addHandler(handler)
+    # The ingest logs its progress at this level, which is off by default.
     _logger.setLevel(logging.INFO)
     try:
         yield
@@ -151,7 +152,7 @@ def _write_log_lines() -> Iterator[None]:
 
 
 class _JsonLine(logging.Formatter):
-    """Formats a log record as one line of JSON."""
+    """A formatter that writes a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
@@ -161,7 +162,7 @@ class _JsonLine(logging.Formatter):
 
 
 def _summarize_ingest(report: IngestReport) -> str:
-    """Return a summary of an ingest, in several lines: documents, chunks and time."""
+    """Return a summary of an ingest in several lines: the documents, the chunks and the time."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )

@@ -1,4 +1,4 @@
-"""``--function`` in `qtm bench` and `qtm tune`, and the confirmation before many searches."""
+"""Load the function of ``--function``, and ask the user to confirm many searches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import typer
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError, WrapError
 from qtmiddleware.kit.cli.check import TARGET, find_function, read_argument
-from qtmiddleware.kit.cli.console import ShowProgress, show_progress, show_warnings
-from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.cli.console import ShowProgress, open_progress_bar, show_warnings
+from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import TOP_K
 from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
 
 COUNTED: Final = ("retrieval degraded",)
-"""The degradations that a result table counts. They are not shown as notes too."""
+"""The degradations that a result table counts. No warning about them is shown."""
 MOST_UNASKED: Final = 1_000
-"""The maximum number of searches of a user's function without confirmation."""
+"""The maximum number of searches by the user's function without confirmation."""
 _PRICE: Final = "To see the cost, set store.readPrice to the US dollars per million reads"
 
 Measured = Annotated[
@@ -52,8 +52,10 @@ def read_source(
 ) -> FunctionSource | None:
     """Return the function named by ``--function``, or ``None`` without this option.
 
-    Raises `ConfigError` if another option needs ``--function``, or cannot be used with a wrapped
-    function. Exceptions of `find_function` pass through.
+    Raises:
+        ConfigError: Another option needs ``--function`` or does not fit a wrapped function.
+        typer.BadParameter: The function does not exist.
+        WrapError: The function's module raised an exception during the import.
     """
     if function is None:
         options = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
@@ -79,7 +81,7 @@ def read_source(
 
 
 def _load_function(target: str) -> Any:
-    """Import the object named by *target*. Output of the user's module goes to stderr."""
+    """Import the function that *target* names. What its module prints goes to stderr."""
     with redirect_stdout(sys.stderr):
         return find_function(target)
 
@@ -87,12 +89,12 @@ def _load_function(target: str) -> Any:
 def confirm_searches(
     forecast: Forecast, name: str, *, is_confirmed: bool, reducing_options: str
 ) -> None:
-    """Show the *forecast*. Ask the user to confirm if it exceeds `MOST_UNASKED` searches.
+    """Show how many searches are expected, and ask the user to confirm more than `MOST_UNASKED`.
 
     Args:
-        forecast: The expected number of searches and their cost.
+        forecast: The maximum number of searches and their cost.
         name: The function's name.
-        is_confirmed: Whether the user has confirmed on the command line.
+        is_confirmed: Whether the user has confirmed with ``--yes``.
         reducing_options: The options that reduce the number of searches.
 
     Raises:
@@ -100,7 +102,7 @@ def confirm_searches(
         typer.Exit: The user answered no.
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
-    note(f"{name} is called at most {forecast.searches:,} times.{cost}")
+    write_note(f"{name} is called at most {forecast.searches:,} times.{cost}")
     if is_confirmed or forecast.searches <= MOST_UNASKED:
         return
     if not sys.stdin.isatty():
@@ -112,9 +114,9 @@ def confirm_searches(
             path="--yes",
         )
     if forecast.usd is None:
-        note(f"{_PRICE}.")
+        write_note(f"{_PRICE}.")
     if not typer.confirm("Go on?", err=True):
-        note("Nothing was searched.")
+        write_note("Nothing was searched.")
         raise typer.Exit
 
 
@@ -122,27 +124,28 @@ def confirm_searches(
 def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
     """Yield a function that shows progress while the user's function is measured.
 
-    During the ``with`` block, output of the user's function goes to stderr. An exception of the
-    function becomes a `WrapError` that names the function.
+    During the ``with`` block, the output of the user's function goes to stderr. An exception that
+    the function raises becomes a `WrapError` with the function's name.
     """
     with (
         redirect_stdout(sys.stderr),
-        show_warnings(without=COUNTED),
+        show_warnings(hidden_degradations=COUNTED),
         _name_function_in_errors(source),
-        show_progress() as update,
+        open_progress_bar() as update,
     ):
         yield update
 
 
 @contextmanager
 def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
-    """Turn an exception of the user's function into a `WrapError` that names the function.
+    """Turn an exception that the user's function raises into a `WrapError` with its name.
 
     All other exceptions pass through.
     """
     try:
         yield
     except WrapError as error:
+        # The advice in such an error is Python code; on the command line, an option replaces it.
         if source is None or "embed=" not in str(error):
             raise
         raise WrapError(
@@ -151,6 +154,7 @@ def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     except (QtMiddlewareError, typer.Exit, typer.Abort):
         raise
     except Exception as error:
+        # The benchmark adds this note to an exception that occurs while a system answers.
         systems = [
             note for note in getattr(error, "__notes__", ()) if note.startswith("The system")
         ]

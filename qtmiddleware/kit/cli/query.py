@@ -21,16 +21,27 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
-    as_json,
     format_question_heading,
     read_questions,
     show_warnings,
     to_messages,
+    write_json,
 )
-from qtmiddleware.kit.cli.environment import NO_MODEL, list_default_files, load_config, note_files
-from qtmiddleware.kit.cli.session import Keyboard, Session, choose_kind, find_kind, open_keyboard
-from qtmiddleware.kit.cli.show import explain_outcome, show_outcome, show_pieces
-from qtmiddleware.kit.cli.terminal import FAILED, USAGE, note, say
+from qtmiddleware.kit.cli.environment import (
+    NO_MODEL,
+    list_default_files,
+    load_config,
+    report_default_files,
+)
+from qtmiddleware.kit.cli.session import (
+    Keyboard,
+    Session,
+    choose_type_or_line,
+    find_type,
+    open_keyboard,
+)
+from qtmiddleware.kit.cli.show import explain_outcome, open_piece_writer, show_outcome
+from qtmiddleware.kit.cli.terminal import FAILED, USAGE, write_note, write_output
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -70,30 +81,31 @@ def ask_command(
     passages and the exit code is 1. The exit code is 0 even if the passages do
     not hold the answer, and 2 if a question is not valid.
     """
-    loaded = load_config(config, sets, kind=kind)
+    loaded = load_config(config, sets, transformation_type=kind)
     metadata_filter = parse_filter(condition)
     has_model = has_language_model(loaded.settings)
     if not has_model:
+        # Otherwise, every result would report the missing model as a degradation.
         loaded = loaded.overridden({"transformationType": "none"}, origin="no language model")
     settings = loaded.settings
     results: list[Outcome] = []
     with open_middleware(loaded, config) as middleware:
         if not has_model:
-            note(f"{NO_MODEL} Only passages are shown, ranked by the rules.")
+            write_note(f"{NO_MODEL} Only passages are shown, ranked by the rules.")
         streams = sys.stdout.isatty() and not json_output
         for text in read_questions(question):
             if not json_output and results:
-                say()
+                write_output()
             if not json_output and (question is None or len(question) > 1):
-                say(format_question_heading(text))
-            with show_pieces() as write:
+                write_output(format_question_heading(text))
+            with open_piece_writer() as write_piece:
                 outcome = ask(
                     middleware,
                     text,
-                    kind=settings.transformation_type,
-                    answers=has_model and not no_answer,
+                    transformation_type=settings.transformation_type,
+                    generates_answer=has_model and not no_answer,
                     history=to_messages(history),
-                    write=write if streams else None,
+                    write_piece=write_piece if streams else None,
                     top_k=top_k,
                     filter=metadata_filter,
                 )
@@ -102,9 +114,9 @@ def ask_command(
                 continue
             show_outcome(outcome)
             for row in explain_outcome(outcome, settings) if explained else ():
-                say(row)
+                write_output(row)
     if json_output:
-        as_json([outcome.to_dict() for outcome in results])
+        write_json([outcome.to_dict() for outcome in results])
     if any(isinstance(outcome.error, InvalidQuery) for outcome in results):
         raise typer.Exit(USAGE)
     if any(outcome.error is not None for outcome in results) or not (has_model or no_answer):
@@ -143,61 +155,66 @@ def query_command(
 
     Without a language model the command shows passages instead of answers.
     """
-    loaded = load_config(config, sets, kind=kind)
+    loaded = load_config(config, sets, transformation_type=kind)
     has_model = has_language_model(loaded.settings)
-    fixed = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
+    lock_reason = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
     with open_middleware(loaded, config) as middleware:
         if not has_model:
-            note(f"{NO_MODEL} Passages, ranked by the rules, are shown instead of answers.")
+            write_note(f"{NO_MODEL} Passages, ranked by the rules, are shown instead of answers.")
         keyboard = open_keyboard(saves_questions=not no_history) if sys.stdin.isatty() else None
-        own_kinds = tuple(loaded.settings.transforms)
-        choose = None if keyboard is None else partial(choose_kind, keyboard, own_kinds=own_kinds)
+        own_types = tuple(loaded.settings.transforms)
+        choose_type = (
+            None
+            if keyboard is None
+            else partial(choose_type_or_line, keyboard, own_types=own_types)
+        )
         session = Session(
-            partial(ask, middleware, answers=has_model and not no_answer, top_k=top_k),
+            partial(ask, middleware, generates_answer=has_model and not no_answer, top_k=top_k),
             loaded,
             loaded.settings.transformation_type if has_model else "none",
-            chat=has_model and (keyboard is not None or chat),
-            choose=choose,
-            fixed=fixed,
-            streams=sys.stdout.isatty(),
-            names=keyboard is None,
-            as_json=json_output,
+            is_chat=has_model and (keyboard is not None or chat),
+            choose_type=choose_type,
+            lock_reason=lock_reason,
+            streams_answers=sys.stdout.isatty(),
+            shows_questions=keyboard is None,
+            writes_json=json_output,
         )
         if keyboard is not None:
-            _run_session(session, keyboard, asks_kind=kind is None and not fixed)
+            _run_session(session, keyboard, asks_type=kind is None and not lock_reason)
             return
-        asks_kind = kind is None and not json_output
+        asks_type = kind is None and not json_output
+        # Some Windows programs begin their output with a byte order mark.
         for line in (text.removeprefix("\ufeff") for text in sys.stdin):
             # A session at a terminal begins with the choice of a type. A first line that is a
             # number makes the same choice in a pipe.
             if (
-                asks_kind
+                asks_type
                 and line.strip().isdecimal()
-                and find_kind(line, session.own_kinds) is not None
+                and find_type(line, session.own_types) is not None
             ):
-                session.await_kind()
-            asks_kind = asks_kind and not line.strip()
+                session.await_type()
+            asks_type = asks_type and not line.strip()
             if not session.process_line(line):
                 break
-    if session.asked and session.failed == session.asked:
+    if session.question_count and session.failure_count == session.question_count:
         raise typer.Exit(FAILED)
 
 
 @contextmanager
-def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
-    """Yield the middleware of the index, and show its warnings on stderr.
+def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMiddleware]:
+    """Yield the middleware that searches the index, and show its warnings on stderr.
 
     Raises `StoreError` if there is no index.
     """
-    note_files(list_default_files(loaded), config=config)
-    with show_warnings(without=SHOWN_ANYWAY), QueryMiddleware(loaded) as middleware:
+    report_default_files(list_default_files(config), config=config_file)
+    with show_warnings(hidden_degradations=SHOWN_ANYWAY), QueryMiddleware(config) as middleware:
         # A missing index raises its error here, before any question is asked.
         middleware.retriever  # noqa: B018
         yield middleware
 
 
 def parse_filter(text: str | None) -> Mapping[str, Any] | None:
-    """Parse *text*, the JSON of ``--filter``, and return the metadata filter.
+    """Return the metadata filter in *text*, the JSON value of ``--filter``.
 
     Returns ``None`` if *text* is ``None``. Raises `typer.BadParameter` if *text* is not a JSON
     object.
@@ -216,24 +233,33 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
     return condition
 
 
-def _run_session(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
-    """Read lines from *keyboard* and pass them to *session*, until the user leaves.
+def _run_session(session: Session, keyboard: Keyboard, *, asks_type: bool) -> None:
+    """Read lines from *keyboard*, and pass them to *session* until the user ends the session.
 
-    Ctrl-C clears the current line, or stops the answer.
+    Ctrl-C clears the current line or stops the current answer.
+
+    Args:
+        session: The session.
+        keyboard: The keyboard at the terminal.
+        asks_type: Whether the user is asked for a transformation type first.
     """
     line = ""
+    # Ctrl-D ends the input, at the question's prompt as well as at the choice of a type.
     with suppress(EOFError):
-        if asks_kind:
+        if asks_type:
             with suppress(KeyboardInterrupt):
-                session.kind, line = choose_kind(keyboard, session.kind, session.own_kinds)
-        note(f"\nCurrent transformation type: {session.kind}")
-        note("Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n")
+                # The user may type the first question here; `line` then holds that question.
+                session.transformation_type, line = choose_type_or_line(
+                    keyboard, session.transformation_type, session.own_types
+                )
+        write_note(f"\nCurrent transformation type: {session.transformation_type}")
+        write_note("Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n")
         while True:
             try:
                 if not session.process_line(line):
                     return
             except KeyboardInterrupt:
-                note("Stopped.")
+                write_note("Stopped.")
             line = ""
             with suppress(KeyboardInterrupt):
                 line = keyboard.read_question()

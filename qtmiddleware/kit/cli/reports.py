@@ -1,4 +1,4 @@
-"""Writes report files, and checks in advance that the files can be written."""
+"""Write report files, and check in advance that the files can be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import refuse_link, replace_file
 
@@ -25,8 +25,9 @@ def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
     """Create *folder*, and check that files with these *names* can be written to it.
 
     Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line
-    option that set the folder.
+    option with the folder.
     """
+    # Creating a file shows on every system whether the folder is writable.
     with name_option_in_errors(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -43,17 +44,17 @@ def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
 
 
 def write_report(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write *texts* (by file name) to *folder*, and name the folder on stderr.
+    """Write *texts*, given by file name, to *folder*, and name the folder on stderr.
 
-    An interrupt leaves no incomplete file. The files get the default permissions, because reports
-    are meant to be shared. Reports quote questions of the data set.
+    An interrupt leaves no incomplete file. The files get the default permissions, because teams
+    share reports. Reports quote questions of the data set.
     """
     for name, text in texts.items():
         with name_option_in_errors(folder / name, "--report"):
             # Markdown and pages were escaped when they were made, each by its own rules.
             safe = escape_json(text) if name.endswith(".json") else text
             replace_file(folder / name, safe.encode("utf-8", "replace"))
-    note(f"The report is in {folder}.")
+    write_note(f"The report is in {folder}.")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Interactive sessions: questions and commands from a terminal or a pipe, answered by the index."""
+"""Run an interactive session: read questions and commands, and answer them from the index."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import format_question_heading
-from qtmiddleware.kit.cli.show import explain_outcome, show_outcome, show_pieces
-from qtmiddleware.kit.cli.terminal import note, say
+from qtmiddleware.kit.cli.show import explain_outcome, open_piece_writer, show_outcome
+from qtmiddleware.kit.cli.terminal import write_note, write_output
 from qtmiddleware.runtime.control_characters import escape_json
-from qtmiddleware.runtime.files import open_itself
+from qtmiddleware.runtime.files import open_for_writing
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -44,47 +44,49 @@ _PROMPT: Final = "> "
 
 
 class Session:
-    """Answers questions and runs commands, one per line of input.
+    """An interactive session: each input line is a question or a command.
 
     Args:
-        ask: Asks a question; see `asking.ask`.
-        config: The config. Its own transforms are listed after the built-in types.
-        kind: The first transformation type.
-        chat: Whether a question is asked together with the conversation so far.
-        choose: Asks the user for a transformation type, given the current type; see `choose_kind`.
-            ``None`` without a terminal.
-        fixed: The reason why the type cannot be changed; empty if the type can be changed.
-        streams: Whether an answer is written while the model generates it.
-        names: Whether the question is written above its answer.
-        as_json: Whether one JSON object is written per question, with everything else on stderr.
+        ask: Asks the index a question; see `asking.ask`.
+        config: The config. The user's transforms in it are listed after the built-in types.
+        transformation_type: The transformation type at the start.
+        is_chat: Whether a question is asked together with the conversation so far.
+        choose_type: Asks the user at the terminal for another transformation type; see
+            `choose_type_or_line`. Without a terminal, ``None``.
+        lock_reason: The reason why the type cannot be changed; empty if the type can be changed.
+        streams_answers: Whether an answer is written while the model generates it.
+        shows_questions: Whether the question is written above its answer.
+        writes_json: Whether one JSON object is written per question. All other output then goes to
+            stderr.
     """
 
     def __init__(
         self,
         ask: Callable[..., Outcome],
         config: Config,
-        kind: TransformationType,
+        transformation_type: TransformationType,
         *,
-        chat: bool,
-        choose: Callable[[TransformationType], tuple[TransformationType, str]] | None = None,
-        fixed: str = "",
-        streams: bool = False,
-        names: bool = False,
-        as_json: bool = False,
+        is_chat: bool,
+        choose_type: Callable[[TransformationType], tuple[TransformationType, str]] | None = None,
+        lock_reason: str = "",
+        streams_answers: bool = False,
+        shows_questions: bool = False,
+        writes_json: bool = False,
     ) -> None:
-        self.kind = kind
-        self.own_kinds = tuple(config.settings.transforms)
-        self.asked = self.failed = 0
+        self.transformation_type = transformation_type
+        self.own_types = tuple(config.settings.transforms)
+        self.question_count = self.failure_count = 0
         self._ask = ask
         self._config = config
-        self._choose = choose
-        self._fixed = fixed
-        self._streams = streams and not as_json
-        self._names = names and not as_json
-        self._as_json = as_json
-        self._awaits_kind = False
-        self._write_line = note if as_json else say
-        message_count = config.settings.llm.history_messages if chat else 0
+        self._choose_type_or_line = choose_type
+        self._lock_reason = lock_reason
+        self._streams_answers = streams_answers and not writes_json
+        self._shows_questions = shows_questions and not writes_json
+        self._writes_json = writes_json
+        self._awaits_type = False
+        self._write_line = write_note if writes_json else write_output
+        message_count = config.settings.llm.history_messages if is_chat else 0
+        # The deque drops the oldest messages; without a chat it holds none.
         self._messages: deque[dict[str, str]] = deque(maxlen=message_count)
         self._last: tuple[Outcome, TransformationType] | None = None
 
@@ -94,12 +96,13 @@ class Session:
         Returns ``False`` if the line ends the session.
         """
         text = line.strip()
-        if self._awaits_kind and self._read_kind(text):
+        # A line that names no type falls through: it is a question or a command.
+        if self._awaits_type and self._read_type(text):
             return True
         if text in LEAVING:
             return False
         if text == "tt":
-            return self._choose_kind()
+            return self._choose_type()
         if text.startswith(":"):
             self._run_command(*text[1:].split(maxsplit=1))
         elif text:
@@ -107,106 +110,114 @@ class Session:
         return True
 
     def ask(self, question: str) -> None:
-        """Ask *question* and show the outcome."""
-        self.asked += 1
+        """Ask *question*, and show the answer or the passages."""
+        self.question_count += 1
         # The question is kept even if Ctrl-C stops its answer, because the next question may refer
         # to it.
         history = list(self._messages)
         self._messages.append({"role": "user", "content": question})
-        if self._names:
-            say(format_question_heading(question))
-        with show_pieces() as write:
+        if self._shows_questions:
+            write_output(format_question_heading(question))
+        with open_piece_writer() as write_piece:
             outcome = self._ask(
-                question, kind=self.kind, history=history, write=write if self._streams else None
+                question,
+                transformation_type=self.transformation_type,
+                history=history,
+                write_piece=write_piece if self._streams_answers else None,
             )
-        self._last = outcome, self.kind
-        self.failed += outcome.error is not None
+        self._last = outcome, self.transformation_type
+        self.failure_count += outcome.error is not None
         if outcome.answer is not None:
             self._messages.append({"role": "assistant", "content": outcome.answer.text})
-        if self._as_json:
-            say(escape_json(json.dumps(outcome.to_dict())), wraps=False)
+        if self._writes_json:
+            write_output(escape_json(json.dumps(outcome.to_dict())), wraps=False)
         else:
             show_outcome(outcome)
-            say()
+            write_output()
 
-    def _choose_kind(self) -> bool:
+    def _choose_type(self) -> bool:
         """Let the user choose a transformation type.
 
-        If the user types another line instead, that line is processed. Returns ``False`` if it ends
-        the session.
+        If the user types a question or a command instead, that line is processed. Returns ``False``
+        if that line ends the session.
         """
-        if self._fixed:
-            note(self._fixed)
-        if self._choose is None:
-            if not self._fixed:
-                show_kinds(self.own_kinds)
-            self.await_kind()
-        elif not self._fixed:
-            kind, line = self._choose(self.kind)
-            self._set_kind(kind)
+        if self._lock_reason:
+            write_note(self._lock_reason)
+        if self._choose_type_or_line is None:
+            if not self._lock_reason:
+                show_types(self.own_types)
+            self.await_type()
+        elif not self._lock_reason:
+            kind, line = self._choose_type_or_line(self.transformation_type)
+            self._set_type(kind)
             return self.process_line(line)
         return True
 
-    def await_kind(self) -> None:
-        """Treat the next line as a transformation type. Used in sessions without a terminal."""
-        self._awaits_kind = True
+    def await_type(self) -> None:
+        """Read the next line as the number or name of a transformation type.
 
-    def _read_kind(self, text: str) -> bool:
-        """Change the transformation type to the one that *text* names.
+        Used in sessions without a terminal.
+        """
+        self._awaits_type = True
+
+    def _read_type(self, text: str) -> bool:
+        """Change the transformation type to the type named in *text*.
 
         Returns whether *text* is valid. A blank *text* is valid and keeps the current type.
         """
-        self._awaits_kind = False
-        kind = find_kind(text, self.own_kinds) if text else self.kind
+        self._awaits_type = False
+        kind = find_type(text, self.own_types) if text else self.transformation_type
         if kind is None:
-            note(f"The line after tt is not a type; the type stays {self.kind}.")
-        elif not self._fixed:
-            self._set_kind(kind)
+            write_note(
+                f"The line after tt is not a type; the type stays {self.transformation_type}."
+            )
+        elif not self._lock_reason:
+            self._set_type(kind)
         return kind is not None
 
-    def _set_kind(self, kind: TransformationType) -> None:
-        self.kind = kind
-        note(f"Transformation type set to: {kind}")
+    def _set_type(self, transformation_type: TransformationType) -> None:
+        self.transformation_type = transformation_type
+        write_note(f"Transformation type set to: {transformation_type}")
 
     def _run_command(self, name: str = "", argument: str = "") -> None:
-        """Run the command *name* with *argument*; the user typed ``:name argument``."""
+        """Run the command that the user typed as ``:name argument``."""
         match name:
             case "help" | "h" | "?":
                 self._write_line(HELP)
             case "type":
-                kind = find_kind(argument, self.own_kinds)
-                if self._fixed:
-                    note(self._fixed)
+                kind = find_type(argument, self.own_types)
+                if self._lock_reason:
+                    write_note(self._lock_reason)
                 elif kind is None:
-                    note(
-                        f"Write :type and one of: {', '.join((*KINDS, *self.own_kinds))}. The type"
-                        f" is {self.kind} now."
+                    write_note(
+                        f"Write :type and one of: {', '.join((*KINDS, *self.own_types))}. The type"
+                        f" is {self.transformation_type} now."
                     )
                 else:
-                    self._set_kind(kind)
+                    self._set_type(kind)
             case "config":
-                self._show_config(everything=argument == "all")
+                self._show_config(includes_defaults=argument == "all")
             case "clear":
                 self._messages.clear()
-                note("The conversation was cleared.")
+                write_note("The conversation was cleared.")
             case "explain":
                 self._show_explanation()
             case _:
-                note(f"There is no command :{name}; :help lists them.")
+                write_note(f"There is no command :{name}; :help lists them.")
 
-    def _show_config(self, *, everything: bool) -> None:
-        """Show the settings that differ from the defaults. With *everything*, show all settings."""
+    def _show_config(self, *, includes_defaults: bool) -> None:
+        """Show the settings that differ from the defaults, or all settings."""
         config = self._config.overridden(
-            {"transformationType": self.kind}, origin="this conversation"
+            {"transformationType": self.transformation_type}, origin="this conversation"
         )
         for key, value, origin in config.rows():
-            if everything or origin != "default":
+            if includes_defaults or origin != "default":
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _show_explanation(self) -> None:
         """Show how the last question's passages were found."""
         if self._last is None:
-            note("No question has been asked yet.")
+            write_note("No question has been asked yet.")
             return
         outcome, kind = self._last
         for row in explain_outcome(
@@ -215,73 +226,73 @@ class Session:
             self._write_line(row)
 
 
-def find_kind(text: str, own_kinds: Sequence[str] = ()) -> TransformationType | None:
-    """Return the transformation type whose number or name is *text*, or ``None``.
+def find_type(text: str, own_types: Sequence[str] = ()) -> TransformationType | None:
+    """Return the transformation type with the number or name in *text*; ``None`` if none has it.
 
-    The user's *own_kinds* are numbered after the built-in types.
+    The user's own types are numbered after the built-in types.
     """
     folded = fold(text.strip())
-    for number, kind in enumerate((*KINDS, *own_kinds), start=1):
+    for number, kind in enumerate((*KINDS, *own_types), start=1):
         if folded in (str(number), fold(kind)):
             return kind
     return None
 
 
-def choose_kind(
-    keyboard: Keyboard, default: TransformationType, own_kinds: Sequence[str] = ()
+def choose_type_or_line(
+    keyboard: Keyboard, default: TransformationType, own_types: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
     """Ask the user for a transformation type, and return the type and an empty string.
 
-    If the user types a question or a command instead, *default* and the typed line are returned. If
-    the line looks like a mistyped type, the user is asked again.
+    If the user types a question or a command instead, returns *default* and that line. If the line
+    looks like a mistyped type, asks the user again.
     """
-    show_kinds(own_kinds)
-    note("\nPress Enter to keep the type in brackets, or type your question.")
+    show_types(own_types)
+    write_note("\nPress Enter to keep the type in brackets, or type your question.")
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
         line = text.strip()
-        kind = find_kind(line, own_kinds) if line else default
+        kind = find_type(line, own_types) if line else default
         if kind is not None:
             return kind, ""
         if line == "tt":
-            show_kinds(own_kinds)
+            show_types(own_types)
         elif line.isdecimal():
-            note(
-                f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_kinds)}"
+            write_note(
+                f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_types)}"
                 " or a name."
             )
         elif (
             line.isidentifier()
             and line not in LEAVING
-            and (near := find_nearest(line, [*KINDS, *own_kinds]))
+            and (near := find_nearest(line, [*KINDS, *own_types]))
         ):
-            note(f"There is no type {line}: did you mean {near}?")
+            write_note(f"There is no type {line}: did you mean {near}?")
         else:
+            # `read_choice` saves nothing, but this line is a question.
             keyboard.save_question(text)
             return default, text
 
 
-def show_kinds(own_kinds: Sequence[str] = ()) -> None:
-    """Write a numbered list of transformation types to stderr; the user's *own_kinds* come last."""
-    note("\nAvailable transformation types:")
-    labels = {**KINDS, **dict.fromkeys(own_kinds, "your own (transforms)")}
+def show_types(own_types: Sequence[str] = ()) -> None:
+    """Write a numbered list of transformation types to stderr, with the user's own types last."""
+    write_note("\nAvailable transformation types:")
+    labels = {**KINDS, **dict.fromkeys(own_types, "your own (transforms)")}
     for number, (kind, label) in enumerate(labels.items(), start=1):
-        note(f"  {number}. {kind} - {label}")
+        write_note(f"  {number}. {kind} - {label}")
 
 
 class Keyboard:
-    """Reads lines from the user, with the terminal's basic line editing.
+    """A reader of the user's lines, with the terminal's basic line editing.
 
-    The ``read_*`` methods raise `EOFError` at the end of the input and `KeyboardInterrupt` on
-    Ctrl-C.
+    Its methods raise `EOFError` at the end of the input, and `KeyboardInterrupt` on Ctrl-C.
     """
 
     def read_question(self) -> str:
-        """Show the prompt, and return the line that the user types: a question or a command."""
+        """Show the prompt, and return the question or command that the user types."""
         return self.read_choice(_PROMPT)
 
     def read_choice(self, prompt: str) -> str:
-        """Show *prompt*, and return the line that the user types. The line is not saved."""
+        """Show *prompt*, and return the line that the user types, without saving it."""
         # `input` would write its prompt to stdout, among the results if stdout is a file.
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
@@ -290,16 +301,18 @@ class Keyboard:
         return line
 
     def save_question(self, question: str) -> None:
-        """Do nothing. Subclasses save *question* for the up arrow."""
+        """Do nothing, because this keyboard has no up arrow. Subclasses save *question*."""
 
 
 class EditingKeyboard(Keyboard):
-    """Reads lines from the user, with full line editing. The up arrow shows earlier questions.
+    """A reader of the user's lines, with full line editing. The up arrow shows earlier questions.
 
-    Questions are saved in the file *history*. Without a file, they are kept until the process ends.
+    Args:
+        history_file: The file for questions. If ``None``, questions are kept until the process
+            ends.
     """
 
-    def __init__(self, history: Path | None) -> None:
+    def __init__(self, history_file: Path | None) -> None:
         # prompt_toolkit asks the terminal for the cursor's position to place menus. There are no
         # menus here, and some terminals do not answer.
         os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
@@ -311,16 +324,17 @@ class EditingKeyboard(Keyboard):
             raise MissingExtra("prompt_toolkit", "cli") from error
         # Prompts go to the terminal even if results go to a file.
         output = create_output(always_prefer_tty=True)
-        storage = InMemoryHistory() if history is None else _make_history(history)
+        storage = InMemoryHistory() if history_file is None else _make_history(history_file)
+        # Two sessions, so that the up arrow shows questions only, and not choices of a type.
         self._questions: PromptSession[str] = PromptSession(history=storage, output=output)
         self._choices: PromptSession[str] = PromptSession(output=output)
 
     def read_question(self) -> str:
-        """Show the prompt, and return the line that the user types: a question or a command."""
+        """Show the prompt, and return the question or command that the user types."""
         return _replace_undecodable(self._questions.prompt(_PROMPT))
 
     def read_choice(self, prompt: str) -> str:
-        """Show *prompt*, and return the line that the user types. The line is not saved."""
+        """Show *prompt*, and return the line that the user types, without saving it."""
         return _replace_undecodable(self._choices.prompt(prompt))
 
     def save_question(self, question: str) -> None:
@@ -329,10 +343,10 @@ class EditingKeyboard(Keyboard):
 
 
 def open_keyboard(*, saves_questions: bool) -> Keyboard:
-    """Return a `Keyboard` for reading lines from this terminal.
+    """Return a keyboard that reads lines from this terminal.
 
-    If *saves_questions* is true, questions are saved for the next session. A terminal without line
-    editing saves no questions.
+    If *saves_questions* is true, the keyboard saves questions for the next session. A terminal
+    without line editing saves no questions.
     """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
@@ -343,7 +357,7 @@ def make_history_file() -> Path | None:
     """Create the file for saved questions if it does not exist, and return its path.
 
     The path is ``qtmiddleware/history`` in the user's state folder (XDG). Only the owner can read
-    the file. If the file cannot be created, a note says so and ``None`` is returned.
+    the file. If the file cannot be created, writes a note and returns ``None``.
     """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
@@ -355,29 +369,27 @@ def make_history_file() -> Path | None:
         )
         is_new = not path.exists()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(open_itself(path, os.O_RDWR | os.O_CREAT))
+        os.close(open_for_writing(path, os.O_RDWR | os.O_CREAT))
     except (OSError, RuntimeError) as error:
-        note(f"Questions are not saved: {getattr(error, 'strerror', None) or error}.")
+        write_note(f"Questions are not saved: {getattr(error, 'strerror', None) or error}.")
         return None
     if is_new:
-        note(f"Questions are saved in {path} for the up arrow; --no-history turns this off.")
+        write_note(f"Questions are saved in {path} for the up arrow; --no-history turns this off.")
     return path
 
 
 def _make_history(path: Path) -> History:
-    """Return a prompt_toolkit history that saves lines to the file at *path*.
-
-    The file is always valid UTF-8.
-    """
+    """Return a prompt_toolkit history that saves lines to the file at *path* as valid UTF-8."""
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):
         def store_string(self, string: str) -> None:
+            # prompt_toolkit fails to encode a typed byte that is not UTF-8.
             super().store_string(_replace_undecodable(string))
 
     return DecodableHistory(str(path))
 
 
 def _replace_undecodable(text: str) -> str:
-    """Return *text* with a replacement character for each byte that is not UTF-8."""
+    """Replace each byte of *text* that is not UTF-8 with a replacement character."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json
-from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, note_files
+from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, write_json
+from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, report_default_files
 from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
-from qtmiddleware.kit.cli.terminal import FAILED, note, say
+from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation.shadow import (
+    ListedPassage,
     ShadowQuestion,
     ShadowReport,
-    Shown,
     judge_lists,
     read_shadow_log,
 )
@@ -30,7 +30,7 @@ _REPORTS: Final = ("shadow.md", "shadow.html", "shadow.json")
 
 
 @app.callback()
-def shadow() -> None:
+def group_shadow_commands() -> None:
     """Read the shadow-mode log.
 
     To write such a log, set "shadow" to a share of the calls and log.path to a file.
@@ -80,32 +80,37 @@ def report_command(
         )
     if judge is not None:
         loaded = load_config(config, sets)
-        note_files({}, config=config)
+        report_default_files({}, config=config)
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
-        summary = judge_lists(summary, as_language_model(None, settings), count=judge, seed=seed)
+        summary = judge_lists(
+            summary, as_language_model(None, settings), max_questions=judge, seed=seed
+        )
     sample = summary.pick_examples(examples)
     plain = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
     if report is not None:
         _write_report(report, summary, sample, plain)
     if json_output:
-        as_json(plain)
+        write_json(plain)
     else:
         _show_report(summary, sample)
-    if set(summary.count_better()) == {"failed"}:
+    if set(summary.count_verdicts()) == {"failed"}:
         raise typer.Exit(FAILED)
 
 
 def _write_report(
-    folder: Path, shadow_report: ShadowReport, examples: list[ShadowQuestion], plain: dict[str, Any]
+    folder: Path,
+    shadow_report: ShadowReport,
+    examples: list[ShadowQuestion],
+    json_values: dict[str, Any],
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
         reporting.shadow_markdown(shadow_report, examples),
         reporting.shadow_page(shadow_report, examples),
-        json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
+        json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
@@ -120,76 +125,76 @@ def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
-    """Write the verdict, the figures and the *examples* of a shadow-mode log to stdout."""
-    from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
+    """Write the verdict, the figures and the examples of a shadow-mode log to stdout."""
+    from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_headline_and_details
 
     figures = shadow_report.to_dict()
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
     if shadow_report.unreadable:
-        note(f"{shadow_report.unreadable:,} lines of the log could not be read.")
+        write_note(f"{shadow_report.unreadable:,} lines of the log could not be read.")
     dropped = (
-        f" ({shadow_report.dropped:,} more were dropped, because too many were running)"
-        if shadow_report.dropped
+        f" ({shadow_report.dropped_calls:,} more were dropped, because too many were running)"
+        if shadow_report.dropped_calls
         else ""
     )
     cost = figures["costUsd"]
     price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
-    say(write_shadow_verdict(shadow_report)[0])
-    say()
-    say(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
-    say()
-    say(
+    write_output(write_shadow_headline_and_details(shadow_report)[0])
+    write_output()
+    write_output(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
+    write_output()
+    write_output(
         f"  {changed['passages']:>6.1%}  would get other passages:"
         f" {figures['enteredPassages']:.1f} new ones of {figures['passages']:.1f} on average"
     )
-    say(f"  {changed['order']:>6.1%}  would get the same passages in another order")
-    say(f"  {changed['same']:>6.1%}  would get the same list")
-    say(f"  {figures['otherFirst']:>6.1%}  would have another passage first")
-    say()
-    say(f"  searches      {figures['searches']:.2f} per question")
-    say(
+    write_output(f"  {changed['order']:>6.1%}  would get the same passages in another order")
+    write_output(f"  {changed['same']:>6.1%}  would get the same list")
+    write_output(f"  {figures['otherFirst']:>6.1%}  would have another passage first")
+    write_output()
+    write_output(f"  searches      {figures['searches']:.2f} per question")
+    write_output(
         f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens;"
         f" {price}"
     )
-    say(
+    write_output(
         f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of"
         f" the questions (for 95%: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})"
     )
-    say(f"  degraded      {figures['degraded']:.1%}")
+    write_output(f"  degraded      {figures['degraded']:.1%}")
     if shadow_report.judge:
-        _show_verdict(shadow_report)
+        _show_judgements(shadow_report)
     for question in examples:
-        say()
+        write_output()
         verdict = (
             ""
             if question.better in (None, "failed")
             else f"   [the judge prefers {question.better}]"
         )
-        say(f"{question.query}{verdict}")
+        write_output(f"{question.query}{verdict}")
         rows = max(len(question.plain), len(question.ours))
-        say(f"  {'plain':<{_NAME_CHARS}}  ours")
-        for place in range(rows):
-            say(
+        write_output(f"  {'plain':<{_NAME_CHARS}}  ours")
+        for index in range(rows):
+            write_output(
                 (
-                    f"  {_shorten_name(question.plain, place):<{_NAME_CHARS}}"
-                    f"  {_shorten_name(question.ours, place)}"
+                    f"  {_get_short_name(question.plain, index):<{_NAME_CHARS}}"
+                    f"  {_get_short_name(question.ours, index)}"
                 ).rstrip()
             )
 
 
-def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
-    """Return the name of the passage at *place*, on one line and short enough for a table."""
-    name = " ".join(passages[place].name.split()) if place < len(passages) else ""
+def _get_short_name(passages: tuple[ListedPassage, ...], index: int) -> str:
+    """Return the name of the passage at *index*, shortened for a table; ``""`` if there is none."""
+    name = " ".join(passages[index].name.split()) if index < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
-def _show_verdict(shadow_report: ShadowReport) -> None:
-    """Write to stdout how often the judge preferred the plain list, ours, or neither."""
-    votes = shadow_report.count_better()
+def _show_judgements(shadow_report: ShadowReport) -> None:
+    """Write to stdout how often the judge preferred the plain list, our list, or neither."""
+    votes = shadow_report.count_verdicts()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"
-    say()
-    say(
+    write_output()
+    write_output(
         f"{shadow_report.judge} compared {judged:,} pairs in both orders{cost}: ours is better in"
         f" {votes.get('ours', 0):,}, plain in {votes.get('plain', 0):,}, neither in"
         f" {votes.get('neither', 0):,}"

@@ -1,4 +1,4 @@
-"""Shows the outcome of a question as text: the answer, its sources and how they were found."""
+"""Show the outcome of a question as text: the answer, its sources and how they were found."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import notes
-from qtmiddleware.kit.cli.terminal import LineWrapper, note, say, strip_control_characters
-from qtmiddleware.kit.documents.place import describe_place
+from qtmiddleware.kit.cli.terminal import (
+    LineWrapper,
+    strip_control_characters,
+    write_note,
+    write_output,
+)
+from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
@@ -29,7 +34,7 @@ LABELS: Final = {
 
 
 @contextmanager
-def show_pieces() -> Iterator[Callable[[str], None]]:
+def open_piece_writer() -> Iterator[Callable[[str], None]]:
     """Yield a function that writes each piece of an answer to stdout.
 
     On a terminal, a spinner is shown until the first piece.
@@ -39,50 +44,53 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
     # A spinner in ASCII, because some terminals have no other characters.
     with notes.status("working", spinner="line") as status:
 
-        def write(piece: str) -> None:
+        def write_piece(piece: str) -> None:
             nonlocal has_written
             if piece:
                 status.stop()
                 has_written = True
-                say(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
+                write_output(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
 
         try:
-            yield write
+            yield write_piece
         finally:
             status.stop()
+            # The last word may still be in the wrapper, and the line needs its end.
             if has_written:
-                say(wrapper.end(), wraps=False)
+                write_output(wrapper.flush(), wraps=False)
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Show the outcome of a question: the answer and its sources, or the passages.
+    """Show the outcome of a question: the answer with its sources, or the passages.
 
-    Errors go to stderr. An answer that was already streamed is not repeated.
+    Errors go to stderr. An answer that was already streamed is not shown again.
     """
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
         problem = "The answer was cut off" if outcome.streamed else "No answer"
-        note(f"{problem}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}")
+        write_note(
+            f"{problem}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}"
+        )
     elif answer is not None and outcome.streamed not in ("", answer.text):
-        note("The answer was cut off; one sub-answer is shown instead:")
+        write_note("The answer was cut off; one sub-answer is shown instead:")
     if answer is not None and outcome.streamed != answer.text:
-        say(answer.text)
+        write_output(answer.text)
     if retrieval is None:
         return
     lines = _list_sources(outcome) if answer is not None else _list_passages(retrieval)
     for line in (*lines, *_list_variants(retrieval)):
-        say(line)
+        write_output(line)
     if answer is not None and outcome.passages:
         scores = [
             f"[{number}] {_format_score(_find_score(match))}"
             for number, match in enumerate(outcome.passages, start=1)
         ]
-        say(f"Scores: {', '.join(scores)}")
-    say(_summarize_outcome(outcome, retrieval.trace))
+        write_output(f"Scores: {', '.join(scores)}")
+    write_output(_summarize_outcome(outcome, retrieval.trace))
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield lines that explain how *outcome* was retrieved with *settings*."""
+    """Yield lines that explain how *settings* led to the passages in *outcome*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
@@ -129,7 +137,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield one line per cited passage. If none is cited, list all passages of the answer."""
+    """Yield one line per cited passage. If no passage is cited, yield a line for each passage."""
     answer = outcome.answer
     cited = (
         {}
@@ -141,7 +149,7 @@ def _list_sources(outcome: Outcome) -> Iterator[str]:
         return
     yield "\nSources:" if cited else "\nPassages used:"
     for number, match in sources.items():
-        yield f"  [{number}] {_format_place(match)}"
+        yield f"  [{number}] {_format_source(match)}"
 
 
 def _list_passages(retrieval: Retrieval) -> Iterator[str]:
@@ -150,14 +158,14 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
         return
     yield "Passages:"
     for number, match in enumerate(retrieval.matches, start=1):
-        yield f"  [{number}] {_format_place(match)}"
+        yield f"  [{number}] {_format_source(match)}"
         if match.text:
             yield f"      {shorten(match.text)}"
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with the texts and keywords that were derived from the question."""
-    lines = list(list_texts(retrieval))
+    """Yield lines with the variants and the keywords of the question."""
+    lines = list(list_variant_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
     if lines:
@@ -166,10 +174,10 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
             yield f"  {line}"
 
 
-def list_texts(retrieval: Retrieval) -> Iterator[str]:
-    """Yield a line per text other than the question: first those with a search of their own.
+def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
+    """Yield one line per variant of the question. Variants with a separate search come first.
 
-    The lines of the other texts say why they had no search of their own.
+    The line of any other variant gives the reason why it had no separate search.
     """
     searched = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
@@ -193,7 +201,7 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
-    """Return a one-line summary: the time, searches, model calls, tokens, cost and degradations."""
+    """Return one line with the time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")
@@ -208,9 +216,9 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 
 
 def _format_searches(trace: Trace) -> str:
-    """Return the number of searches in words, with read units and cost.
+    """Return the number of searches, their read units and their cost as text.
 
-    Read units are omitted if every search takes one unit. The cost is omitted if unknown.
+    The text omits the read units if every search takes one unit, and the cost if it is unknown.
     """
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:
@@ -262,9 +270,9 @@ def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
 
 
 def _explain_result(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with each passage's rank, its scores and the reason for its rank.
+    """Yield two lines per passage: its rank and scores, and the reason for its rank.
 
-    Passages that dropped out come last.
+    Passages that dropped out of the result come last.
     """
     # Imported here, because a question without an explanation does not need the measuring code.
     from qtmiddleware.kit.evaluation.movement import explain_movement
@@ -287,7 +295,7 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
-    """Join the ids in the first `EXPLAINED` *keys*, and say how many more there are."""
+    """Join the ids in the first `EXPLAINED` *keys*, and add how many more there are."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
     return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
@@ -299,7 +307,7 @@ def _format_id(key: Key) -> str:
     return key[1].partition("\0")[0] or "(no id)"
 
 
-def _format_place(match: Match) -> str:
+def _format_source(match: Match) -> str:
     score = _find_score(match)
     store_score = (
         f", store score {_format_score(match.score)}" if match.score not in (None, score) else ""
@@ -322,13 +330,13 @@ def describe_match(match: Match) -> str:
         if isinstance(title, str) and title and title not in source
         else source
     )
-    if part := describe_place(metadata):
+    if part := describe_location(metadata):
         place += f", {part}"
     return " ".join(place.split())
 
 
 def _find_score(match: Match) -> float | None:
-    """Return the fused score of *match* or, if there is none, the store's score."""
+    """Return the fused score of *match*. If there is none, return the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 
 

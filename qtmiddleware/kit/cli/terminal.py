@@ -1,4 +1,4 @@
-"""Exit codes, and output without control characters.
+"""Define the exit codes, and write output without control characters.
 
 This module does not import rich or typer, so ``qtm`` can report that they are missing.
 """
@@ -11,7 +11,7 @@ import sys
 from typing import Final, TextIO
 from unicodedata import combining, east_asian_width
 
-from qtmiddleware.runtime.control_characters import OBEYED
+from qtmiddleware.runtime.control_characters import CONTROL_CHARACTERS
 
 FAILED: Final = 1
 """Exit code: the command could not do its work."""
@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 """Exit code: Ctrl-C."""
 
 _LINE_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-_CONTROLS: Final = re.compile(f"[{OBEYED}]")
+_CONTROLS: Final = re.compile(f"[{CONTROL_CHARACTERS}]")
 
 _TOKENS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 # A list item begins with such a marker. Its next lines are indented to the word after the marker.
@@ -40,10 +40,9 @@ def strip_control_characters(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Return *text* as one line, with line breaks written as Python escapes.
+    """Return *text* as one line: line breaks become Python escapes, control characters go.
 
-    Control characters are removed. A file name with a line break could otherwise forge a line of
-    output.
+    Otherwise, a file name with a line break could forge a line of output.
     """
     return strip_control_characters(
         "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
@@ -51,12 +50,14 @@ def escape_line(text: str) -> str:
 
 
 class LineWrapper:
-    """Wraps text between words to the width of the terminal behind *stream*.
+    """Wraps text at spaces to the width of a terminal. The text may arrive in pieces.
 
-    If *stream* is not a terminal, the text is not changed. Text may come in pieces. A piece is
-    returned immediately, but near the end of a line a word is held back until it is complete. A
-    continued line is indented like the first word of its paragraph, or like the word after a list
-    marker. A word longer than a line is left for the terminal to break.
+    Near the end of a line, the wrapper holds back a word until the word is complete. It returns all
+    other text immediately. A continued line is indented like the first line of its paragraph, or
+    like the text after a list marker. The wrapper does not break words.
+
+    Args:
+        stream: The output. If it is not a terminal, the text is returned unchanged.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,46 +69,48 @@ class LineWrapper:
         self._has_begun = self._is_within_word = False
         self._space = self._word = ""
 
-    def feed(self, text: str) -> str:
-        """Add *text*, and return the wrapped text that can be written now."""
-        return "".join(map(self._feed_token, _TOKENS.findall(text))) if self._width else text
+    def feed(self, piece: str) -> str:
+        """Add a *piece* of text, and return the wrapped text that can be written now."""
+        return "".join(map(self._feed_token, _TOKENS.findall(piece))) if self._width else piece
 
-    def end(self) -> str:
-        """Return the text that was held back, because no more text follows."""
-        output = self._write_word()
+    def flush(self) -> str:
+        """Return the word that was held back. Called at the end of the text or of a line."""
+        output = self._release_word()
         self._is_within_word = False
         return output
 
     def _feed_token(self, token: str) -> str:
-        """Add *token* (a line feed, spaces or letters), and return the text to write now."""
+        """Add *token* (a line feed, spaces or letters), and return the text that can be written."""
         if token == "\n":
-            output = self.end() + token
+            output = self.flush() + token
             self._start_line()
             return output
         if token.isspace():
-            output = self.end()
+            output = self.flush()
             self._space += token
             return output
         self._word += token
+        # Far from the end of the line, a word fits even if later pieces make it longer.
         is_far = (
-            self._column + len(self._space) + measure(self._word) < self._width - _MAX_WORD_COLUMNS
+            self._column + len(self._space) + measure_width(self._word)
+            < self._width - _MAX_WORD_COLUMNS
         )
-        return self._write_word() if is_far else ""
+        return self._release_word() if is_far else ""
 
-    def _write_word(self) -> str:
-        """Return the held-back word, on a new line if it does not fit on the current line."""
+    def _release_word(self) -> str:
+        """Return the word held back, after a line break if it does not fit on the current line."""
         word, self._word = self._word, ""
         output = self._place_word(word) if word else ""
         self._is_within_word = self._is_within_word or bool(word)
         return output
 
     def _place_word(self, word: str) -> str:
-        """Return *word* after a space or a line break, and update the current column."""
+        """Return *word* with the spaces or the line break before it, and update the column."""
         space, self._space = self._space, ""
         if not self._has_begun:
             self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)
             self._has_begun = True
-        width = measure(word)
+        width = measure_width(word)
         column = self._column + len(space)
         # A word stays on this line if it fits, if it begins the line, or if no line can hold it.
         fits = (
@@ -123,15 +126,16 @@ class LineWrapper:
         return "\n" + " " * self._indent + word
 
 
-def measure(text: str) -> int:
+def measure_width(text: str) -> int:
     """Return the width of *text* in terminal columns."""
+    # Chinese, Japanese and Korean characters take two columns, and combining accents none.
     return sum(
         0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text
     )
 
 
 def _find_width(stream: TextIO) -> int:
-    """Return the width of the terminal behind *stream* in columns; 0 if there is no terminal."""
+    """Return the width of *stream* in columns; 0 if it is not a terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
@@ -140,19 +144,20 @@ def _find_width(stream: TextIO) -> int:
 
 def _wrap_lines(text: str, stream: TextIO) -> str:
     wrapper = LineWrapper(stream)
-    return wrapper.feed(text) + wrapper.end()
+    return wrapper.feed(text) + wrapper.flush()
 
 
-def say(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
+def write_output(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
     """Write *text* to stdout without control characters, and flush stdout.
 
     If *wraps* is true and stdout is a terminal, lines break between words.
     """
+    # Flushed, so that a program that reads a pipe gets each answer as soon as it is written.
     text = strip_control_characters(text + end)
     print(_wrap_lines(text, sys.stdout) if wraps else text, end="", flush=True)
 
 
-def note(text: str = "") -> None:
+def write_note(text: str = "") -> None:
     """Write *text* and a line feed to stderr, without control characters.
 
     On a terminal, lines break between words.

@@ -19,20 +19,20 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
-    as_json,
     format_question_heading,
     notes,
     out,
     read_questions,
     to_messages,
+    write_json,
 )
-from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_engine
-from qtmiddleware.kit.cli.environment import load_config, note_files
+from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_unused_engine
+from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.transform_file import (
     CONCURRENCY,
     MOST_CONCURRENT,
     check_file_options,
-    transform_many,
+    transform_question_file,
 )
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.retrieval.request import validate_query
@@ -53,7 +53,7 @@ def preprocess_command(
 ) -> None:
     """Extract keywords from questions by rules."""
     settings = load_config(config, sets).settings
-    note_files({}, config=config)
+    report_default_files({}, config=config)
     options = settings.preprocess
     rows = []
     for text in read_questions(query):
@@ -70,7 +70,7 @@ def preprocess_command(
         else:
             out.print(prepared.keywords)
     if json_output:
-        as_json(rows)
+        write_json(rows)
 
 
 def transform_command(
@@ -121,23 +121,24 @@ def transform_command(
     own rate and its own budget. With --batch the questions go to a Batch API:
     submit, then status and collect until all replies are there.
     """
-    loaded = load_config(config, sets, kind=kind)
+    loaded = load_config(config, sets, transformation_type=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
+    # Either option asks for a batch; `BatchOptions` then checks how they are combined.
     by_batch = batch is not None or batch_tokens is not None
-    refuse_engine(engine, workers, is_used=file is not None and not by_batch)
+    refuse_unused_engine(engine, workers, uses_engine=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
         check_file_options(file, output, query=query, history=history)
-        note_files({}, config=config)
+        report_default_files({}, config=config)
         options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
         transform = (
             partial(transform_by_batch, options=options)
             if by_batch
             else partial(
-                transform_many,
+                transform_question_file,
                 concurrency=concurrency,
                 overwrite=overwrite,
-                as_json=json_output,
+                writes_json=json_output,
                 engine=engine,
                 workers=workers,
             )
@@ -146,7 +147,7 @@ def transform_command(
         return
     calls_model = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
-    note_files({}, config=config)
+    report_default_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
         for text in read_questions(query):
             transformation = middleware.transform(text, history=to_messages(history))
@@ -164,7 +165,7 @@ def transform_command(
             for stage, remark in transformation.notes:
                 notes.print(f"{stage}: {remark}")
     if json_output:
-        as_json(rows)
+        write_json(rows)
     if calls_model and rows and not any(map(_is_answered, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = (
@@ -179,9 +180,9 @@ def transform_command(
 
 
 def _is_answered(row: Mapping[str, Any]) -> bool:
-    """Return whether the model wrote a text or replied that none is needed.
+    """Return whether the model wrote a text, or replied that no text is needed.
 
-    In the second case, a note says that there is nothing to split or to improve.
+    No text is needed if there is nothing to split or to improve. A note in *row* says so.
     """
     return any(row[name] for name in TEXT_FIELDS) or any(
         remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]

@@ -24,9 +24,9 @@ from qtmiddleware.kit.cli.bench import (
     show_comparison,
 )
 from qtmiddleware.kit.cli.check import Arguments
-from qtmiddleware.kit.cli.console import AsJson, ShowProgress, as_json, out
+from qtmiddleware.kit.cli.console import AsJson, ShowProgress, out, write_json
 from qtmiddleware.kit.cli.engines import Workers
-from qtmiddleware.kit.cli.environment import note_files
+from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.own_function import (
     AskedFor,
     Embed,
@@ -42,7 +42,7 @@ from qtmiddleware.kit.cli.reports import (
     require_jinja,
     write_report,
 )
-from qtmiddleware.kit.cli.terminal import FAILED, note
+from qtmiddleware.kit.cli.terminal import FAILED, write_note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, load_judged, require_extras
 from qtmiddleware.kit.evaluation.bench import (
@@ -158,7 +158,7 @@ def tune_command(
     settings = config.settings
     _check_outputs(out_file, report, force=force)
     require_extras()
-    note_files({"replies and vectors": cache if cache == CACHE else None})
+    report_default_files({"replies and vectors": cache if cache == CACHE else None})
     source = _read_source(function, arguments, embed, top_k, workers)
     judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
@@ -173,9 +173,9 @@ def tune_command(
         open_bench(judged, replace(options, progress=update)) as opened,
     ):
         for text in opened.notes:
-            note(text)
+            write_note(text)
         if source is not None:
-            _confirm_tuning(opened, source, seed, yes=yes)
+            _confirm_tuning(opened, source, seed, is_confirmed=yes)
         tuned = _run_tuning(opened, budget, seed, update)
         config_values = _build_config(tuned, config) if tuned.is_better else None
         if config_values is not None:
@@ -183,7 +183,7 @@ def tune_command(
         if report is not None:
             _write_report(report, tuned, opened, config_values)
     if json_output:
-        as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
+        write_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
     else:
         out.print("Measured on the held-out half of the questions:")
         show_comparison(tuned.comparison, headline=_write_headline(tuned, config_values))
@@ -202,7 +202,7 @@ def _read_source(
 ) -> FunctionSource | None:
     """Return the function to tune, or ``None`` without ``--function``.
 
-    Raises `ConfigError` if the function is already wrapped, or if ``--workers`` is also set.
+    Raises `ConfigError` if the function is already wrapped or if ``--workers`` is set.
     """
     source = read_source(function, arguments, embed, top_k)
     if source is not None and source.is_wrapped:
@@ -215,17 +215,21 @@ def _read_source(
     return source
 
 
-def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
-    """Show how many searches tuning may make, and ask the user to confirm a large number."""
+def _confirm_tuning(
+    opened: OpenedBench, source: FunctionSource, seed: int, *, is_confirmed: bool
+) -> None:
+    """Show the maximum number of searches, and ask the user to confirm a large number."""
     bench = cast(OwnFunction, opened.bench)
     forecast = forecast_tuning(
         bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
     )
-    confirm_searches(forecast, source.name, is_confirmed=yes, reducing_options="--questions")
+    confirm_searches(
+        forecast, source.name, is_confirmed=is_confirmed, reducing_options="--questions"
+    )
 
 
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
-    """Check that the results can be written, before any model is called.
+    """Check that the result files can be written, before any model call costs money.
 
     Raises `ConfigError` if a file cannot be written, or if *out_file* exists and *force* is false.
     """
@@ -249,12 +253,10 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
 
 
 def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
-    """Tune the settings on the data in *opened*, and return the result with its notes.
-
-    First, the model writes the texts that all candidate settings share, for several questions at
-    the same time.
-    """
+    """Tune the settings on the data in *opened*, and return the result with its notes."""
     tiers = _choose_tiers(opened)
+    # First, the model writes the texts that all trials share, for several questions at a time. The
+    # trials themselves would ask for them one after another.
     if opened.has_model and opened.recorded is None and opened.bench.model is not None:
         train, _ = divide(opened.data, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
@@ -270,8 +272,8 @@ def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProg
 def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
     """Return the names of the tiers to try.
 
-    Without a model, only tiers that call no model are tried. With a recording, only tiers with
-    recorded replies are tried.
+    Without a model, these are the tiers that call no model. With a recording, these are the tiers
+    with recorded replies.
     """
     if not opened.has_model:
         return FREE_TIERS
@@ -279,10 +281,10 @@ def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
 
 
 def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
-    """Return the values for the config file: the tuned settings, and the models in *config*.
+    """Return the settings for the config file: the tuned settings, and the models in *config*.
 
-    The transformation type is always included, and so is the model's name if the type calls a
-    model. Other settings with default values are omitted.
+    Settings with default values are omitted, with two exceptions. The transformation type is always
+    included, and so is the model's name if the type calls a model.
     """
     kind = tuned.config.get("transformationType", "none")
     has_model_calls = kind != "none"
@@ -303,11 +305,12 @@ def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write *config* to *path* as JSON, replacing an existing file in one step.
+    """Write *config* to *path* as JSON. An interrupt leaves an existing file unchanged.
 
-    An interrupt leaves the old file intact. A new file gets the default permissions, because the
-    config contains no secrets and is meant to be shared.
+    A new file gets the default permissions, because a config contains no secrets and teams share
+    it.
     """
+    # `qtm config init` may have written the schema; editors then check this config too.
     if (path.parent / _SCHEMA_FILE).is_file():
         config = {"$schema": f"./{_SCHEMA_FILE}", **config}
     with name_option_in_errors(path, "--out"):
@@ -317,11 +320,11 @@ def write_config(path: Path, config: dict[str, Any]) -> None:
 def _write_headline(tuned: Tuned, config_values: dict[str, Any] | None) -> str:
     from qtmiddleware.kit.evaluation import reporting
 
-    return reporting.verdict(tuned.comparison, _describe_decision(tuned, config_values))
+    return reporting.verdict(tuned.comparison, _build_decision(tuned, config_values))
 
 
-def _describe_decision(tuned: Tuned, config_values: dict[str, Any] | None) -> Decision:
-    """Return the decision about the tuned settings, for a report."""
+def _build_decision(tuned: Tuned, config_values: dict[str, Any] | None) -> Decision:
+    """Return the decision on the tuned settings, for a report."""
     from qtmiddleware.kit.evaluation.reporting import Decision
 
     return Decision(
@@ -339,7 +342,7 @@ def _write_report(
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
-    decision = _describe_decision(tuned, config_values)
+    decision = _build_decision(tuned, config_values)
     texts = (
         reporting.markdown(tuned.comparison, opened.data, decision=decision),
         reporting.page(tuned.comparison, opened.data, decision=decision),

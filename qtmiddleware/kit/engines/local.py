@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from qtmiddleware.errors import ConfigError, EngineError
 from qtmiddleware.kit.engines.outcome import Outcome
-from qtmiddleware.runtime.environment import copy_environment_for
+from qtmiddleware.runtime.environment import copy_worker_environment
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -92,7 +92,7 @@ class LocalEngine:
         """
         if self.workers == 1:
             return map(build(), batches)
-        return self._distribute(_pickle_value(build), copy_environment_for(build), batches)
+        return self._distribute(_pickle_value(build), copy_worker_environment(build), batches)
 
     def close(self) -> None:
         """Stop the workers at once, even in the middle of a batch.

@@ -1,4 +1,4 @@
-"""Let a language model compare texts in several orders, without the names of their systems.
+"""Ask a language model to compare texts, in several orders and without the systems' names.
 
 Language models prefer the text that comes first. The judge therefore also sees each order reversed
 (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
@@ -21,13 +21,13 @@ from qtmiddleware.kit.evaluation.prompts import (
     PromptRunner,
     Task,
     build_ranking_prompt,
-    parse_object,
+    parse_reply,
 )
 from qtmiddleware.protocols import LanguageModel, Reply
 from qtmiddleware.runtime.logs import get_logger
 
 MOST_FAILURES: Final = 16
-"""The number of consecutive failures, of systems or the judge, after which judging stops."""
+"""Judging stops after this many questions in a row failed, by a system or by the judge."""
 _SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 _MOST_REASON_CHARS: Final = 1_000
 
@@ -36,11 +36,11 @@ logger: Final = get_logger("qtmiddleware.judging")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The judge's reason for an opinion, in its own words. It may call the answers A, B and so on.
+    """The judge's reason for an opinion. The text may call the answers A, B and so on.
 
     Attributes:
-        text: The judge's words.
-        order: The names of the systems that gave answer A, answer B and so on.
+        text: The reason in the judge's words.
+        order: The system of answer A, the system of answer B, and so on.
     """
 
     text: str = field(repr=False)
@@ -54,7 +54,7 @@ class Reason:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the judge's words, and the system behind each letter, as a dict."""
+        """Return a dict with the text and the system behind each letter, ready for JSON."""
         return {"text": self.text, **dict(zip(LETTERS, self.order, strict=False))}
 
 
@@ -80,7 +80,7 @@ class Opinion:
     """The judge's opinion of all texts on a ballot, shown in one order.
 
     Attributes:
-        marks: One mark per text, in the order of `Ballot.shown`.
+        marks: One mark per text, in the order of `Ballot.candidates`.
         reason: The judge's reason for its choice of the best text.
     """
 
@@ -92,7 +92,7 @@ class Opinion:
         return self.marks[index].place < self.marks[other_index].place
 
     def find_better(self) -> int | None:
-        """Return the index of the better of the two texts, or ``None`` if they are equally good."""
+        """Return the index of the better text, 0 or 1. Return ``None`` if both are equally good."""
         return 0 if self.prefers(0, 1) else 1 if self.prefers(1, 0) else None
 
 
@@ -102,15 +102,15 @@ class Ballot:
 
     Attributes:
         question: The question.
-        shown: The texts, or lists of texts, to compare.
+        candidates: The texts to compare. A list of passages counts as one text.
         orders: The orders in which the judge sees the texts. Each order is a permutation of the
-            indices of *shown*. If empty, the judge is not asked.
+            indices of *candidates*. If empty, the judge is not asked.
         error: The error of a system or of the judge; ``None`` if both succeeded.
         opinions: The judge's opinions, one per order.
     """
 
     question: Question
-    shown: Sequence[str | Sequence[str]] = ()
+    candidates: Sequence[str | Sequence[str]] = ()
     orders: Sequence[Sequence[int]] = ()
     error: ModelError | None = None
     opinions: Sequence[Opinion] = ()
@@ -121,17 +121,23 @@ class Ballot:
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
-        """Return the index of the text that is better in every order, or ``None``."""
+        """Return the index of the text that is better in every order.
+
+        Return ``None`` if neither text is better in every order, or if there are no opinions.
+        """
         return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
 
     def average_scores(self, index: int) -> dict[str, float]:
         """Return the mean score per criterion of the text at *index*."""
         return average_scores([opinion.marks[index].scores for opinion in self.opinions])
 
-    def list_reasons(self, names: Sequence[str]) -> tuple[Reason, ...]:
-        """Return the judge's reasons. *names* are the names of the texts, in the same order."""
+    def list_reasons(self, systems: Sequence[str]) -> tuple[Reason, ...]:
+        """Return the judge's reason for each order, except where it gave none.
+
+        *systems* are the names of the texts' systems, in the order of `candidates`.
+        """
         return tuple(
-            Reason(opinion.reason, tuple(names[index] for index in order))
+            Reason(opinion.reason, tuple(systems[index] for index in order))
             for opinion, order in zip(self.opinions, self.orders, strict=False)
             if opinion.reason
         )
@@ -150,10 +156,10 @@ class Judge:
         timeout: float,
         concurrency: int,
     ) -> None:
-        """Set up a judge.
+        """Create a judge.
 
         Args:
-            task: The ranking prompt.
+            task: The template of the ranking prompt.
             model: The model that judges.
             repeats: The number of orders per question, an even number.
             seed: The seed that draws the orders.
@@ -168,9 +174,9 @@ class Judge:
         self._criteria = [field.name for field in task.fields if field.name in CRITERIA]
         self._runner = PromptRunner(model, timeout, concurrency)
         self._repeats = repeats
-        # Questions per batch: all orders of a question are asked together.
-        self._size = max(1, concurrency // repeats)
-        self._left: dict[int, list[list[int]]] = {}
+        # All orders of a question are asked at the same time, so a batch has fewer questions.
+        self._batch_size = max(1, concurrency // repeats)
+        self._unused_orders: dict[int, list[list[int]]] = {}
 
     @property
     def cost_usd(self) -> float | None:
@@ -178,33 +184,37 @@ class Judge:
         return self._runner.cost_usd
 
     def draw_orders(self, count: int) -> list[list[int]]:
-        """Return random orders of *count* texts, each followed by its reverse."""
+        """Return random orders of *count* texts, as lists of indices.
+
+        Each order is followed by its reverse.
+        """
         orders = [self._draw_order(count) for _ in range(self._repeats // 2)]
         return [variant for order in orders for variant in (order, order[::-1])]
 
     def _draw_order(self, count: int) -> list[int]:
         """Return a random order of *count* texts, as a list of indices.
 
-        Over many calls, each text appears equally often at each position.
+        Over many calls, each index appears equally often at each position.
         """
-        unused = self._left.setdefault(count, [])
-        # All rotations of one random order together give each text each place once.
+        unused = self._unused_orders.setdefault(count, [])
+        # All rotations of one random order together put each text at each position once.
         if not unused:
             order = self.random.sample(range(count), count)
             unused += [order[start:] + order[:start] for start in range(count)]
             self.random.shuffle(unused)
         return unused.pop()
 
-    def ask(
+    def judge_questions(
         self,
         questions: Sequence[Question],
         build_ballot: Callable[[Question], Ballot],
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Ballot]:
-        """Return one ballot per question, with the judge's opinions or the error.
+        """Judge *questions*, and return one ballot per question.
 
-        If `MOST_FAILURES` questions in a row fail, or the service refuses the key, the remaining
-        questions are not asked and fail as ``cancelled``.
+        A ballot contains the judge's opinions or an error. Judging stops if `MOST_FAILURES`
+        questions in a row fail, or if the service refuses the key. The remaining questions then
+        fail as ``cancelled``.
 
         Args:
             questions: The questions to judge.
@@ -213,12 +223,14 @@ class Judge:
             progress: Receives the number of questions done and their total.
 
         Raises:
-            ModelError: The judge had to stop before it gave an opinion.
+            ModelError: Judging stopped before the judge gave any opinion.
         """
         ballots: list[Ballot] = []
         failures = 0
         while len(ballots) < len(questions):
-            batch = [build_ballot(question) for question in questions[len(ballots) :][: self._size]]
+            batch = [
+                build_ballot(question) for question in questions[len(ballots) :][: self._batch_size]
+            ]
             self._collect_opinions(batch)
             for ballot in batch:
                 ballots.append(ballot)
@@ -235,13 +247,13 @@ class Judge:
         return ballots
 
     def _collect_opinions(self, ballots: Sequence[Ballot]) -> None:
-        """Ask the judge about all *ballots* at once, and add its opinions or error to each."""
+        """Ask the judge about all *ballots*, and add its opinions or its error to each ballot."""
         pairs = [
             (ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders
         ]
         prompts = [
             build_ranking_prompt(
-                self._task, ballot.question, [ballot.shown[index] for index in order]
+                self._task, ballot.question, [ballot.candidates[index] for index in order]
             )
             for ballot, order in pairs
         ]
@@ -250,16 +262,17 @@ class Judge:
                 ballot.opinions = (*ballot.opinions, parse_opinion(reply, order, self._criteria))
             except ModelError as error:
                 ballot.error = ballot.error or error
+        # Without its reverse, an order would favour the text that the judge saw first.
         for ballot in ballots:
             if ballot.error is not None:
                 ballot.opinions = ()
 
 
 def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
-    """Stop judging because of *error*: add a failed ballot for each remaining question.
+    """Append a failed ballot to *ballots* for each remaining question, and log a warning.
 
-    The remaining questions are the *questions* after the first ``len(ballots)``. If no ballot has
-    opinions, *error* is raised instead.
+    The first ``len(ballots)`` of *questions* are done. If no ballot has opinions, *error* is raised
+    instead.
     """
     if not any(ballot.opinions for ballot in ballots):
         raise error
@@ -282,22 +295,22 @@ def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[
 def parse_opinion(
     reply: Reply | ModelError, order: Sequence[int], criteria: Sequence[str] = CRITERIA
 ) -> Opinion:
-    """Return the judge's opinion in *reply*.
+    """Read the judge's opinion from *reply*.
 
     Args:
-        reply: The judge's reply, or an error.
+        reply: The judge's reply, or the error of the call.
         order: The order in which the judge saw the texts.
         criteria: The names of the scores that the reply must have.
 
     Raises:
         ModelError: *reply* is an error, or a field of the reply is missing or not valid
-            (``unparsable``).
+            (reason ``unparsable``).
     """
     if isinstance(reply, ModelError):
         raise reply
     letters = LETTERS[: len(order)]
     score_names = [f"{letter.lower()}_{criterion}" for letter in letters for criterion in criteria]
-    members = parse_object(reply, [*score_names, "ranking"])
+    members = parse_reply(reply, [*score_names, "ranking"])
     places = parse_places(members.get("ranking"), letters)
     scores = {name: parse_score(members.get(name)) for name in score_names}
     if not places or not all(scores.values()):
@@ -311,24 +324,27 @@ def parse_opinion(
         marks[index] = Mark(
             places[letter],
             {criterion: scores[f"{name}_{criterion}"] for criterion in criteria},
-            read_line(members.get(f"{name}_strengths")),
-            read_line(members.get(f"{name}_weaknesses")),
+            cut_to_line(members.get(f"{name}_strengths")),
+            cut_to_line(members.get(f"{name}_weaknesses")),
         )
-    return Opinion(tuple(marks[index] for index in sorted(marks)), read_line(members.get("reason")))
+    return Opinion(
+        tuple(marks[index] for index in sorted(marks)), cut_to_line(members.get("reason"))
+    )
 
 
-def parse_places(ranking: object, names: str) -> dict[str, float]:
-    """Return the place of each letter of *names* in a ranking such as ``B > A = C``.
+def parse_places(ranking: object, letters: str) -> dict[str, float]:
+    """Return the place of each of *letters* in a ranking such as ``B > A = C``.
 
     Places start at 1. Tied letters share the mean of their places. The result is empty if *ranking*
-    lacks a letter or repeats one.
+    is not text, lacks a letter or repeats one.
     """
     text = re.sub(r"(?i)\banswers?\b", "", ranking) if isinstance(ranking, str) else ""
+    # Some judges write "b > a". In mixed text, lower-case letters belong to words.
     if text.islower():
         text = text.upper()
     groups = [re.findall(r"[A-Z]", group) for group in re.split(r"[>,;\n]|\b(?i:then)\b", text)]
     groups = [group for group in groups if group]
-    if sorted(name for group in groups for name in group) != sorted(names):
+    if sorted(name for group in groups for name in group) != sorted(letters):
         return {}
     places: dict[str, float] = {}
     for group in groups:
@@ -338,18 +354,24 @@ def parse_places(ranking: object, names: str) -> dict[str, float]:
 
 
 def parse_score(value: object) -> float:
-    """Return *value* as a score from 1 to 10; 0 if it is not a score."""
+    """Return the score in *value*, such as ``7``, ``7.5`` or ``7/10``.
+
+    Return 0 if *value* is not a score from 1 to 10.
+    """
     match = _SCORE.fullmatch(value.strip()) if isinstance(value, str) else None
     score = float(match.group(1)) if match else 0.0
     return score if 1 <= score <= 10 else 0.0
 
 
-def read_line(value: object) -> str:
-    """Return *value* on one line, cut to 1,000 characters; an empty string if it is not text."""
+def cut_to_line(value: object) -> str:
+    """Return *value* on one line, cut to 1,000 characters. Return ``""`` if it is not text."""
     return " ".join(value.split())[:_MOST_REASON_CHARS] if isinstance(value, str) else ""
 
 
 def average_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean score per criterion; empty if there are no scores."""
+    """Return the mean of *scores* per criterion.
+
+    Empty entries are ignored. If all entries are empty, the result is empty.
+    """
     nonempty = [entry for entry in scores if entry]
     return {name: fmean(entry[name] for entry in nonempty) for name in CRITERIA} if nonempty else {}

@@ -1,4 +1,4 @@
-"""Let a language model decide which of two systems answers better, given a reference answer.
+"""Ask a language model which of two systems answers better, given a reference answer.
 
 The judge sees each pair of answers in both orders. An answer wins only if it is better in both
 orders. The module `ranking` compares more than two systems.
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, sign_test
+from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, run_sign_test
 from qtmiddleware.kit.evaluation.prompts import ANSWERS, CRITERIA
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing, rank
 from qtmiddleware.protocols import LanguageModel
@@ -52,9 +52,9 @@ class Verdict:
         outcome: The challenger's result: ``win``, ``loss``, ``tie`` or ``failed``.
         is_flip: Whether the judge decided differently after the answers were swapped.
         reason: The reason for ``failed``, in one word; ``equal`` if both answers were the same.
-        baseline_scores: The baseline's score per criterion, from 1 to 10, as the mean of both
-            orders; empty without scores.
-        challenger_scores: The challenger's score per criterion, like the baseline's.
+        baseline_scores: The baseline's score per criterion, from 1 to 10: the mean of both orders.
+            Empty if the judge gave no scores.
+        challenger_scores: The challenger's scores, computed like the baseline's.
         baseline_answer: The baseline's answer.
         challenger_answer: The challenger's answer.
         reasons: The judge's reasons.
@@ -71,7 +71,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as a dict, ready for JSON, without the answers."""
+        """Return the verdict as a dict, ready for JSON. The answers are left out."""
         return {
             "question": self.question,
             "outcome": self.outcome,
@@ -85,7 +85,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Judged:
-    """The judge's verdicts on all questions, comparing a challenger with a baseline.
+    """The result of comparing a challenger's answers with a baseline's on all questions.
 
     Attributes:
         baseline: The baseline's name.
@@ -120,14 +120,14 @@ class Judged:
 
     @property
     def failed(self) -> int:
-        """The number of questions without a verdict, because an answer or judge's reply failed."""
+        """The number of questions without a verdict, because a system or the judge failed."""
         return self._counts["failed"]
 
     @property
     def flips(self) -> int:
-        """The number of ties caused by contradictory verdicts in the two orders.
+        """The number of ties in which the judge contradicted itself in the two orders.
 
-        Many such ties mean that the judge is unreliable.
+        If there are many, the judge is unreliable.
         """
         return sum(verdict.is_flip for verdict in self.verdicts)
 
@@ -138,7 +138,7 @@ class Judged:
         Ties are ignored. The value is 1.0 if there are no wins and no losses. Raises `MissingExtra`
         if scipy is not installed.
         """
-        return sign_test(self.wins, self.losses)
+        return run_sign_test(self.wins, self.losses)
 
     @property
     def is_significant(self) -> bool:
@@ -160,7 +160,7 @@ class Judged:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
     def describe(self, verdict: Verdict) -> str:
-        """Return the outcome of *verdict* in a few words, such as the name of the better system."""
+        """Return the outcome of *verdict* in a few words, such as ``rules is better``."""
         outcomes = {
             "win": f"{self.challenger} is better",
             "loss": f"{self.baseline} is better",
@@ -169,7 +169,7 @@ class Judged:
         return outcomes.get(verdict.outcome, f"no verdict ({verdict.reason})")
 
     def summary(self) -> str:
-        """Return the result in one or two sentences."""
+        """Return the result as one or two sentences."""
         judged = self.wins + self.losses + self.ties
         if not judged:
             return (
@@ -193,7 +193,7 @@ class Judged:
         return f"{text} {asides[:1].upper()}{asides[1:]}." if asides else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a dict, ready for JSON, without the answers."""
+        """Return the result as a dict, ready for JSON. The answers are left out."""
         return {
             "baseline": self.baseline,
             "challenger": self.challenger,
@@ -227,14 +227,14 @@ def judge(
 ) -> Judged:
     """Let *model* compare the answers of two systems with each question's reference answer.
 
-    The reference answer is ``answer`` in the question's metadata; questions without it are skipped.
-    The model sees the answers as A and B, without the systems' names, once in each order. A system
-    wins if its answer is better in both orders; otherwise the result is a tie. If the answers are
-    equal, the result is a tie and the model is not asked.
+    The reference answer is ``answer`` in the question's metadata. Questions without one are
+    skipped. The model sees the answers as A and B, without the systems' names, once in each order.
+    A system wins if its answer is better in both orders. Otherwise the result is a tie. If the
+    answers are equal, the result is a tie and the model is not asked.
 
     The systems answer one question after the other in the caller's thread, because a system may
     learn from earlier questions. A question fails if a system raises `ModelError`, or if the
-    judge's reply is missing or cannot be read. After `MOST_FAILURES` failures in a row, or if the
+    judge's reply is missing or not valid. After `MOST_FAILURES` failures in a row, or if the
     service refuses the key, the remaining questions fail, and a warning is logged.
 
     Args:
@@ -250,8 +250,8 @@ def judge(
         progress: Receives the number of questions done and their total.
 
     Raises:
-        ModelError: The judge had to stop before it gave an opinion.
-        ConfigError: The names are the same, or a number is not valid.
+        ModelError: Judging stopped before the judge gave any opinion.
+        ConfigError: The names are the same, or *timeout* or *concurrency* is not valid.
         MissingExtra: scipy is not installed.
         Exception: Any other exception that a system raises.
     """
@@ -261,7 +261,7 @@ def judge(
             path="challenger_name",
             value=challenger_name,
         )
-    sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
+    run_sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
     def build_ballot(question: Question) -> Ballot:
@@ -270,12 +270,13 @@ def judge(
             answers.append(_require_text(baseline(question)))
             answers.append(_require_text(challenger(question)))
         except ModelError as error:
+            # The ballot keeps the baseline's answer, if the challenger failed.
             return Ballot(question, answers, error=error)
         differ = answers[0].strip() != answers[1].strip()
         return Ballot(question, answers, panel.draw_orders(2) if differ else ())
 
     judged = [question for question in questions if question.reference]
-    ballots = panel.ask(judged, build_ballot, progress)
+    ballots = panel.judge_questions(judged, build_ballot, progress)
     return Judged(
         baseline=baseline_name,
         challenger=challenger_name,
@@ -289,14 +290,15 @@ def judge(
 
 
 def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
-    """Return the verdict on the question of *ballot*. Two equal answers are a tie.
+    """Return the verdict on the ballot's question. Two equal answers are a tie.
 
-    *systems* are the names of the baseline and the challenger.
+    *systems* are the names of the baseline and the challenger, in this order.
     """
     outcome, reason = _OUTCOMES[ballot.find_winner()], "" if ballot.opinions else "equal"
     if ballot.error is not None:
         outcome, reason = "failed", ballot.error.reason
-    baseline, challenger, *_ = (*map(str, ballot.shown), "", "")
+    # If a system failed, the ballot has fewer than two answers.
+    baseline, challenger, *_ = (*map(str, ballot.candidates), "", "")
     return Verdict(
         ballot.question.id,
         outcome,
@@ -311,7 +313,7 @@ def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
 
 
 def _require_text(answer: object) -> str:
-    """Return *answer* if it is text; otherwise raise `ConfigError`."""
+    """Return *answer*; raises `ConfigError` if it is not text."""
     if not isinstance(answer, str):
         raise ConfigError(f"a system must return the answer's text, not {type(answer).__name__}")
     return answer

@@ -1,4 +1,4 @@
-"""Build and send the prompts for writing questions, checking questions and judging answers."""
+"""Build and send the prompts that write questions, check questions and judge answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError, as_model_error, retell
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.governed import is_ours
+from qtmiddleware.providers.llms.governed import is_builtin_model
 from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
 from qtmiddleware.transforms.json_reading import Cut, Members, find_json
@@ -21,16 +21,16 @@ from qtmiddleware.types import Deadline
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
 """The criteria by which a judge scores an answer."""
 LETTERS: Final = "ABCDEFGHIJKLM"
-"""The letters that stand for the answers in a judge's prompt."""
+"""The names of the answers in a judge's prompt."""
 MOST_ANSWER_CHARS: Final = 12_000
-"""The largest number of characters of an answer that a judge sees."""
+"""The judge sees at most this many characters of an answer."""
 MOST_TURNS: Final = 6
-"""The largest number of a conversation's last messages that a judge sees."""
+"""The judge sees at most this many messages before the question."""
 PASSAGE_CHARS: Final = 8_000
-"""The largest number of characters of a passage that the model sees."""
+"""The model sees at most this many characters of a passage."""
 
 _RANKED_TOKENS: Final = 200
-"""The number of tokens that a reply may have for each ranked answer."""
+"""The tokens that the limit for a reply grows by for each ranked answer."""
 
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
@@ -46,8 +46,8 @@ class Task:
     """A template for prompts with the same task, rules and reply fields.
 
     Attributes:
-        mode: The template's name, which identifies recorded replies.
-        version: The name and number of the wording.
+        mode: The template's name. Recorded replies are stored under this name.
+        version: The template's name and the number of its wording, such as ``rank/2``.
         instruction: The task, in the system message.
         data: A description of the user message.
         rules: The rules, in the system message.
@@ -62,7 +62,7 @@ class Task:
     fields: tuple[ReplyField, ...]
 
     def build_prompt(self, material: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Prompt:
-        """Return a prompt with *material* as the user message."""
+        """Return a prompt with *material*, written as JSON, as the user message."""
         user = write_json_message(material)
         form = json.dumps({field.name: "..." for field in self.fields})
         described = "\n".join(
@@ -182,7 +182,7 @@ ANSWERS: Final = Task(
         ),
     ),
 )
-"""Ranks answers against a reference; the fields are requested once per answer."""
+"""Ranks answers against a reference answer. The judge fills in the fields once per answer."""
 LISTS: Final = Task(
     mode="judge_lists",
     version="judge_lists/2",
@@ -205,20 +205,23 @@ LISTS: Final = Task(
     fields=(),
 )
 MOST_LIST_CHARS: Final = 24_000
-"""The largest number of characters of a list of passages that a judge sees."""
+"""The judge sees at most this many characters of a list of passages."""
 
 
 def build_ranking_prompt(
-    task: Task, question: Question, shown: Sequence[str | Sequence[str]]
+    task: Task, question: Question, candidates: Sequence[str | Sequence[str]]
 ) -> Prompt:
-    """Return the prompt that asks a judge to rank answers or lists, named by letters.
+    """Return the prompt that asks a judge to rank answers, or lists of passages.
+
+    In the prompt, the candidates are called A, B and so on.
 
     Args:
         task: `ANSWERS` or `LISTS`.
         question: The question.
-        shown: The answers, or lists of passages, in the order the judge sees them.
+        candidates: The answers, or the lists of passages, in the order in which the judge sees
+            them.
     """
-    letters = LETTERS[: len(shown)]
+    letters = LETTERS[: len(candidates)]
     names = ", ".join(f'"{letter}"' for letter in letters)
     fields = (
         *(
@@ -244,17 +247,17 @@ def build_ranking_prompt(
         **({"history": history} if history else {}),
         "question": question.text,
         **({"reference": question.reference} if question.reference else {}),
-        **{letter: _cut_for_judge(text) for letter, text in zip(letters, shown, strict=True)},
+        **{letter: _cut_for_judge(text) for letter, text in zip(letters, candidates, strict=True)},
     }
     filled = replace(task, data=task.data.format(names=names), fields=fields)
-    return filled.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(shown))
+    return filled.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(candidates))
 
 
-def _cut_for_judge(shown: str | Sequence[str]) -> str | list[str]:
-    """Return an answer, or the passages of a list, cut to the length that a judge may see."""
-    if isinstance(shown, str):
-        return shown[:MOST_ANSWER_CHARS]
-    return [text[: MOST_LIST_CHARS // max(1, len(shown))] for text in shown]
+def _cut_for_judge(candidate: str | Sequence[str]) -> str | list[str]:
+    """Cut an answer, or each passage of a list, to the length that a judge may see."""
+    if isinstance(candidate, str):
+        return candidate[:MOST_ANSWER_CHARS]
+    return [text[: MOST_LIST_CHARS // max(1, len(candidate))] for text in candidate]
 
 
 def build_question_prompt(passage: Passage) -> Prompt:
@@ -268,12 +271,15 @@ def build_check_prompt(passage: Passage, question: str) -> Prompt:
 
 
 def cut_text(passage: Passage) -> str:
-    """Return the passage's text, cut to the length that the model sees."""
+    """Return the passage's text, cut to `PASSAGE_CHARS` characters."""
     return passage.text[:PASSAGE_CHARS]
 
 
 def _describe_passage(passage: Passage) -> dict[str, str]:
-    """Return the passage's text, and its title unless the text begins with it, as a dict."""
+    """Return a dict with the passage's text and title, for the user message.
+
+    The title is left out if the text begins with the title.
+    """
     title = passage.metadata.get("title")
     text = cut_text(passage)
     is_new = isinstance(title, str) and title.strip() and not text.startswith(title)
@@ -289,7 +295,7 @@ class PromptRunner:
     """
 
     def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
-        """Set up the runner.
+        """Create a runner.
 
         Args:
             model: The model to ask.
@@ -297,7 +303,7 @@ class PromptRunner:
             concurrency: The number of prompts that run at a time.
 
         Raises:
-            ConfigError: A number is not valid.
+            ConfigError: *timeout* or *concurrency* is not valid.
         """
         if not 0 < timeout < float("inf"):
             raise ConfigError(
@@ -328,7 +334,7 @@ class PromptRunner:
         ]
 
     def _ask_concurrently(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
-        """Send all *prompts* at the same time, and return the outcomes in the same order."""
+        """Send all *prompts* at the same time, and return their outcomes in the same order."""
         deadline = Deadline.after(self._timeout)
         # Each prompt has its own deadline object, because cancelling one must not cancel all.
         asks = [Ask(prompt, Deadline(deadline.at)) for prompt in prompts]
@@ -355,15 +361,16 @@ class PromptRunner:
             # A missing library or an impossible setting is not the model's fault.
             raise outcome.error
         error = as_model_error(outcome.error)
-        return error if is_ours(self._model) else retell(error, self._model.name)
+        return error if is_builtin_model(self._model) else retell(error, self._model.name)
 
 
-def parse_object(reply: Reply, names: Sequence[str]) -> dict[str, Any]:
-    """Return the first JSON object in *reply* that has all keys in *names*, or an empty dict.
+def parse_reply(reply: Reply, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the first JSON object in *reply* that has all *keys*, or an empty dict.
 
-    The case of keys does not matter. If a key occurs twice, its last value wins. Truncated values
-    are left out.
+    All keys are lower-cased. If a key occurs twice, its last value counts. Truncated values are
+    left out.
     """
+    # A model may write its thoughts first, and they may contain a draft of the object.
     text, _ = strip_thoughts(reply.text)
     for candidate in find_json(text[:READ_CHARS]):
         if isinstance(candidate.value, Members):
@@ -372,6 +379,6 @@ def parse_object(reply: Reply, names: Sequence[str]) -> dict[str, Any]:
                 for key, value in candidate.value
                 if not isinstance(value, Cut)
             }
-            if members.keys() >= set(names):
+            if members.keys() >= set(keys):
                 return members
     return {}

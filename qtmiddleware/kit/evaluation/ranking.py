@@ -1,8 +1,8 @@
-"""Let a language model rank several answers to each question against a reference answer.
+"""Ask a language model to rank several answers to each question, given a reference answer.
 
 The judge sees the answers in several orders, and an answer's place is its mean over these orders.
-Judges tend to prefer longer answers, so one of the answers is also shown written out twice, as a
-control. If the judge places the control before the original answer, the question is set aside.
+Judges tend to prefer longer answers. As a control, the judge also sees one of the answers written
+out twice. If the judge prefers the control to the original answer, the question is not counted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.protocols import LanguageModel
 
 MOST_SYSTEMS: Final = len(LETTERS) - 1
-"""The largest number of systems that can be ranked; the last letter is for the control."""
+"""The largest number of systems that can be ranked. The last letter is for the control."""
 FEWEST: Final = 6
-"""The fewest questions for significance: 5 agree by chance in 6 of 100 cases (2 / 2^5)."""
+"""With fewer questions, no difference counts as significant.
+
+Five questions all agree by chance in 6 of 100 cases (2 / 2^5).
+"""
 _LENGTH_DECIDED: Final = "length"
 _RESAMPLES: Final = 1_000
 
@@ -45,8 +48,8 @@ class Standing:
         firsts: The number of questions on which the system was best, alone or tied with others.
         questions: The number of questions that the result covers.
         interval: The 95 % bootstrap interval of *place* over the questions.
-        lead: The mean number of places that the system is ahead of ``raw``, over the questions that
-            both answered. ``None`` for ``raw`` itself, or if ``raw`` was not ranked.
+        lead: The mean number of places by which the system is ahead of ``raw``, over the questions
+            that both answered. ``None`` for ``raw`` itself, or if ``raw`` was not ranked.
         lead_interval: The 95 % bootstrap interval of *lead*.
     """
 
@@ -103,9 +106,9 @@ class RankedAnswers:
         standings: The answers, best first; empty if there is no ranking.
         reasons: The judge's reasons.
         is_flip: Whether no answer was best in every order.
-        error: ``equal`` if all answers are the same, ``length`` if the judge preferred the control,
-            or the reason of the failure in one word. Empty if the judge ranked the answers.
-        agreement: The share of answer pairs whose order is the same in two of the judge's rankings;
+        error: ``equal`` if all answers are the same; ``length`` if the judge preferred the control;
+            for a failure, the reason in one word. Empty if the judge ranked the answers.
+        agreement: The share of answer pairs that two of the judge's rankings put in the same order;
             ``None`` if the judge did not rank the answers.
     """
 
@@ -150,7 +153,7 @@ class RankedSystems:
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
-        """The systems, best first: by their mean place, then by their mean score."""
+        """The systems, sorted by their mean place, then by their mean score, best first."""
         by_system: dict[str, list[Standing]] = {}
         leads: dict[str, list[float]] = {}
         for ranked in self.questions:
@@ -169,9 +172,9 @@ class RankedSystems:
                 average_scores([standing.scores for standing in standings]),
                 firsts=sum(standing.rank == 1 for standing in standings),
                 questions=len(standings),
-                interval=resample([standing.place for standing in standings], self.seed),
+                interval=estimate_interval([standing.place for standing in standings], self.seed),
                 lead=fmean(leads[name]) if name in leads else None,
-                lead_interval=resample(leads[name], self.seed) if name in leads else None,
+                lead_interval=estimate_interval(leads[name], self.seed) if name in leads else None,
             )
             for name, standings in by_system.items()
         )
@@ -185,7 +188,7 @@ class RankedSystems:
 
     @property
     def set_aside(self) -> int:
-        """The number of questions without a ranking because the judge preferred the control.
+        """The number of questions that are not counted, because the judge preferred the control.
 
         The control is one of the answers, written out twice.
         """
@@ -193,14 +196,15 @@ class RankedSystems:
 
     @property
     def agreement(self) -> float | None:
-        """The mean of `RankedAnswers.agreement` over the ranked questions; ``None`` without any."""
+        """The mean of `RankedAnswers.agreement` over the questions; ``None`` if none was ranked."""
         shares = [ranking.agreement for ranking in self.questions if ranking.agreement is not None]
         return fmean(shares) if shares else None
 
     def summary(self) -> str:
-        """Return the result in a few sentences.
+        """Return the result as a few sentences.
 
-        With a single question, the result is never significant.
+        They name the systems that are significantly ahead of ``raw``, unless there is only one
+        question.
         """
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
         counts = (
@@ -259,18 +263,18 @@ def rank(
     concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> RankedSystems:
-    """Let *model* rank the answers to each question against its reference answer.
+    """Let *model* rank the answers to each question, given the question's reference answer.
 
-    The reference answer is ``answer`` in the question's metadata. Questions without it, or with
+    The reference answer is ``answer`` in the question's metadata. Questions without one, or with
     fewer than two answers, are skipped. If a system has no answer to a question, the others are
-    ranked. Equal answers are shown once and share a place; if all are equal, the model is not
-    asked. If a reply is missing or is not a ranking, the question fails.
+    ranked. Equal answers are shown once and share a place. If all answers are equal, the model is
+    not asked. If a reply is missing or is not a ranking, the question fails.
 
     Args:
         questions: The questions.
         answers: The answers, by system and question id.
         model: The model that judges.
-        repeats: The number of orders per question, an even number: half of the orders are drawn,
+        repeats: The number of orders per question, an even number. Half of the orders are random,
             and the other half are their reverses.
         seed: The seed that draws the orders.
         timeout: Seconds allowed per judgement.
@@ -278,7 +282,7 @@ def rank(
         progress: Receives the number of questions done and their total.
 
     Raises:
-        ModelError: Every question failed, or `Judge.ask` raised.
+        ModelError: The judge gave no opinion on any question, and at least one question failed.
         ConfigError: There are more than twelve systems, or a number is not valid.
     """
     if len(answers) > MOST_SYSTEMS:
@@ -299,12 +303,13 @@ def rank(
         for question in questions
         if question.reference and len(_collect_answers(question, answers)) > 1
     ]
-    ballots = judge.ask(
+    ballots = judge.judge_questions(
         judged,
         lambda question: _build_ballot(question, _collect_answers(question, answers), judge),
         progress,
     )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
+    # Equal answers need no judge, so a ballot without opinions is no failure by itself.
     if errors and not any(ballot.opinions for ballot in ballots):
         raise errors[0]
     ranked = tuple(
@@ -318,7 +323,7 @@ def rank(
 def _collect_answers(
     question: Question, answers: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Return the answers to *question* that are not blank, by system."""
+    """Return each system's answer to *question*, without blank answers."""
     return {
         name: by_question[question.id].strip()
         for name, by_question in answers.items()
@@ -327,11 +332,17 @@ def _collect_answers(
 
 
 def _build_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
-    """Return a ballot with each distinct answer, then one of them written out twice (control)."""
+    """Return a ballot with each distinct answer, and with the control as the last candidate.
+
+    The control is a random answer, written out twice.
+    """
     texts = list(dict.fromkeys(answers.values()))
     control = _write_twice(judge.random.choice(texts))
-    shown = list(dict.fromkeys((*texts, control)))
-    return Ballot(question, shown, judge.draw_orders(len(shown)) if len(texts) > 1 else ())
+    # A system may itself have written another system's answer twice.
+    candidates = list(dict.fromkeys((*texts, control)))
+    return Ballot(
+        question, candidates, judge.draw_orders(len(candidates)) if len(texts) > 1 else ()
+    )
 
 
 def _write_twice(text: str) -> str:
@@ -339,10 +350,7 @@ def _write_twice(text: str) -> str:
 
 
 def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
-    """Return the ranking of *answers* according to the judge's opinions in *ballot*.
-
-    *answers* holds the text of each answer, by system.
-    """
+    """Return the ranking of *answers* (text by system), from the judge's opinions in *ballot*."""
     if ballot.error is not None:
         return RankedAnswers(ballot.question.id, error=ballot.error.reason)
     if not ballot.orders:
@@ -352,12 +360,13 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
     systems = [
         " = ".join(name for name, answer in answers.items() if answer == text) for text in texts
     ]
+    # The control comes after all answers. If there is none, no answer counts as repeated.
     control = len(texts)
     repeated = next(
         (
             index
             for index, text in enumerate(texts)
-            if [_write_twice(text)] == list(ballot.shown[control:])
+            if [_write_twice(text)] == list(ballot.candidates[control:])
         ),
         None,
     )
@@ -381,7 +390,10 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
 
 
 def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
-    """Return the standing of *system*, without its rank. *marks* holds one mark per order."""
+    """Return the standing of *system*, with rank 0 until all standings are known.
+
+    *marks* has one mark per order.
+    """
     return Standing(
         system,
         0,
@@ -392,19 +404,22 @@ def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
     )
 
 
-def _prefers_control(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
-    """Return whether the judge prefers the control to the answer that it repeats.
+def _prefers_control(opinions: Sequence[Opinion], control_index: int, original_index: int) -> bool:
+    """Return whether the judge prefers the control to the answer that the control repeats.
 
-    *control* and *repeated* are the indices of the two texts. The judge must prefer the control in
-    an order and in its reverse, for more than half of these pairs of orders.
+    The judge must prefer the control in an order and in its reverse, for more than half of these
+    pairs of orders.
     """
-    prefers = [opinion.prefers(control, repeated) for opinion in opinions]
+    prefers = [opinion.prefers(control_index, original_index) for opinion in opinions]
     pairs = [pair[0] and pair[1] for pair in zip(prefers[::2], prefers[1::2], strict=True)]
     return 2 * sum(pairs) > len(pairs)
 
 
 def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
-    """Return *marks*, which lack the control's mark, with places counted again from 1."""
+    """Return *marks* with their places counted again from 1.
+
+    The marks' places still count the control, whose mark is not in *marks*.
+    """
     places = [mark.place for mark in marks]
     return [
         replace(
@@ -416,9 +431,9 @@ def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
-    """Return the share of answer pairs with the same order in two of *rankings*.
+    """Return the share of answer pairs that two rankings put in the same order.
 
-    The share is a mean over all pairs of rankings.
+    The result is the mean over all pairs of *rankings*.
     """
     relations = [
         [_compare_places(mark.place, other.place) for mark, other in combinations(marks, 2)]
@@ -442,8 +457,8 @@ def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
     return frozenset(index for index, mark in enumerate(marks) if mark.place == best)
 
 
-def resample(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the mean of *values*."""
+def estimate_interval(values: Sequence[float], seed: int) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of the mean of *values*: low, then high."""
     random, tail = Random(seed), (1.0 - CONFIDENCE) / 2
     means = sorted(fmean(random.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     return means[int(tail * _RESAMPLES)], means[int((1.0 - tail) * _RESAMPLES) - 1]
@@ -454,7 +469,7 @@ def _round_interval(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
-    """Return *standings*, best first, with their ranks set.
+    """Return *standings*, best first, with a rank each.
 
     Standings are sorted by place, then by score. Equal standings share a rank.
     """

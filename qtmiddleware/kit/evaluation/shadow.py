@@ -1,4 +1,4 @@
-"""Read a log of shadow mode, and compare qtmiddleware's lists with the lists that callers got."""
+"""Read a log of shadow mode, and compare qtmiddleware's lists with the callers' lists."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from qtmiddleware.kit.evaluation.ballots import Ballot, Judge
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.prompts import LISTS
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 MOST_BYTES: Final = 1 << 24
-"""The longest line that is read, in bytes; a longer line counts as unreadable."""
+"""The longest line, in bytes. A longer line counts as unreadable."""
 
 Change = Literal["same", "order", "passages"]
-"""The difference between qtmiddleware's list and the caller's list."""
+"""The difference between the two lists: none, another order, or other passages."""
 Better = Literal["ours", "plain", "neither", "failed"]
-"""The list that answers better, according to the judge."""
+"""The list that the judge prefers: qtmiddleware's (``ours``) or the caller's (``plain``)."""
 
 _BETTER: Final[dict[int | None, Better]] = {0: "ours", 1: "plain", None: "neither"}
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """One passage of a list.
+class ListedPassage:
+    """One passage of a list in the log.
 
     Attributes:
-        name: The passage's title, id, URL or source: the first that the log contains.
+        name: The passage's title. If the log has none, its id, URL or source.
         text: The passage's text; empty if the log does not contain it.
     """
 
@@ -52,7 +52,7 @@ class ShadowQuestion:
         ours: The list that qtmiddleware would have returned.
         kept: The number of passages that are in both lists.
         is_first_same: Whether both lists have the same first passage.
-        is_order_same: Whether both lists are identical.
+        is_order_same: Whether both lists have the same passages in the same order.
         status: The status of qtmiddleware's retrieval, such as ``degraded``.
         searches: The number of searches that qtmiddleware made.
         llm_calls: The number of model calls that qtmiddleware made.
@@ -61,13 +61,13 @@ class ShadowQuestion:
             price is not known.
         plain_ms: The time of the caller's retrieval, in milliseconds.
         ms: The time of qtmiddleware's retrieval, in milliseconds.
-        dropped: The number of calls since the previous question that shadow mode skipped.
-        better: The list that answers better; ``None`` if the lists were not judged.
+        dropped: The number of calls that shadow mode skipped since the previous question.
+        better: The list that the judge prefers; ``None`` if the lists were not judged.
     """
 
     query: str = field(repr=False)
-    plain: tuple[Shown, ...] = field(repr=False)
-    ours: tuple[Shown, ...] = field(repr=False)
+    plain: tuple[ListedPassage, ...] = field(repr=False)
+    ours: tuple[ListedPassage, ...] = field(repr=False)
     kept: int
     is_first_same: bool
     is_order_same: bool
@@ -89,14 +89,14 @@ class ShadowQuestion:
         return "order" if self.kept == len(self.ours) == len(self.plain) else "passages"
 
     @property
-    def entered(self) -> int:
+    def new_count(self) -> int:
         """The number of passages that are only in qtmiddleware's list."""
         return max(0, len(self.ours) - self.kept)
 
 
 @dataclass(frozen=True)
 class ShadowReport:
-    """All questions of a shadow log.
+    """The questions in a shadow-mode log, and the judge's verdicts if there are any.
 
     Attributes:
         questions: The questions.
@@ -111,12 +111,12 @@ class ShadowReport:
     judge_cost_usd: float | None = 0.0
 
     @property
-    def dropped(self) -> int:
-        """The number of calls that shadow mode skipped because too many were running."""
+    def dropped_calls(self) -> int:
+        """The number of calls that shadow mode skipped, because too many were running."""
         return sum(question.dropped for question in self.questions)
 
-    def count_better(self) -> dict[str, int]:
-        """Return the number of questions per verdict (see `ShadowQuestion.better`).
+    def count_verdicts(self) -> dict[str, int]:
+        """Return the number of questions for each verdict of the judge, such as ``ours``.
 
         The result is empty if no question was judged.
         """
@@ -127,12 +127,12 @@ class ShadowReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a dict, ready for JSON.
 
-        Shares are from 0 to 1. Times are in milliseconds. Means are per question.
+        Shares are from 0 to 1. Times are in milliseconds. Other figures are means per question.
         """
         questions = self.questions
         figures: dict[str, Any] = {
             "questions": len(questions),
-            "dropped": self.dropped,
+            "dropped": self.dropped_calls,
             "unreadable": self.unreadable,
         }
         if questions:
@@ -145,44 +145,44 @@ class ShadowReport:
                     for change in ("passages", "order", "same")
                 },
                 "otherFirst": fmean(not question.is_first_same for question in questions),
-                "enteredPassages": fmean(question.entered for question in questions),
+                "enteredPassages": fmean(question.new_count for question in questions),
                 "passages": fmean(len(question.ours) for question in questions),
                 "degraded": fmean(question.status == "degraded" for question in questions),
                 "searches": fmean(question.searches for question in questions),
                 "llmCalls": fmean(question.llm_calls for question in questions),
                 "tokens": fmean(question.tokens for question in questions),
                 "costUsd": fmean(known_costs) if len(known_costs) == len(costs) else None,
-                "plainMs": _describe_times([question.plain_ms for question in questions]),
-                "ms": _describe_times([question.ms for question in questions]),
+                "plainMs": _summarise_times([question.plain_ms for question in questions]),
+                "ms": _summarise_times([question.ms for question in questions]),
             }
         if self.judge:
             figures["judged"] = {
                 "judge": self.judge,
                 "costUsd": self.judge_cost_usd,
-                **self.count_better(),
+                **self.count_verdicts(),
             }
         return figures
 
     def pick_examples(self, count: int) -> list[ShadowQuestion]:
-        """Return the *count* questions whose lists differ most.
+        """Return at most *count* questions whose lists differ most.
 
-        Questions whose first passage differs come first, then questions with the most new passages.
-        Questions with identical lists are left out.
+        Questions with another first passage come first, then questions with many new passages.
+        Questions with two identical lists are left out.
         """
         changed = [question for question in self.questions if question.change != "same"]
-        return sorted(changed, key=lambda question: (question.is_first_same, -question.entered))[
+        return sorted(changed, key=lambda question: (question.is_first_same, -question.new_count))[
             :count
         ]
 
 
-def _describe_times(times: Sequence[float]) -> dict[str, float]:
-    """Return the median and the 95th percentile of *times*."""
+def _summarise_times(times: Sequence[float]) -> dict[str, float]:
+    """Return a dict with the median and the 95th percentile of *times*."""
     p95 = quantiles(times, n=20, method="inclusive")[-1] if len(times) > 1 else times[0]
     return {"median": median(times), "p95": p95}
 
 
 def read_shadow_log(path: str | Path) -> ShadowReport:
-    """Return a report on shadow mode from the query log at *path*.
+    """Read the questions of shadow mode from the query log at *path*.
 
     Other records in the log are skipped. Damaged lines are skipped and counted. Raises
     `ConfigError` if the file cannot be read.
@@ -196,6 +196,7 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
                 if "shadow" in record:
                     questions.append(_build_question(record))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                # A process may have been killed while it wrote the line.
                 unreadable += 1
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
@@ -203,11 +204,11 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of *path* that are not blank.
+    """Yield the lines of the file at *path*, except blank lines.
 
-    A line that is too long is replaced by ``?``, and so counts as damaged.
+    For a line that is too long, yield ``?``, which counts as a damaged line.
     """
-    with open_document(path, follow_link=True) as file:
+    with open_regular_file(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
             is_whole = line.endswith(b"\n") or len(line) < MOST_BYTES
             # Read on to the end of a line that is too long, to find the next one.
@@ -220,7 +221,10 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
-    """Return the question in *record*; raises an exception if the record is damaged."""
+    """Return the question in a log *record* of shadow mode.
+
+    Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if the record is damaged.
+    """
     shadow, trace = record["shadow"], record["trace"]
     model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
     return ShadowQuestion(
@@ -241,11 +245,11 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     )
 
 
-def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[Shown, ...]:
-    """Return the passages of one list; *rows* are the list's rows in the log."""
+def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[ListedPassage, ...]:
+    """Return the passages of one list. Each of *rows* is a passage in the log."""
     names = ("title", "id", "url", "source")
     return tuple(
-        Shown(
+        ListedPassage(
             next((str(row[name]) for name in names if row.get(name)), "(no id)"),
             str(row.get("text", "")),
         )
@@ -254,10 +258,10 @@ def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[Shown, ...]:
 
 
 def judge_lists(
-    report: ShadowReport, model: LanguageModel, *, count: int = 50, seed: int = 0,
+    report: ShadowReport, model: LanguageModel, *, max_questions: int = 50, seed: int = 0,
     timeout: float = 60.0, concurrency: int = 4,
 ) -> ShadowReport:  # fmt: skip
-    """Let *model* judge which list answers better, and return *report* with the verdicts.
+    """Ask *model* which list answers each question better, and return *report* with the verdicts.
 
     Questions with two identical lists are not judged. The model sees each pair of lists in both
     orders, without names. A list counts as better only if it is better in both orders.
@@ -265,19 +269,20 @@ def judge_lists(
     Args:
         report: The report on a log that contains the texts of questions and passages.
         model: The model that judges.
-        count: The number of questions to judge.
-        seed: The seed that draws the questions to judge.
+        max_questions: The largest number of questions to judge.
+        seed: The seed that draws the questions and the first order of each pair of lists.
         timeout: Seconds allowed per judgement.
         concurrency: The number of judgements that run at a time.
 
     Raises:
         ConfigError: The log does not contain the texts.
-        ModelError: Every judgement failed. The first judgement's error is raised.
+        ModelError: Every judgement failed, and not only because of unusable replies. The first
+            judgement's error is raised.
     """
     changed = [
         index for index, question in enumerate(report.questions) if question.change != "same"
     ]
-    judged = Random(seed).sample(changed, min(count, len(changed)))
+    judged = Random(seed).sample(changed, min(max_questions, len(changed)))
     if any(
         not shown.text
         for index in judged
@@ -295,10 +300,11 @@ def judge_lists(
         lists = [[shown.text for shown in passages] for passages in (logged.ours, logged.plain)]
         return Ballot(question, lists, panel.draw_orders(2))
 
-    ballots = panel.ask(
+    ballots = panel.judge_questions(
         [Question(str(index), report.questions[index].query) for index in judged], build_ballot
     )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
+    # A model that answers, but never usably, is no error: its questions count as "failed".
     if (
         errors
         and len(errors) == len(ballots)

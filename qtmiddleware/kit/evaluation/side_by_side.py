@@ -1,7 +1,7 @@
-"""Ask several systems the same questions, and show passages, answers, times and costs.
+"""Ask several systems the same questions, and collect their passages, answers, times and costs.
 
 No judgements are needed. If a question has a reference answer, a language model ranks the systems'
-answers against the reference answer.
+answers by it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SHOWN: Final = (
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
     "combined",
 )
-"""The default systems with a model. Without a model, only the first two are asked."""
+"""The default systems. Without a model, only the first two are asked."""
 JUDGING: Final = "judging answers"
-"""The name of the stage in which the judge ranks the answers, for progress."""
+"""The name that a progress callback receives while the judge ranks the answers."""
 _ONE: Final = "question"
 # Plain answers only: a synthesis would decompose the question under every system.
 _PLAIN: Final[Mapping[str, Any]] = {"answer": {"mode": "plain"}}
@@ -52,7 +52,7 @@ class SystemAnswer:
         system: The system's name.
         retrieval: The system's retrieval; ``None`` if the system failed.
         answer: The model's answer; ``None`` if no answer was requested or there is an error.
-        error: The exception of the model or of the function.
+        error: The exception that the model or the function raised, if any.
         seconds: The time of the whole call, in seconds.
     """
 
@@ -70,7 +70,12 @@ class SystemAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """One question with the results of all systems, in the order of asking."""
+    """One question with the results of all systems.
+
+    Attributes:
+        question: The question.
+        systems: One result per system, in the order in which the systems were asked.
+    """
 
     question: Question
     systems: tuple[SystemAnswer, ...]
@@ -80,7 +85,7 @@ class AskedQuestion:
         return {result.system: result for result in self.systems}[name]
 
     def explain(self, name: str) -> Movements | None:
-        """Return how the passages of the system called *name* moved, compared with ``raw``.
+        """Explain how the passages of the system called *name* moved, compared with ``raw``.
 
         Returns ``None`` if the system failed.
         """
@@ -101,7 +106,7 @@ class SideBySide:
     ranked: RankedSystems | None = None
 
     def ranking(self, question: Question) -> RankedAnswers | None:
-        """Return the ranking of the answers to *question*; ``None`` if they were not ranked."""
+        """Return the ranking of the answers to *question*, or ``None`` if there is no ranking."""
         rankings = self.ranked.questions if self.ranked is not None else ()
         return next((ranking for ranking in rankings if ranking.question == question.id), None)
 
@@ -126,7 +131,7 @@ def ask_systems(
 
     The unchanged *fn* is the system ``raw``, and is always included. Calls run one at a time, after
     one plain call to warm up, so that the times are comparable. If the model or *fn* fails, the
-    result contains the exception in ``error``. If the judge fails, the ranking contains it.
+    result's ``error`` is the exception. If the judge fails, the ranking's ``error`` is the reason.
 
     Args:
         fn: The retrieval function, as for `compare`.
@@ -149,7 +154,7 @@ def ask_systems(
 
     Raises:
         ConfigError: A system is unknown, or settings or questions are not valid.
-        InvalidQuery: A question cannot be answered, such as a blank one.
+        InvalidQuery: A question is not valid, such as a blank question.
         WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
         Exception: Any exception that *fn* raises in the first plain call.
     """
@@ -179,8 +184,9 @@ def ask_systems(
             for function in functions.values():
                 _load_models(
                     function._context,
-                    answers=answers or any(question.reference for question in listed),
+                    wants_answers=answers or any(question.reference for question in listed),
                 )
+            # A copy: what it learns from its first call must not change the measured function.
             plain = configure(functions[BASELINE], {})
             warm_up_answer = _ask_system(
                 BASELINE, plain, listed[0], runner, wants_answer=False, arguments=call_arguments
@@ -211,11 +217,12 @@ def ask_systems(
     return SideBySide(rows, _rank_answers(rows, model, repeats, seed, progress))
 
 
-def _load_models(runtime: Any, *, answers: bool) -> None:
-    """Load the models that *runtime* needs. Errors are ignored until a model is called."""
+def _load_models(runtime: Any, *, wants_answers: bool) -> None:
+    """Load the models that *runtime* needs, if they can be loaded in advance."""
     asks = runtime.settings.transformation_type != "none"
+    # The call of a model that cannot be loaded raises the same error, and then it is reported.
     with suppress(Exception):
-        for model in ([runtime.chat] if answers else []) + ([runtime.model] if asks else []):
+        for model in ([runtime.chat] if wants_answers else []) + ([runtime.model] if asks else []):
             if hasattr(model.inner, "warm_up"):
                 model.inner.warm_up()
 
@@ -223,7 +230,11 @@ def _load_models(runtime: Any, *, answers: bool) -> None:
 def _list_questions(
     questions: str | Question | Iterable[Question], reference: str
 ) -> list[Question]:
-    """Return the questions as a list; raises `ConfigError` if two questions have the same id."""
+    """Return *questions* as a list. If *questions* is a text, *reference* is its reference answer.
+
+    Raises `ConfigError` if two questions have the same id, or if *reference* is set although
+    *questions* is not a text.
+    """
     if isinstance(questions, str):
         return [Question(_ONE, questions, metadata={"answer": reference} if reference else {})]
     listed = [questions] if isinstance(questions, Question) else list(questions)
@@ -239,7 +250,7 @@ def _list_questions(
 def _choose_systems(
     systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, has_model: bool
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the systems to ask, by the system's name, the baseline first."""
+    """Return the settings of the systems to ask, by the system's name, baseline first."""
     if isinstance(systems, Mapping):
         return {BASELINE: {**SYSTEMS[BASELINE], **_PLAIN}, **systems}
     if systems is None:
@@ -261,7 +272,10 @@ def _ask_system(
     wants_answer: bool,
     arguments: Mapping[str, Any],
 ) -> SystemAnswer:
-    """Return a system's result for *question*. An exception becomes the result's ``error``."""
+    """Ask *function* one question, and return the result under the system's *name*.
+
+    If the function or a model fails, the exception becomes the result's ``error``.
+    """
     call_arguments = {**arguments, "history": question.history}
     start = perf_counter()
     try:
@@ -295,7 +309,10 @@ def _rank_answers(
     seed: int,
     progress: Progress | None,
 ) -> RankedSystems:
-    """Let *model* rank the answers. If the model fails, each ranking contains the error."""
+    """Ask *model* to rank the answers in *rows*.
+
+    If no question could be ranked, each ranking's ``error`` is the reason.
+    """
     answers: dict[str, dict[str, str]] = {}
     for row in rows:
         for result in row.systems:

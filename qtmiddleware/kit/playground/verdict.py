@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qtmiddleware.kit.evaluation.movement import format_place
+from qtmiddleware.kit.evaluation.movement import format_ordinal
 from qtmiddleware.kit.playground.cards import SAME, Card, count_things
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
@@ -98,7 +98,7 @@ def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
     if [*ways] == ["same"]:
         where = "none of the lists" if plain.answer is None else "every list"
         return (
-            f"{subject} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in"
+            f"{subject} is {'' if plain.answer is None else f'{format_ordinal(plain.answer)} '}in"
             f" {where}."
         )
     # Losses come before gains, because a reader must not miss them.
@@ -156,9 +156,9 @@ def _judge_place(card: Card, plain: Card) -> TierVerdict:
 def _format_answer_place(card: Card) -> str:
     """Return the rank of the answer in the result of *card*, in words."""
     if card.answer is not None:
-        return format_place(card.answer)
+        return format_ordinal(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
-    return f"not shown, {format_place(card.lost or 0)}" if is_known else "not shown"
+    return f"not shown, {format_ordinal(card.lost or 0)}" if is_known else "not shown"
 
 
 def _judge_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)

@@ -1,7 +1,6 @@
-"""The drivers that perform a flow's steps: `run` blocks, `arun` awaits.
+"""Perform a flow's steps: `run` blocks the caller, `arun` is awaited.
 
-`stream` and `astream` read a model's reply piece by piece. Threads and asyncio are used only in
-this package and in `runtime.threads`.
+`stream` and `astream` read a model's reply piece by piece.
 """
 
 from qtmiddleware.runtime.drivers.awaiting import arun

@@ -1,8 +1,8 @@
 """Perform the steps of a flow without blocking the event loop.
 
-Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads. A
-synchronous original search always gets a thread. All other synchronous steps share the threads of
-the middleware's bulkhead.
+Asynchronous functions run as tasks of the running loop. Synchronous functions run in daemon
+threads: the original search always gets a thread, and all other steps share the threads of the
+middleware's bulkhead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, atell_hook
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, acall_hook
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -35,14 +35,14 @@ from qtmiddleware.runtime.steps import (
     list_leaves,
     resume,
 )
-from qtmiddleware.runtime.threads import copy_context_within, in_thread
+from qtmiddleware.runtime.threads import copy_context_with_bulkhead, in_thread
 from qtmiddleware.types import NEVER, Deadline
 
-# How long cancelled tasks may take to clean up before they are left to themselves.
+# How many seconds to wait for cancelled tasks to clean up. After that nobody waits for them.
 DRAIN_SECONDS: Final = 0.02
 
 
-def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
+def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
     """Start *step* and return an awaitable of its result."""
     if isinstance(step, Search):
         return (
@@ -58,7 +58,7 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
     if isinstance(step, Rerank):
         return in_thread(partial(performer.rerank, step))
     if isinstance(step, Tell):
-        return atell_hook(step.hook, step.retrieval, performer.bulkhead)
+        return acall_hook(step.hook, step.retrieval, performer.bulkhead)
     if isinstance(step, Join):
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):
@@ -70,38 +70,38 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
     )
 
 
-async def _perform(step: Leaf, performer: Performer) -> Any:
+async def _perform_step(step: Leaf, performer: Performer) -> Any:
     """Perform *step*, tell the observers, and return the step's result."""
     with step.observation as observation:
-        return observation.keep(await _start(step, performer))
+        return observation.keep_result(await _start_step(step, performer))
 
 
-async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
-    """Perform *step* and return its outcome; an exception becomes the outcome's error."""
+async def _attempt_step(step: Leaf, performer: Performer, start_time: float) -> Outcome:
+    """Perform *step* and return its outcome. An exception becomes the outcome's error."""
     try:
-        # Most steps are not observed.
+        # Most steps are not observed: they are spared one more coroutine.
         value = await (
-            _start(step, performer)
+            _start_step(step, performer)
             if step.observation is NOT_OBSERVED
-            else _perform(step, performer)
+            else _perform_step(step, performer)
         )
     except Exception as error:
-        return Outcome(error=error, seconds=perf_counter() - began, began=began)
-    return Outcome(value, seconds=perf_counter() - began, began=began)
+        return Outcome(error=error, seconds=perf_counter() - start_time, began=start_time)
+    return Outcome(value, seconds=perf_counter() - start_time, began=start_time)
 
 
-def _is_cancelled() -> bool:
+def _is_task_cancelled() -> bool:
     """Return whether the running task was cancelled from outside."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 class _Batch:
-    """Performs each step in a task of its own, and calls *tell* once with all outcomes.
+    """Performs several steps, each in its own task, and calls *tell* once with all outcomes.
 
-    The task that ends last calls *tell* itself, so that no other task must wake up. At the deadline
-    all running tasks are cancelled and their outcomes are late. *tell* is then called when the
-    tasks have cleaned up, after `DRAIN_SECONDS` at the latest.
+    The last task to end calls *tell* directly, so that no other task has to wake up. At the
+    deadline all running tasks are cancelled and count as late. Then *tell* is called once they have
+    cleaned up, at the latest after `DRAIN_SECONDS`.
     """
 
     __slots__ = (
@@ -132,29 +132,29 @@ class _Batch:
             None if seconds == NEVER else self._loop.call_later(seconds, self._end_at_deadline)
         )
 
-    def launch(self, count: int) -> None:
-        """Begin up to *count* of the waiting steps, or none if the deadline has passed."""
+    def launch(self, max_steps: int) -> None:
+        """Start up to *max_steps* of the waiting steps; none if the deadline has passed."""
         if self._deadline.passed:
             self._end_at_deadline()
         elif not self._open:
             self._end()
-        while count and self._next < len(self._steps) and self._tell is not None:
-            count, position, self._next = count - 1, self._next, self._next + 1
+        while max_steps and self._next < len(self._steps) and self._tell is not None:
+            max_steps, position, self._next = max_steps - 1, self._next, self._next + 1
             # A task copies the context that it is made in. The context is not passed as an argument
             # because older task factories do not accept it.
-            task = self._context.run(self._loop.create_task, self._perform(position))
+            task = self._context.run(self._loop.create_task, self._perform_at(position))
             # A factory of eager tasks may have performed the step already.
             if self._outcomes and self._outcomes[position] is None:
                 self._tasks[position] = task
                 task.add_done_callback(self._record_ended_task)
 
-    async def _perform(self, position: int) -> None:
+    async def _perform_at(self, position: int) -> None:
         """Perform the step at *position* and record its outcome."""
         began = self._begun[position] = perf_counter()
         try:
-            outcome = await _attempt(self._steps[position], self._performer, began)
+            outcome = await _attempt_step(self._steps[position], self._performer, began)
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            if _is_task_cancelled():
                 raise
             # Nobody cancelled the task: something inside the function was cancelled.
             outcome = Outcome(error=error)
@@ -167,15 +167,16 @@ class _Batch:
         del outcome
 
     def _record_ended_task(self, task: asyncio.Task[None]) -> None:
-        """Record the outcome of a *task* that was cancelled or that ended with an interrupt."""
+        """Record the outcome of a *task* that was cancelled or interrupted."""
         position = next(key for key, other in self._tasks.items() if other is task)
         del self._tasks[position]
         error = None if task.cancelled() else task.exception()
-        outcome = self._describe_late(position) if error is None else Outcome(error=error)
+        outcome = self._make_late_outcome(position) if error is None else Outcome(error=error)
         self._record_outcome(position, outcome)
 
     def _record_outcome(self, position: int, outcome: Outcome) -> None:
-        """Store *outcome* for the step at *position*, and begin the next step or end the batch."""
+        """Store the outcome of the step at *position*. Start the next step or end the batch."""
+        # After the batch has ended, a task that cleans up slowly may still report here.
         if self._tell is None:
             return
         self._outcomes[position] = outcome
@@ -186,7 +187,7 @@ class _Batch:
             self.launch(1)
 
     def _end_at_deadline(self) -> None:
-        """Cancel the running steps at the deadline, and report the outcomes after the cleanup."""
+        """Cancel the running steps, and report all outcomes once the steps have cleaned up."""
         self._next = len(self._steps)
         if self._cancel("late"):
             self._timer = self._loop.call_later(DRAIN_SECONDS, self._end)
@@ -194,7 +195,8 @@ class _Batch:
             self._end()
 
     def _end(self) -> None:
-        """Report the outcomes; a step without an outcome is late."""
+        """Report all outcomes. A step without an outcome counts as late."""
+        # Cleared first, so that the outcomes are reported only once.
         tell, self._tell = self._tell, None
         if self._timer is not None:
             self._timer.cancel()
@@ -204,19 +206,19 @@ class _Batch:
             outcomes, self._outcomes = self._outcomes, []
             tell(
                 [
-                    outcome or self._describe_late(position)
+                    outcome or self._make_late_outcome(position)
                     for position, outcome in enumerate(outcomes)
                 ]
             )
 
-    def _describe_late(self, position: int) -> Outcome:
+    def _make_late_outcome(self, position: int) -> Outcome:
         """Return a late outcome for the step at *position*."""
         now = perf_counter()
         began = self._begun.get(position, now)
         return Outcome(late=True, seconds=now - began, began=began)
 
     def _cancel(self, ending: Ending) -> list[asyncio.Task[None]]:
-        """Cancel the running tasks, report *ending* to their observers, and return the tasks."""
+        """Cancel the running tasks and return them. The observers get *ending* as their outcome."""
         tasks = list(self._tasks.values())
         for step, outcome in zip(self._steps, self._outcomes, strict=True):
             if outcome is None:
@@ -228,9 +230,9 @@ class _Batch:
         return tasks
 
     async def close(self) -> None:
-        """Cancel the running steps without calling *tell*.
+        """Cancel the running steps without reporting their outcomes.
 
-        Waits up to `DRAIN_SECONDS` until the tasks have cleaned up.
+        Waits at most `DRAIN_SECONDS` for the tasks to clean up.
         """
         if self._tell is None or self._loop.is_closed():
             return
@@ -243,7 +245,8 @@ class _Batch:
             await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
 
 
-def _settle(future: asyncio.Future[T], value: T) -> None:
+def _set_result(future: asyncio.Future[T], value: T) -> None:
+    """Set the result of *future*, unless the future is done."""
     # The caller may have been cancelled while it waited.
     if not future.done():
         future.set_result(value)
@@ -252,7 +255,7 @@ def _settle(future: asyncio.Future[T], value: T) -> None:
 async def _perform_group(group: Together, performer: Performer, context: Context) -> list[Outcome]:
     """Perform the steps of *group* at the same time and return their outcomes."""
     outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-    batch = _Batch(group, performer, context, partial(_settle, outcomes))
+    batch = _Batch(group, performer, context, partial(_set_result, outcomes))
     try:
         batch.launch(group.limit)
         return await outcomes
@@ -261,9 +264,9 @@ async def _perform_group(group: Together, performer: Performer, context: Context
 
 
 class _Branch:
-    """A flow that runs at the same time as the caller's own search.
+    """A flow that runs at the same time as the caller's search.
 
-    The task that completes a batch also starts the flow's next batch.
+    The last task of a batch also starts the flow's next batch.
     """
 
     __slots__ = ("_batch", "_context", "_flow", "_performer", "_places", "_step", "outcome")
@@ -279,18 +282,18 @@ class _Branch:
         self._batch: _Batch | None = None
 
     def advance(self, outcomes: list[Outcome] | None = None) -> None:
-        """Send *outcomes* to the flow, and start the batch that the flow yields next.
+        """Send *outcomes* to the flow and start the batch of its next step.
 
-        At the beginning of the flow, *outcomes* is ``None``.
+        At the start of the flow, *outcomes* is ``None``.
         """
         self._batch = None
         try:
             # Variables that the flow sets must not stay in the caller's context.
             self._step = step = self._context.run(resume, self._flow, self._step, outcomes)
         except StopIteration as stop:
-            _settle(self.outcome, Outcome(stop.value))
+            _set_result(self.outcome, Outcome(stop.value))
         except BaseException as error:
-            _settle(self.outcome, Outcome(error=error))
+            _set_result(self.outcome, Outcome(error=error))
             if not isinstance(error, Exception):
                 raise
         else:
@@ -300,18 +303,18 @@ class _Branch:
             self._batch = batch = _Batch(group, self._performer, self._context, self.advance)
             batch.launch(min(self._places, group.limit))
 
-    async def finish(self, search: Outcome) -> list[Outcome]:
-        """Return the outcome of the caller's *search* and the outcome of the flow, in this order.
+    async def finish(self, search_outcome: Outcome) -> list[Outcome]:
+        """Wait for the flow and return two outcomes: first the search's, then the flow's.
 
-        Waits for the flow, unless the search failed.
+        If the search failed, the flow is not awaited and counts as late.
         """
-        if search.error is not None:
-            return [search, Outcome(late=True)]
+        if search_outcome.error is not None:
+            return [search_outcome, Outcome(late=True)]
         # The caller's search has ended, so one more step may be under way.
         self._places += 1
         if self._batch is not None:
             self._batch.launch(1)
-        return [search, await self.outcome]
+        return [search_outcome, await self.outcome]
 
     async def close(self) -> None:
         """Cancel the running steps and close the flow."""
@@ -324,15 +327,16 @@ class _Branch:
 
 
 async def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
-    """Perform the search of *step* in this task, and the flow of *step* at the same time.
+    """Perform the search of *step* in this task and its flow at the same time.
 
-    Returns the outcome of the search and the outcome of the flow, in this order.
+    Returns two outcomes: first the search's, then the flow's.
     """
+    # The flow gets a copy of the context: its variables must not reach the caller's other steps.
     branch = _Branch(step, performer, context.copy())
     try:
         branch.advance()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return await branch.finish(await _attempt(step.search, performer, perf_counter()))
+        return await branch.finish(await _attempt_step(step.search, performer, perf_counter()))
     finally:
         await branch.close()
 
@@ -340,7 +344,7 @@ async def _perform_with_flow(step: Beside, performer: Performer, context: Contex
 async def arun(flow: Flow[T], performer: Performer) -> T:
     """Perform *flow* to its end and return its result, without blocking the running loop."""
     # Copied now, because the original search runs in the caller's context and may change it.
-    context = copy_context_within(performer.bulkhead)
+    context = copy_context_with_bulkhead(performer.bulkhead)
     try:
         step = next(flow)
         while True:
@@ -351,7 +355,7 @@ async def arun(flow: Flow[T], performer: Performer) -> T:
                 step = flow.send(await _perform_with_flow(step, performer, context))
                 continue
             try:
-                answer = await _perform(step, performer)
+                answer = await _perform_step(step, performer)
             except Exception as error:
                 step = flow.throw(error)
             else:

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.observing import Ending, tell_hook
+from qtmiddleware.runtime.observing import Ending, call_hook
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -39,17 +39,17 @@ from qtmiddleware.runtime.steps import (
     list_leaves,
     resume,
 )
-from qtmiddleware.runtime.threads import copy_context_within
+from qtmiddleware.runtime.threads import copy_context_with_bulkhead
 from qtmiddleware.types import NEVER, Deadline
 
 
-def _perform(step: Leaf, performer: Performer) -> Any:
+def _perform_step(step: Leaf, performer: Performer) -> Any:
     """Perform *step* in this thread, tell the observers, and return the step's result."""
     with step.observation as observation:
-        return observation.keep(_perform_unobserved(step, performer))
+        return observation.keep_result(_perform_unobserved_step(step, performer))
 
 
-def _perform_unobserved(step: Leaf, performer: Performer) -> Any:
+def _perform_unobserved_step(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Search):
         return performer.search(step)
     if isinstance(step, Embed):
@@ -59,27 +59,32 @@ def _perform_unobserved(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Recall):
         return step.call()
     if isinstance(step, Tell):
-        return tell_hook(step.hook, step.retrieval)
+        return call_hook(step.hook, step.retrieval)
     if isinstance(step, Join):
         raise TypeError("a flight must be joined within Together, which limits the wait")
     return choose_model(step, performer).complete(step.prompt, step.deadline)
 
 
-def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exception) -> Outcome:
-    """Perform *step* and return its outcome; an exception becomes the outcome's error."""
+def _attempt_step(
+    step: Leaf, performer: Performer, caught_type: type[BaseException] = Exception
+) -> Outcome:
+    """Perform *step* and return its outcome.
+
+    An exception of *caught_type* becomes the outcome's error. Other exceptions are raised.
+    """
     began = perf_counter()
     try:
-        value = _perform(step, performer)
-    except caught as error:
+        value = _perform_step(step, performer)
+    except caught_type as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     return Outcome(value, seconds=perf_counter() - began, began=began)
 
 
 class _Batch:
-    """Several steps that threads perform at the same time for one waiting caller.
+    """Several steps that threads perform at the same time for one caller.
 
-    If *continue_flow* is given, the thread that completes the batch calls *continue_flow*, and then
-    works on the batch that *continue_flow* returns.
+    The thread that completes the batch calls *continue_flow*, if given, and goes on with the batch
+    that it returns.
     """
 
     def __init__(
@@ -105,48 +110,52 @@ class _Batch:
             if isinstance(step, Join):
                 # The flight calls back when it lands, so no thread needs to wait for it.
                 step.flight.result.add_done_callback(
-                    partial(self._record_flight, position, perf_counter())
+                    partial(self._record_flight_result, position, perf_counter())
                 )
             else:
                 self._waiting.append(position)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the outcomes of all steps have arrived and none has been collected yet."""
+        """Whether all outcomes have arrived and `wait_for_outcomes` has not collected any yet."""
         return self._done.qsize() == len(self.steps)
 
-    def _record_flight(self, position: int, began: float, result: Future[Any]) -> None:
+    def _record_flight_result(self, position: int, start_time: float, result: Future[Any]) -> None:
         """Store the *result* of a shared computation as the outcome of the step at *position*."""
         self._done.put(
-            (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
+            (
+                position,
+                Outcome(result.result(), seconds=perf_counter() - start_time, began=start_time),
+            )
         )
         if self._continue_flow is not None and self.is_complete:
             # This thread belongs to the flight's leader, which answers another question and must
             # not do this question's work.
             with suppress(ModelError):
-                self._performer.bulkhead.start(self._work)
+                self._performer.bulkhead.start(self._perform_batches)
 
-    def launch(self, count: int, *, has_thread: bool = False) -> None:
-        """Let up to *count* more threads work on the steps.
+    def launch(self, max_threads: int, *, has_thread: bool = False) -> None:
+        """Start up to *max_threads* more threads for the waiting steps.
 
-        If no thread can start and none is working already, all waiting steps fail.
+        If no thread can start and none is working yet, all waiting steps fail.
 
         Args:
-            count: The most threads to add.
-            has_thread: Whether the calling thread works on the batch, and counts as one of *count*.
+            max_threads: The most threads to add.
+            has_thread: Whether the calling thread will also work on the batch. It then counts as
+                one of *max_threads*.
         """
         self.has_begun = self.has_begun or has_thread
-        for _ in range(min(count, len(self._waiting)) - has_thread):
+        for _ in range(min(max_threads, len(self._waiting)) - has_thread):
             try:
-                self._performer.bulkhead.start(self._work)
+                self._performer.bulkhead.start(self._perform_batches)
             except ModelError as error:
                 while self._waiting and not self.has_begun:
                     self._done.put((self._waiting.popleft(), Outcome(error=error)))
                 return
             self.has_begun = True
 
-    def _work(self) -> None:
-        """Perform the steps of this batch, and of each batch that the flow yields next."""
+    def _perform_batches(self) -> None:
+        """Perform this batch and the flow's next batches, until the caller's thread takes over."""
         batch: _Batch | None = self
         while batch is not None:
             batch.perform_steps()
@@ -168,17 +177,17 @@ class _Batch:
             # would notice an interrupt or exit.
             self._running[position] = perf_counter()
             outcome = self._context.copy().run(
-                _attempt, self.steps[position], self._performer, BaseException
+                _attempt_step, self.steps[position], self._performer, BaseException
             )
             self._running.pop(position, None)
             self._done.put((position, outcome))
             # Breaks a reference cycle: the error's traceback refers to this frame.
             del outcome
 
-    def wait(self) -> list[Outcome]:
-        """Wait until all outcomes have arrived or the deadline has passed, and return the outcomes.
+    def wait_for_outcomes(self) -> list[Outcome]:
+        """Wait for all outcomes, at most until the deadline, and return them.
 
-        At the deadline, a step without an outcome is late.
+        A step that has no outcome by then counts as late.
         """
         while self._open:
             seconds = self.deadline.remaining()
@@ -188,18 +197,19 @@ class _Batch:
                 break
             self._outcomes[position] = outcome
             self._open -= 1
-        return self.give_up("late")
+        return self.end("late")
 
-    def give_up(self, ending: Ending) -> list[Outcome]:
-        """End the batch and return the outcomes; a step without an outcome is late.
+    def end(self, ending: Ending) -> list[Outcome]:
+        """End the batch and return the outcomes. A step without an outcome counts as late.
 
-        Observers get *ending* as the outcome of a late step.
+        The observers get *ending* as the outcome of a late step. Returns an empty list if the batch
+        has already ended.
         """
         if self._is_over:
             return []
         self._is_over = True
         running, now = self._running.copy(), perf_counter()
-        self._performer.bulkhead.give_up(len(running))
+        self._performer.bulkhead.record_abandoned_calls(len(running))
         for position, step in enumerate(self.steps):
             if self._outcomes[position] is None:
                 began = running.get(position, now)
@@ -216,16 +226,16 @@ def _perform_group(group: Together, performer: Performer, context: Context) -> l
     batch = _Batch(group, performer, context)
     try:
         batch.launch(group.limit)
-        return batch.wait()
+        return batch.wait_for_outcomes()
     finally:
-        batch.give_up("cancelled")
+        batch.end("cancelled")
 
 
 class _Branch:
-    """A flow that runs at the same time as the caller's own search.
+    """A flow that runs at the same time as the caller's search.
 
     During the search, the thread that completes a batch also starts the flow's next batch. After
-    the search, the caller's thread starts the batches. No thread only waits for other threads.
+    the search, the caller's thread starts the batches. So no thread is used only for waiting.
     """
 
     def __init__(self, step: Beside, performer: Performer, context: Context) -> None:
@@ -243,25 +253,26 @@ class _Branch:
         self._has_caller = False
 
     def start(self) -> None:
-        """Begin the flow and start its first batch."""
+        """Start the flow and its first batch."""
         with self._lock:
-            self._advance(None)
+            self._advance_flow(None)
 
-    def finish(self, search: Outcome) -> list[Outcome]:
-        """Return the outcome of the caller's *search* and the outcome of the flow, in this order.
+    def finish(self, search_outcome: Outcome) -> list[Outcome]:
+        """Perform the rest of the flow and return two outcomes: the search's, then the flow's.
 
-        Performs the rest of the flow, unless the search failed.
+        If the search failed, the flow is not continued and counts as late.
         """
-        if search.error is not None:
-            return [search, Outcome(late=True)]
+        if search_outcome.error is not None:
+            return [search_outcome, Outcome(late=True)]
         with self._lock:
             self._has_caller = True
+            # The search has ended, so one more step may run.
             self._places += 1
         if self._batch is not None:
             self._batch.launch(1)
         while self._outcome is None and self._batch is not None:
-            self._advance(self._batch.wait())
-        return [search, self._outcome or Outcome(late=True)]
+            self._advance_flow(self._batch.wait_for_outcomes())
+        return [search_outcome, self._outcome or Outcome(late=True)]
 
     def close(self) -> None:
         """Stop waiting for the running steps and close the flow."""
@@ -269,24 +280,24 @@ class _Branch:
             self._has_caller = True
             batch, self._batch = self._batch, None
             if batch is not None:
-                batch.give_up("cancelled")
+                batch.end("cancelled")
             self._flow.close()
 
     def _continue_flow(self, batch: _Batch) -> _Batch | None:
-        """Continue the flow after the complete *batch*, and return the flow's next batch.
+        """Continue the flow after *batch* is complete, and return the flow's next batch.
 
-        Returns ``None`` if the caller's thread continues the flow.
+        Returns ``None`` if the flow has ended or the caller's thread will continue it.
         """
         with self._lock:
             if batch is not self._batch or self._has_caller or self._places < 1:
                 return None
-            self._advance(batch.wait(), has_thread=True)
+            self._advance_flow(batch.wait_for_outcomes(), has_thread=True)
             return self._batch
 
-    def _advance(self, outcomes: list[Outcome] | None, *, has_thread: bool = False) -> None:
-        """Send *outcomes* to the flow, and start the batch that the flow yields next.
+    def _advance_flow(self, outcomes: list[Outcome] | None, *, has_thread: bool = False) -> None:
+        """Send *outcomes* to the flow and start the batch of its next step.
 
-        If *has_thread* is true, the calling thread works on that batch.
+        If *has_thread* is true, the calling thread will work on that batch.
         """
         while True:
             self._batch = None
@@ -306,30 +317,30 @@ class _Branch:
             batch.launch(min(self._places, group.limit), has_thread=has_thread)
             self._batch = batch
             if batch.has_begun or not batch.is_complete:
-                # A thread that has begun calls this again when the batch is complete.
+                # A thread that has begun calls this method again when the batch is complete.
                 return
-            outcomes = batch.wait()
+            outcomes = batch.wait_for_outcomes()
 
 
 def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> list[Outcome]:
-    # A copy of its own, because the flow's code runs in it, in different threads one after another.
-    """Perform the search of *step* in this thread, and the flow of *step* at the same time.
+    """Perform the search of *step* in this thread and its flow at the same time.
 
-    Returns the outcome of the search and the outcome of the flow, in this order.
+    Returns two outcomes: first the search's, then the flow's.
     """
+    # The flow gets a copy of the context, because its code runs in several threads in turn.
     branch = _Branch(step, performer, context.copy())
     try:
         branch.start()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return branch.finish(_attempt(step.search, performer))
+        return branch.finish(_attempt_step(step.search, performer))
     finally:
         branch.close()
 
 
 def run(flow: Flow[T], performer: Performer) -> T:
-    """Perform *flow* to its end and return its result, blocking."""
+    """Perform *flow* to its end and return its result. Blocks the calling thread."""
     # Copied now, because the original search runs in the caller's context and may change it.
-    context = copy_context_within(performer.bulkhead)
+    context = copy_context_with_bulkhead(performer.bulkhead)
     try:
         step = next(flow)
         while True:
@@ -340,7 +351,7 @@ def run(flow: Flow[T], performer: Performer) -> T:
                 step = flow.send(_perform_with_flow(step, performer, context))
                 continue
             try:
-                answer = _perform(step, performer)
+                answer = _perform_step(step, performer)
             except Exception as error:
                 step = flow.throw(error)
             else:

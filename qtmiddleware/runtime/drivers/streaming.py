@@ -1,7 +1,7 @@
 """Read a model's reply piece by piece, in a separate thread or task.
 
-The caller never waits beyond the deadline, even if the model hangs. A slow caller does not use up
-the model's time, because the pieces are read ahead.
+The caller never waits beyond the deadline, even if the model hangs. The pieces are read ahead, so
+a slow caller does not use up the model's time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
-from qtmiddleware.runtime.threads import Bulkhead, copy_context_within
+from qtmiddleware.runtime.threads import Bulkhead, copy_context_with_bulkhead
 from qtmiddleware.types import NEVER, Deadline
 
 Piece = str | Reply
@@ -37,18 +37,17 @@ def stream(
     bulkhead: Bulkhead,
     observation: Observation = NOT_OBSERVED,
 ) -> Generator[Piece, None, None]:
-    """Yield the pieces of *model*'s reply and, at the end, the whole reply as a `Reply`.
+    """Yield the pieces of *model*'s reply and then the whole reply as a `Reply`.
 
-    A thread of *bulkhead* reads the pieces. If the model yields two `Reply` objects, the second is
-    the final one. After the first `Reply`, the second is awaited for at most 5 seconds. Closing
-    this generator stops the model at its next piece.
+    A thread of *bulkhead* reads the pieces. A model may yield a second `Reply` with the costs; it
+    is awaited for at most 5 seconds. Closing this generator stops the model at its next piece.
 
     Args:
         model: The language model.
-        prompt: The prompt.
+        prompt: The prompt to send.
         deadline: When to stop reading.
         bulkhead: Provides the thread.
-        observation: Tells the observers about the call.
+        observation: Reports the call to the observers.
 
     Raises:
         ModelError: The model failed or was late, or no thread is free.
@@ -65,6 +64,7 @@ def stream(
                 try:
                     piece, error = items.get(timeout=None if seconds == NEVER else seconds)
                 except queue.Empty:
+                    # The reply is complete; only its costs are missing.
                     if isinstance(piece, Reply):
                         return
                     raise as_model_error(None) from None
@@ -73,10 +73,10 @@ def stream(
                     raise _convert_error(error)
                 if piece is None:
                     return
-                yield observation.keep(piece)
+                yield observation.keep_result(piece)
         finally:
             deadline.cancel()
-            bulkhead.give_up(not is_over)
+            bulkhead.record_abandoned_calls(not is_over)
 
 
 async def astream(
@@ -86,7 +86,7 @@ async def astream(
     bulkhead: Bulkhead,
     observation: Observation = NOT_OBSERVED,
 ) -> AsyncGenerator[Piece, None]:
-    """Yield the pieces of a reply like `stream`, without blocking the running loop."""
+    """Yield the pieces of *model*'s reply like `stream`, without blocking the running loop."""
     items: asyncio.Queue[_Item] = asyncio.Queue()
     context = _start_observation(observation, bulkhead)
     with observation:
@@ -97,12 +97,12 @@ async def astream(
         else:
             loop = asyncio.get_running_loop()
 
-            def put(item: _Item) -> None:
+            def put_item(item: _Item) -> None:
                 # If the loop was closed in the meantime, nobody reads any more.
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(items.put_nowait, item)
 
-            _start_reading(model, prompt, deadline, bulkhead, context, put)
+            _start_reading(model, prompt, deadline, bulkhead, context, put_item)
         piece: Piece | None = None
         try:
             while True:
@@ -118,27 +118,28 @@ async def astream(
                     raise _convert_error(error)
                 if piece is None:
                     return
-                yield observation.keep(piece)
+                yield observation.keep_result(piece)
         finally:
             deadline.cancel()
             if task is not None and not task.done():
+                # The wait is short, because a task that ignores its cancellation may never end.
                 task.cancel()
                 await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
 
 
 def _count_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
-    """Return how many seconds to wait for the piece that follows *last_piece*."""
+    """Return how many seconds to wait for the next piece after *last_piece*."""
     seconds = deadline.remaining()
     return min(seconds, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else seconds
 
 
 def _start_observation(observation: Observation, bulkhead: Bulkhead) -> Context:
-    """Start *observation* in a new context, and return the context for reading the model.
+    """Start *observation* in a new context, and return the context in which to call the model.
 
-    An observer may set variables in the new context, such as the current span. The caller's context
-    must not see them, because the caller may close the stream late, in another context, or never.
+    An observer may set context variables, such as the current span. The caller must not see them,
+    because the caller may close the stream late, in another context, or never.
     """
-    context = copy_context_within(bulkhead)
+    context = copy_context_with_bulkhead(bulkhead)
     context.run(observation.__enter__)
     return context
 
@@ -151,6 +152,7 @@ def _start_reading(
     context: Context,
     put: Callable[[_Item], None],
 ) -> None:
+    """Start a thread of *bulkhead* that reads the model's reply and calls *put* for each piece."""
     bulkhead.start(partial(context.run, _read_pieces, model, prompt, deadline, put))
 
 

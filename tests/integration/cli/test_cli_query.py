@@ -18,9 +18,16 @@ from hypothesis import strategies as st
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
 from qtmiddleware.kit.cli.asking import ask
-from qtmiddleware.kit.cli.session import KINDS, LEAVING, Keyboard, Session, choose_kind, find_kind
+from qtmiddleware.kit.cli.session import (
+    KINDS,
+    LEAVING,
+    Keyboard,
+    Session,
+    choose_type_or_line,
+    find_type,
+)
 from qtmiddleware.kit.cli.show import show_outcome
-from qtmiddleware.kit.cli.terminal import LineWrapper, measure
+from qtmiddleware.kit.cli.terminal import LineWrapper, measure_width
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.embedders import CallableEmbedder
@@ -265,9 +272,9 @@ def test_lines_at_a_terminal_break_between_words(pieces: list[str], width: int) 
     text = "".join(pieces)
     wrapper = LineWrapper(io.StringIO())
     wrapper._width = width
-    assert ("".join(map(wrapper.feed, pieces)) + wrapper.end()).split() == text.split()
-    written = wrapper.feed("\n" + " ".join(it[:10] for it in text.split())) + wrapper.end()
-    assert all(measure(line) <= width or width < 30 for line in written.splitlines())
+    assert ("".join(map(wrapper.feed, pieces)) + wrapper.flush()).split() == text.split()
+    written = wrapper.feed("\n" + " ".join(it[:10] for it in text.split())) + wrapper.flush()
+    assert all(measure_width(line) <= width or width < 30 for line in written.splitlines())
 
 
 def test_a_pipe_may_be_a_conversation_and_be_explained(
@@ -350,8 +357,8 @@ def test_every_type_is_offered_and_found_by_number_and_by_name() -> None:
     # The seed's own numbers.
     assert tuple(KINDS)[:4] == ("rewrite", "stepback", "decompose", "all")
     for number, kind in enumerate(KINDS, start=1):
-        assert find_kind(f" {number} ") == find_kind(kind.replace("_", "-").upper()) == kind
-    assert find_kind("0") is find_kind("10") is find_kind("") is None
+        assert find_type(f" {number} ") == find_type(kind.replace("_", "-").upper()) == kind
+    assert find_type("0") is find_type("10") is find_type("") is None
 
 
 class Typed(Keyboard):
@@ -370,13 +377,13 @@ class Typed(Keyboard):
 @given(st.text())
 def test_what_is_typed_for_a_type_is_one_or_a_question_or_asks_again(text: str) -> None:
     keyboard = Typed(text, "7")
-    kind, line = choose_kind(keyboard, "rewrite")
+    kind, line = choose_type_or_line(keyboard, "rewrite")
     asked_again = not keyboard.lines
     if asked_again:
-        assert (find_kind(text), kind, line) == (None, find_kind("7"), "")
+        assert (find_type(text), kind, line) == (None, find_type("7"), "")
         assert len(text.split()) == 1, "a question of several words is asked"
     else:
-        assert (kind, line) == ((find_kind(text) or "rewrite"), "") or (kind, line) == (
+        assert (kind, line) == ((find_type(text) or "rewrite"), "") or (kind, line) == (
             "rewrite",
             text,
         )
@@ -387,7 +394,7 @@ def test_what_is_typed_for_a_type_is_one_or_a_question_or_asks_again(text: str) 
     "text", ["Can I pay with Amex?", "refunds?", "Amex", "exit", ":help", ":type 5", "3 bikes"]
 )
 def test_a_question_or_command_in_place_of_a_type_is_taken_as_it_is(text: str) -> None:
-    assert choose_kind(Typed(text), "rewrite") == ("rewrite", text)
+    assert choose_type_or_line(Typed(text), "rewrite") == ("rewrite", text)
 
 
 def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(
@@ -402,7 +409,7 @@ def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(
         store=store,
         embedder=embedder,
     ) as it:
-        asked = ask(it, QUESTION, kind="none", answers=True)
+        asked = ask(it, QUESTION, transformation_type="none", generates_answer=True)
     show_outcome(replace(asked, streamed="Both are"))
     shown = capsys.readouterr()
     assert shown.err == "The answer was cut off; one sub-answer is shown instead:\n"
@@ -424,6 +431,8 @@ def test_whatever_is_typed_the_session_goes_on(text: str) -> None:
     embedder = CallableEmbedder(letters, name="letters", dimension=2)
     config = Config.load({}, environ={})
     with QueryMiddleware(config, store=store, embedder=embedder) as middleware:
-        session = Session(partial(ask, middleware, answers=False), config, "none", chat=True)
+        session = Session(
+            partial(ask, middleware, generates_answer=False), config, "none", is_chat=True
+        )
         assert session.process_line(text)
-        assert session.failed == 0
+        assert session.failure_count == 0

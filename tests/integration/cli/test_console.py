@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.cli.console import PlainConsole, as_json, show_progress, show_warnings
+from qtmiddleware.kit.cli.console import PlainConsole, open_progress_bar, show_warnings, write_json
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 
@@ -19,7 +19,7 @@ def test_json_holds_every_character_and_none_a_terminal_obeys(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = text.encode("utf-8", "replace").decode()
-    as_json({"text": text})
+    write_json({"text": text})
     written = capsys.readouterr().out
     assert json.loads(written) == {"text": text}
     assert not any(ord(sign) < 0x20 or 0x7F <= ord(sign) < 0xA0 for sign in written if sign != "\n")
@@ -29,10 +29,12 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     logger, sampler = get_logger("qtmiddleware"), LogSampler()
-    with show_warnings(without=["retrieval degraded"]):
+    with show_warnings(hidden_degradations=["retrieval degraded"]):
         for _ in range(2):
             logger.warning("the index\n%s is damaged", "\x1b[31mi.sqlite", event="index_damaged")
-            sampler.log(logger, "retrieval degraded", ["llm timeout"], said="retrieval 1 degraded")
+            sampler.log(
+                logger, "retrieval degraded", ["llm timeout"], message="retrieval 1 degraded"
+            )
         sampler.log(logger, "answer degraded", ["answer empty"])
         sampler.flush(logger)
         logger.info("nothing happened")
@@ -82,7 +84,7 @@ def test_one_bar_counts_the_whole_job_by_one_clock_and_estimates_what_is_left() 
 
     file = io.StringIO()
     console = PlainConsole(file=file, force_terminal=True, width=100, color_system=None)
-    with show_progress(console=console, clock=tick) as update:
+    with open_progress_bar(console=console, clock=tick) as update:
         update("reading documents", 0, 4)
         now = 104.0
         update("reading documents", 4, 4)
@@ -100,6 +102,6 @@ def test_one_bar_counts_the_whole_job_by_one_clock_and_estimates_what_is_left() 
 
 def test_a_bar_writes_nothing_into_a_file() -> None:
     file = io.StringIO()
-    with show_progress(console=PlainConsole(file=file)) as update:
+    with open_progress_bar(console=PlainConsole(file=file)) as update:
         update("reading documents", 1, 4)
     assert file.getvalue() == ""

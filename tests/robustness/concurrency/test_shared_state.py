@@ -167,7 +167,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
                     raise
                 refused += 1
                 continue
-            _, seen, paid = meter.sum_spending(1.0)
+            _, seen, paid = meter.sum_calls_tokens_usd(1.0)
             assert seen <= 100_000
             assert paid <= 50.0
             spent = drawn.randint(0, most)
@@ -177,7 +177,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
         return tokens, cents / 128, refused
 
     spent = run_storm(spend)
-    calls, tokens, usd = meter.sum_spending(1.0)
+    calls, tokens, usd = meter.sum_calls_tokens_usd(1.0)
     # Parts of a dollar that are powers of two, so that sums are exact in any order.
     assert (tokens, usd) == (sum(it[0] for it in spent), sum(it[1] for it in spent))
     assert calls == THREADS * ROUNDS - sum(it[2] for it in spent)
@@ -196,7 +196,7 @@ def test_no_more_calls_are_let_through_than_a_minute_has() -> None:
             granted += 1
         return granted
 
-    assert sum(run_storm(call)) == meter.sum_spending(1.0)[0] == 777
+    assert sum(run_storm(call)) == meter.sum_calls_tokens_usd(1.0)[0] == 777
 
 
 # --- circuit breaker ------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_every_failure_counts_once() -> None:
 
     def fail(_: int) -> None:
         for _ in range(ROUNDS):
-            attempt = breaker.start_attempt()
+            attempt = breaker.begin_attempt()
             assert attempt is not None
             attempt.fail()
             attempt.fail()
@@ -218,7 +218,7 @@ def test_every_failure_counts_once() -> None:
 
 def test_one_failure_reported_by_all_threads_counts_once() -> None:
     breaker, rounds = Breaker(10**9, 1.0), Barrier(THREADS)
-    attempts = [breaker.start_attempt() for _ in range(ROUNDS)]
+    attempts = [breaker.begin_attempt() for _ in range(ROUNDS)]
 
     def fail(_: int) -> None:
         for attempt in attempts:
@@ -233,7 +233,7 @@ def test_one_failure_reported_by_all_threads_counts_once() -> None:
 def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     clock, inside = Clock(), Alone()
     breaker = Breaker(1, 1.0, clock=clock)
-    first = breaker.start_attempt()
+    first = breaker.begin_attempt()
     assert first is not None
     first.fail()
     clock.now += 2.0
@@ -241,7 +241,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     def probe(_: int) -> int:
         probes = 0
         for _ in range(ROUNDS):
-            attempt = breaker.start_attempt()
+            attempt = breaker.begin_attempt()
             if attempt is not None:
                 assert attempt.is_probe
                 with inside:

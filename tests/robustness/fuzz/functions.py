@@ -19,7 +19,7 @@ from qtmiddleware.kit.documents.markup import read_html
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
 from qtmiddleware.kit.documents.text import read_text
 from qtmiddleware.kit.evaluation.ballots import parse_opinion
-from qtmiddleware.kit.evaluation.prompts import parse_object
+from qtmiddleware.kit.evaluation.prompts import parse_reply
 from qtmiddleware.kit.evaluation.reporting.figures import shorten_start
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
 from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
@@ -142,7 +142,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "an answer with citations": _quietly(_read),
     "a streamed body": _quietly(_streamed),
     "opinion of a judge": _quietly(lambda text: parse_opinion(Reply(text), (0, 1))),
-    "members of a reply": _quietly(lambda text: parse_object(Reply(text), ("a",))),
+    "members of a reply": _quietly(lambda text: parse_reply(Reply(text), ("a",))),
     "faults of a question": _quietly(lambda text: find_fault(text[:300], text[:2_000], text)),
     "faults of a check": _quietly(
         lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)

@@ -12,7 +12,7 @@ from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation.ballots import parse_opinion
-from qtmiddleware.kit.evaluation.prompts import parse_object
+from qtmiddleware.kit.evaluation.prompts import parse_reply
 from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.preprocessing import protected_spans
 from qtmiddleware.protocols import Reply
@@ -117,7 +117,7 @@ def test_a_judge_and_a_writer_of_questions_who_say_anything_fail_as_models_do() 
             reply = Reply(text)
             with suppress(ModelError):
                 assert parse_opinion(reply, (1, 0)).find_better() in (0, 1, None)
-            parse_object(reply, ("question", "answer"))
+            parse_reply(reply, ("question", "answer"))
     for hostile in SHORT:
         text = hostile.text
         assert isinstance(find_fault(text, text, text), str)

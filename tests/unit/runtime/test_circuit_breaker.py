@@ -16,7 +16,7 @@ from tests.support.clock import Clock
 
 
 def begun(breaker: Breaker, until: float = float("inf")) -> Attempt:
-    attempt = breaker.start_attempt(until)
+    attempt = breaker.begin_attempt(until)
     assert attempt is not None
     return attempt
 
@@ -34,7 +34,7 @@ def test_calls_pass_until_enough_failed_in_a_row(clock: Clock) -> None:
         begun(breaker).fail()
     assert breaker.rest == 0
     begun(breaker).fail()
-    assert (breaker.rest, breaker.start_attempt()) == (30, None)
+    assert (breaker.rest, breaker.begin_attempt()) == (30, None)
 
 
 def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
@@ -42,16 +42,16 @@ def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
     for _ in range(5):
         begun(breaker).fail()
         begun(breaker).succeed()
-    assert breaker.start_attempt() is not None
+    assert breaker.begin_attempt() is not None
 
 
 def test_after_the_wait_one_call_tries_alone(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 29.999
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
     clock.now += 0.001
     probe = begun(breaker)
-    assert (probe.is_probe, breaker.start_attempt()) == (True, None)
+    assert (probe.is_probe, breaker.begin_attempt()) == (True, None)
     assert breaker.rest > 0
     probe.succeed()
     assert breaker.rest == 0
@@ -62,7 +62,7 @@ def test_a_trial_that_fails_begins_the_wait_anew(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
     begun(breaker).fail()
-    assert (breaker.rest, breaker.start_attempt()) == (30, None)
+    assert (breaker.rest, breaker.begin_attempt()) == (30, None)
 
 
 def test_a_trial_that_was_given_up_leaves_the_next_one_to_try(clock: Clock) -> None:
@@ -80,7 +80,7 @@ def test_a_call_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
     # What it says in the end comes too late.
     first.succeed()
     second.succeed()
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
 
 
 def test_a_trial_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
@@ -96,7 +96,7 @@ def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, h
     breaker = opened(clock, failures=1)
     clock.now += 30
     for _ in range(3):
-        hasty = breaker.start_attempt(clock.now + 0.1, has_time=False)
+        hasty = breaker.begin_attempt(clock.now + 0.1, has_time=False)
         assert hasty is not None
         clock.now += 0.1
         if not hangs:
@@ -106,7 +106,7 @@ def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, h
 
 def test_one_that_had_too_little_time_may_still_fail(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
-    hasty = breaker.start_attempt(clock.now + 0.1, has_time=False)
+    hasty = breaker.begin_attempt(clock.now + 0.1, has_time=False)
     assert hasty is not None
     hasty.fail()
     assert breaker.rest == 30
@@ -121,7 +121,7 @@ def test_one_that_had_time_has_failed_where_it_is_late(clock: Clock) -> None:
 def test_a_trial_that_failed_earlier_than_others_keeps_the_later_wait(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
-    begun(breaker).fail(rest=90)
+    begun(breaker).fail(pause_seconds=90)
     clock.now += 30
     assert breaker.rest == 60
 
@@ -149,16 +149,16 @@ def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(
     clock: Clock, pause: float
 ) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.read_state() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
     clock.now += pause
     assert breaker.read_state() == (BreakerState.CLOSED, 1, 5, 0.0)
 
 
 def test_after_a_pause_that_was_asked_for_all_may_call_at_once(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).fail(rest=1)
+    begun(breaker).fail(pause_seconds=1)
     clock.now += 1
     assert [begun(breaker).is_probe for _ in range(8)] == [False] * 8
 
@@ -168,7 +168,7 @@ def test_a_service_that_asks_for_pauses_and_never_answers_opens_the_breaker_like
 ) -> None:
     breaker, rests = Breaker(5, 30, clock=clock), list[float]()
     for _ in range(6):
-        begun(breaker).fail(rest=1)
+        begun(breaker).fail(pause_seconds=1)
         rests.append(breaker.rest)
         clock.now += breaker.rest
     assert rests == [1, 1, 1, 1, 30, 30]
@@ -178,7 +178,7 @@ def test_a_service_that_answers_between_its_pauses_never_opens_the_breaker(clock
     breaker = Breaker(2, 30, clock=clock)
     for _ in range(20):
         begun(breaker).succeed()
-        begun(breaker).fail(rest=1)
+        begun(breaker).fail(pause_seconds=1)
         assert breaker.rest == 1
         clock.now += 1
 
@@ -188,12 +188,12 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
     for episode in range(1, 5):
         calls = [begun(breaker) for _ in range(8)]
         for call in calls[:4]:
-            call.fail(rest=1)
+            call.fail(pause_seconds=1)
         assert breaker.read_state() == (BreakerState.OPEN, episode, 5, 1.0)
         clock.now += 1
         # These were under way when the pause began, and are slower to say the same.
         for call in calls[4:]:
-            call.fail(rest=1)
+            call.fail(pause_seconds=1)
         clock.now += 1
         assert breaker.read_state()[:2] == (BreakerState.CLOSED, episode)
 
@@ -201,16 +201,16 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
 def test_of_several_pauses_the_longest_is_kept(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     first, second, third = begun(breaker), begun(breaker), begun(breaker)
-    first.fail(rest=2)
-    second.fail(rest=7)
-    third.fail(rest=1)
+    first.fail(pause_seconds=2)
+    second.fail(pause_seconds=7)
+    third.fail(pause_seconds=1)
     assert breaker.rest == 7
 
 
 def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     earlier = begun(breaker)
-    begun(breaker).fail(rest=10)
+    begun(breaker).fail(pause_seconds=10)
     earlier.succeed()
     assert breaker.read_state() == (BreakerState.OPEN, 0, 5, 10.0)
 
@@ -218,7 +218,7 @@ def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock)
 def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     calls = [begun(breaker) for _ in range(5)]
-    calls[0].fail(rest=1)
+    calls[0].fail(pause_seconds=1)
     for call in calls[1:]:
         call.fail()
     assert breaker.rest == 30
@@ -230,12 +230,12 @@ def test_a_pause_asked_for_at_the_last_failure_shortens_nothing(
 ) -> None:
     breaker = Breaker(2, 30, clock=clock)
     begun(breaker).fail()
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.rest == rest
     clock.now += rest
     probe = begun(breaker)
     assert probe.is_probe
-    probe.fail(rest=pause)
+    probe.fail(pause_seconds=pause)
     assert breaker.rest == rest
 
 
@@ -246,7 +246,7 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
     begun(breaker).fail()
     clock.now += 30
     probe = begun(breaker)
-    earlier.fail(rest=5)
+    earlier.fail(pause_seconds=5)
     assert breaker.rest == 5
     probe.succeed()
     assert (breaker.read_state()[0], breaker.rest) == (BreakerState.OPEN, 5)
@@ -257,16 +257,16 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
 @pytest.mark.parametrize("pause", [0.0, -1.0, float("nan")])
 def test_what_is_no_pause_is_an_ordinary_failure(clock: Clock, pause: float) -> None:
     breaker = Breaker(2, 30, clock=clock)
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.rest == 0
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.rest == 30
 
 
 def test_without_a_number_of_failures_nothing_is_ever_left_alone(clock: Clock) -> None:
     breaker = Breaker(0, 30, clock=clock)
     for _ in range(50):
-        begun(breaker, clock.now + 1).fail(rest=60)
+        begun(breaker, clock.now + 1).fail(pause_seconds=60)
         begun(breaker, clock.now + 1)
         clock.now += 2
     assert breaker.rest == 0
@@ -279,7 +279,7 @@ def test_of_many_threads_one_tries(clock: Clock) -> None:
 
     def attempt(_: int) -> bool:
         start.wait()
-        return breaker.start_attempt() is not None
+        return breaker.begin_attempt() is not None
 
     with ThreadPoolExecutor(16) as pool:
         assert sum(pool.map(attempt, range(16))) == 1
@@ -304,10 +304,10 @@ def test_nobody_calls_before_the_pause_is_over_and_everybody_may_after_it(
     until = clock.now
     for seconds, pause, works in events:
         clock.now += seconds
-        attempt = breaker.start_attempt()
+        attempt = breaker.begin_attempt()
         assert (attempt is None) == (clock.now < until)
         if attempt is not None:
-            attempt.succeed() if works else attempt.fail(rest=pause)
+            attempt.succeed() if works else attempt.fail(pause_seconds=pause)
             until = clock.now if works else clock.now + pause
 
 
@@ -323,14 +323,14 @@ def test_it_is_shut_for_no_longer_than_the_wait_after_the_last_call(
     row = 0
     for end, pause in events:
         clock.now += pause
-        attempt = breaker.start_attempt(clock.now + 5)
+        attempt = breaker.begin_attempt(clock.now + 5)
         if attempt is None:
             assert row >= failures
             continue
         ENDS[end](attempt)
         row = row + 1 if end == "failed" else 0 if end == "succeeded" else row
     clock.now += 30
-    assert breaker.start_attempt() is not None
+    assert breaker.begin_attempt() is not None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -340,9 +340,9 @@ def test_a_forked_process_does_not_wait_for_a_trial_of_its_parent(clock: Clock) 
     begun(breaker)
     child = os.fork()
     if not child:
-        os._exit(0 if breaker.start_attempt() is not None else 1)
+        os._exit(0 if breaker.begin_attempt() is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert breaker.start_attempt() is None
+    assert breaker.begin_attempt() is None
 
 
 def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
@@ -361,17 +361,17 @@ def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
 
 def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     breaker = opened(clock, failures=2)
-    breaker.change(5, 60.0)
+    breaker.change_limits(5, 60.0)
     assert breaker.read_state()[:3] == (BreakerState.OPEN, 2, 5)
     clock.now += 30
     begun(breaker).fail()
     assert breaker.rest == 60.0
-    breaker.change(0, 60.0)
+    breaker.change_limits(0, 60.0)
     assert breaker.read_state()[0] is BreakerState.CLOSED
-    breaker.change(5, 60.0)
-    begun(breaker).fail(rest=10)
+    breaker.change_limits(5, 60.0)
+    begun(breaker).fail(pause_seconds=10)
     assert breaker.rest == 10.0
-    breaker.change(0, 60.0)
+    breaker.change_limits(0, 60.0)
     assert breaker.rest == 0.0
     begun(breaker).fail()
     assert breaker.rest == 0.0

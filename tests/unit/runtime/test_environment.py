@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qtmiddleware.kit.documents import Converter, read_document
 from qtmiddleware.kit.evaluation.bench import caches
 from qtmiddleware.kit.index.ingestion.embedding import HUB_SECRETS, build_batch_embedder
-from qtmiddleware.runtime.environment import copy_environment, copy_environment_for
+from qtmiddleware.runtime.environment import copy_environment, copy_worker_environment
 
 SECRETS = {
     "OPENAI_API_KEY": "a",
@@ -52,13 +52,13 @@ def test_secrets_are_left_out_by_their_name_or_their_value() -> None:
 @pytest.mark.usefixtures("environ")
 def test_what_embeds_gets_the_secrets_of_the_hub_and_other_work_gets_all() -> None:
     for build in (build_batch_embedder, caches._build_timed_batch):
-        found = copy_environment_for(partial(build, None, ""))
+        found = copy_worker_environment(partial(build, None, ""))
         assert (
             SECRETS.keys() & found.keys()
             == SECRETS.keys() & set(HUB_SECRETS)
             == {"HF_TOKEN", "HTTPS_PROXY"}
         )
-    assert copy_environment_for(copy_environment) == dict(os.environ)
+    assert copy_worker_environment(copy_environment) == dict(os.environ)
 
 
 @given(

@@ -15,7 +15,7 @@ import pytest
 from qtmiddleware.runtime.files import (
     append_line,
     make_private_folders,
-    private_opener,
+    open_privately,
     replace_file,
 )
 
@@ -101,7 +101,7 @@ def test_an_appended_file_keeps_its_permissions(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("umask")
 def test_a_file_that_is_opened_to_be_made_is_its_owners_alone(tmp_path: Path) -> None:
-    with open(tmp_path / "new", "xb", opener=private_opener):
+    with open(tmp_path / "new", "xb", opener=open_privately):
         pass
     assert mode(tmp_path / "new") == 0o600
 

@@ -259,7 +259,7 @@ def test_reasons_without_end_are_remembered_as_one() -> None:
     sampler, sink = LogSampler(clock=Clock()), Sink()
     for number in range(1_000):
         sampler.log(sink.logger, "it", [f"reason {number}"])
-    assert len(sampler._kinds) <= 65
+    assert len(sampler._last_records) <= 65
     sampler.flush(sink.logger)
     sink.take(0)
     assert sink.told == 1_000
@@ -279,7 +279,7 @@ def test_threads_lose_no_count() -> None:
 
 
 def try_once(breaker: Breaker, *, works: bool) -> bool:
-    attempt = breaker.start_attempt()
+    attempt = breaker.begin_attempt()
     if attempt is not None:
         attempt.succeed() if works else attempt.fail()
     return attempt is not None

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import LANGUAGES
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.steps import Outcome
@@ -174,7 +174,7 @@ WORDS = sorted(
     {
         word
         for code in LANGUAGES
-        for one in load(code).chatter
+        for one in load_lexicon(code).chatter
         for word in one.replace("|", " ").split()
     }
 )

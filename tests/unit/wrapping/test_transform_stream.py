@@ -15,7 +15,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.history import History
 from qtmiddleware.types import Deadline, Message
-from qtmiddleware.wrapping.transform_stream import CALL_MS, SPARE, lift_deadlines
+from qtmiddleware.wrapping.transform_stream import CALL_MS, SPARE, separate_call_timeout
 
 CONFIG = {"transformationType": "rewrite", "limits": {"maxConcurrency": 2}}
 
@@ -150,7 +150,7 @@ def test_one_call_has_the_time_nobody_waits_for_unless_somebody_set_it() -> None
         ({"deadlineMs": 9_000}, 9.0),
     ):
         config = Config.load({"limits": given}, environ={})
-        settings, found = lift_deadlines(config, config.settings)
+        settings, found = separate_call_timeout(config, config.settings)
         assert found == seconds
         assert settings.limits.deadline_ms > 1e9
 

@@ -54,7 +54,7 @@ class Tariff:
         """Return the cost of *read* input tokens and *written* output tokens."""
         # The tokens that a service reports may exceed the most that `Prices` accepts. Without the
         # limit their cost would be unknown, and count as 0.
-        live = self.prices.cost(min(read, MOST_TOKENS // 2), min(written, MOST_TOKENS // 2))
+        live = self.prices.compute_cost(min(read, MOST_TOKENS // 2), min(written, MOST_TOKENS // 2))
         return Cost(
             read, written, live, None if live is None or self.share is None else live * self.share
         )

@@ -13,15 +13,15 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.bulk.batch.parts import ENDPOINT
 from qtmiddleware.kit.bulk.batch.state import ENDED, read_batch
 from qtmiddleware.providers.llms.openai.clients import Clients
-from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.providers.openai_client import (
     is_async_client,
     is_vendor_client,
     read_client_error,
     read_host,
-    status_of,
+    read_status,
 )
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 MOST_LINE_BYTES: Final = 8 << 20
 """The most bytes of an output file's line; JSON may need six megabytes for a reply of one."""
@@ -74,7 +74,7 @@ class BatchService:
     @property
     def share(self) -> float | None:
         """The batch price as a fraction of the normal price; ``None`` if unknown."""
-        return SHARE if is_openai(self.host) else None
+        return SHARE if is_openai_host(self.host) else None
 
     def close(self) -> None:
         """Close the connections; a client that you passed in stays open."""
@@ -82,7 +82,7 @@ class BatchService:
 
     def upload(self, path: Path, name: str) -> str:
         """Upload the file at *path* under *name*, and return the id of the uploaded file."""
-        with self._explain_errors("/files"), open_document(path, follow_link=False) as content:
+        with self._explain_errors("/files"), open_regular_file(path, follow_link=False) as content:
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
     def create(self, file: str, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class BatchService:
         except ModelError:
             raise
         except Exception as error:
-            status = status_of(error)
+            status = read_status(error)
             if status in _NO_API:
                 problem = (
                     f"knows no {resource_id}: is this its key and project?"

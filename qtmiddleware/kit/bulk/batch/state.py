@@ -22,7 +22,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     is_damage,
     open_file,
 )
-from qtmiddleware.providers.llms.openai.replies import count_tokens
+from qtmiddleware.providers.llms.openai.replies import read_token_counts
 from qtmiddleware.runtime.budget import MOST_TOKENS
 
 # A request's "id" is a hash of its body. A request is on its way while its part is not settled. It
@@ -200,7 +200,7 @@ class Usage:
     def add(self, status: int, body: str) -> Usage:
         """Return a new usage that includes the reply with this HTTP *status* and JSON *body*."""
         try:
-            read, written = count_tokens(json.loads(body))
+            read, written = read_token_counts(json.loads(body))
         except (ValueError, RecursionError):
             read = written = 0
         if 0 < read + written <= MOST_TOKENS:

@@ -25,7 +25,7 @@ from qtmiddleware.kit.bulk.batch.parts import (
 )
 from qtmiddleware.kit.bulk.batch.service import TRANSIENT, BatchService
 from qtmiddleware.kit.bulk.batch.state import ENDED, BatchState, Part
-from qtmiddleware.runtime.files import open_itself
+from qtmiddleware.runtime.files import open_for_writing
 
 Ask = Callable[[BatchModel], Iterator[None]]
 """Asks a model every question without an answer, one after the other, and yields after each."""
@@ -286,7 +286,9 @@ class BatchWork:
         """
         ids: list[str] = []
         self._file.unlink(missing_ok=True)
-        with os.fdopen(open_itself(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        with os.fdopen(
+            open_for_writing(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb"
+        ) as file:
             for id_, line in lines:
                 ids.append(id_)
                 file.write(line)

@@ -55,9 +55,9 @@ from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
-from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
+from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
-from qtmiddleware.runtime.files import make_private_folders, open_itself
+from qtmiddleware.runtime.files import make_private_folders, open_for_writing
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Wrapped
@@ -103,7 +103,7 @@ class Bench:
         """Search for *question* with *settings*, and return the retrieval."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
-    def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
+    def build_system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return a system with *settings*: a function that measures one question.
 
         Cached vectors and replies count with the time that they took originally.
@@ -630,12 +630,12 @@ def _require_writable(recording: Path) -> Path:
     """
     try:
         make_private_folders(recording.parent)
-        os.close(open_itself(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+        os.close(open_for_writing(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     except OSError as error:
         raise ConfigError(
             f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"
         ) from error
-    for _ in read_lines(recording):
+    for _ in read_records(recording):
         pass
     return recording
 

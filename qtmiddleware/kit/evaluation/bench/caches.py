@@ -42,7 +42,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
 )
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
-from qtmiddleware.runtime.environment import needs_secrets
+from qtmiddleware.runtime.environment import declare_needed_secrets
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -287,7 +287,7 @@ class CachedEmbedder:
         return vectors
 
 
-@needs_secrets(*HUB_SECRETS)
+@declare_needed_secrets(*HUB_SECRETS)
 def _build_timed_batch(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:

@@ -216,7 +216,7 @@ def ingest(
     paths = list(
         {
             make_absolute(document): document
-            for document in find_documents(path, every=reader is not None)
+            for document in find_documents(path, all_files=reader is not None)
         }.values()
     )
     with open_ledger(settings, store) as ledger:

@@ -15,7 +15,7 @@ from qtmiddleware.kit.index.ingestion.contexts import build_embedded_text
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
-from qtmiddleware.runtime.environment import needs_secrets
+from qtmiddleware.runtime.environment import declare_needed_secrets
 
 Texts = list[tuple[bytes, str]]
 """A batch of texts to embed, as (hash, text) pairs."""
@@ -96,7 +96,7 @@ def embed_missing_texts(
     return done
 
 
-@needs_secrets(*HUB_SECRETS)
+@declare_needed_secrets(*HUB_SECRETS)
 def build_batch_embedder(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
     """Return a function that embeds a batch of texts.
 

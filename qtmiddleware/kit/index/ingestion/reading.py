@@ -22,7 +22,7 @@ from qtmiddleware.kit.documents.finding import is_document
 from qtmiddleware.kit.documents.text import PLACE_CHARS
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.runtime.files import open_document
+from qtmiddleware.runtime.files import open_regular_file
 
 LONGEST: Final = 480
 """The maximum length of a document name, in characters.
@@ -230,7 +230,7 @@ class Reader:
         Raises `UnreadableDocument` if the file cannot be opened.
         """
         try:
-            with open_document(path, follow_link=self._root.is_file) as file:
+            with open_regular_file(path, follow_link=self._root.is_file) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
@@ -334,7 +334,7 @@ def _build_rows(
         # A title from the document's own metadata overrides the one found in the text.
         metadata |= {
             name: _truncate_text(value)
-            for name, value in located_chunk.place.items()
+            for name, value in located_chunk.location.items()
             # A chunk has one title, even if its pieces have different titles.
             if name != "last_title"
         }

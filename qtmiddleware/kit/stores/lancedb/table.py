@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.kit.stores.passages import Row, check_model, extract_index_words, normalise
-from qtmiddleware.runtime.files import PRIVATE_FOLDER, check_link, make_private_folders
+from qtmiddleware.runtime.files import PRIVATE_FOLDER, make_private_folders, resolve_trusted_link
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.stores.passages import Floats
@@ -36,7 +36,7 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
     except ImportError as error:
         raise MissingExtra("lancedb", "lancedb") from error
     try:
-        check_link(path)
+        resolve_trusted_link(path)
         if path.exists() and not path.is_dir():
             raise StoreError(
                 f"the store {path} cannot be opened: it is not a folder, as a store of the kind"

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.runtime.files import PRIVATE, check_link, make_private_folders
+from qtmiddleware.runtime.files import PRIVATE, make_private_folders, resolve_trusted_link
 
 MEMORY: Final = ":memory:"
 BUSY_SECONDS: Final = 30.0
@@ -172,9 +172,9 @@ def make_file(path: Path) -> None:
     (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
     Raises `OSError` if the file cannot be created, or if *path* is an unsafe link (see
-    `check_link`).
+    `resolve_trusted_link`).
     """
-    check_link(path)
+    resolve_trusted_link(path)
     make_private_folders(path.parent)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
@@ -185,14 +185,14 @@ def connect_file(path: str, **options: Any) -> Any:
 
     Does not create the file, and does not follow a link that has replaced the file. *options* are
     passed to `sqlite3.connect`. Raises SQLite's errors, and `OSError` if *path* is an unsafe link
-    (see `check_link`).
+    (see `resolve_trusted_link`).
     """
     # Transactions are begun and ended explicitly. Whoever lends a connection out lets one thread
     # use it at a time.
     options |= {"isolation_level": None, "check_same_thread": False}
     if path == MEMORY or os.name == "nt":
         return sqlite3.connect(path, **options)
-    real = check_link(Path(path))
+    real = resolve_trusted_link(Path(path))
     connection = sqlite3.connect(f"{real.as_uri()}?mode=rw", uri=True, **options)
     # SQLite reports the file that it opened, with links resolved. A name need not be UTF-8.
     connection.text_factory = bytes

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.kit.index.ingestion import reading
 from qtmiddleware.kit.index.ingestion.reading import LONGEST, Root, build_document_name
+from qtmiddleware.runtime.files import open_regular_file
 from tests.support.ingest_world import SENTENCES, Counting, World
 
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=700)
@@ -165,7 +166,7 @@ def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
 ) -> None:
     (tmp_path / "credentials").write_text("the precious password")
     found = world.docs / "alpha.txt"
-    read = reading.open_document
+    read = open_regular_file
 
     def swap_and_open(path: Path, **options: Any) -> Any:
         if path == found and not found.is_symlink():
@@ -173,7 +174,7 @@ def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
             found.symlink_to(tmp_path / "credentials")
         return read(path, **options)
 
-    monkeypatch.setattr(reading, "open_document", swap_and_open)
+    monkeypatch.setattr(reading, "open_regular_file", swap_and_open)
     report = world.ingest()
     assert [Path(one.path).name for one in report.skipped] == ["alpha.txt"]
     assert "precious" not in repr(world.passages())

@@ -157,14 +157,14 @@ def prefers(text: str) -> Any:
 def test_a_list_is_better_where_it_is_in_both_orders(log: Path) -> None:
     write(log, record("abc", "abd"), record("abc", "abc"))
     report = read_shadow_log(log)
-    assert judge_lists(report, prefers("passage d")).count_better() == {"ours": 1}
-    assert judge_lists(report, prefers("passage c")).count_better() == {"plain": 1}
+    assert judge_lists(report, prefers("passage d")).count_verdicts() == {"ours": 1}
+    assert judge_lists(report, prefers("passage c")).count_verdicts() == {"plain": 1}
     first = ScriptedModel('{"reason": "", "ranking": "A > B"}')
-    assert judge_lists(report, first).count_better() == {"neither": 1}
+    assert judge_lists(report, first).count_verdicts() == {"neither": 1}
     assert judge_lists(
         report, ScriptedModel('{"reason": "", "ranking": "A = B"}')
-    ).count_better() == {"neither": 1}
-    assert judge_lists(report, ScriptedModel("I like both")).count_better() == {"failed": 1}
+    ).count_verdicts() == {"neither": 1}
+    assert judge_lists(report, ScriptedModel("I like both")).count_verdicts() == {"failed": 1}
 
 
 def test_the_judge_is_not_told_whose_list_is_whose(log: Path) -> None:
@@ -179,8 +179,10 @@ def test_the_judge_is_not_told_whose_list_is_whose(log: Path) -> None:
 def test_no_more_are_judged_than_asked_for_and_the_same_ones_by_the_same_seed(log: Path) -> None:
     write(log, *(record("abc", "abd", query=str(n)) for n in range(20)))
     report = read_shadow_log(log)
-    first, again = (judge_lists(report, prefers("passage d"), count=4, seed=7) for _ in range(2))
-    assert first.count_better() == {"ours": 4}
+    first, again = (
+        judge_lists(report, prefers("passage d"), max_questions=4, seed=7) for _ in range(2)
+    )
+    assert first.count_verdicts() == {"ours": 4}
     assert first.questions == again.questions
 
 
@@ -199,7 +201,7 @@ def test_a_judge_that_fails_on_some_pairs_fails_those_alone(log: Path) -> None:
             return ModelError("unavailable", "down")
         return {"ranking": "A > B" if "passage d" in asked["A"] else "B > A"}
 
-    assert judge_lists(read_shadow_log(log), ScriptedModel(reply)).count_better() == {
+    assert judge_lists(read_shadow_log(log), ScriptedModel(reply)).count_verdicts() == {
         "ours": 2,
         "failed": 1,
     }

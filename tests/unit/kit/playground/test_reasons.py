@@ -11,7 +11,7 @@ from qtmiddleware.kit.evaluation.movement import explain_movement
 from qtmiddleware.kit.playground.asked import PageState
 from qtmiddleware.kit.playground.cards import Card, build_card
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
-from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
 from tests.support.retrieval_world import QUERY
@@ -61,7 +61,7 @@ def test_a_code_is_one_word() -> None:
 @pytest.mark.parametrize("name", ["rules", "combined", "decompose"])
 def test_no_function_word_is_among_the_words(name: str) -> None:
     card = find_card(app.search, name)
-    lexicon = load("en")
+    lexicon = load_lexicon("en")
     words = {piece.casefold() for row in (*card.rows, *card.dropped) for piece, _ in row.words}
     assert not words & {
         *lexicon.stop,

@@ -1,0 +1,54 @@
+"""Every command of skills/improve-retrieval/SKILL.md, run in its order on a function of a user's kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_regression_gate_page import folder, run
+
+__all__ = ["folder"]
+
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="the skill's commands are those of a POSIX shell"
+)
+SKILL = Path(__file__).parents[2] / "skills/improve-retrieval/SKILL.md"
+TEXT = SKILL.read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^```\w+ (\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))
+
+
+def test_an_agent_finds_the_skill_by_its_name_and_knows_when_to_use_it() -> None:
+    name, description = re.fullmatch(
+        r"---\nname: (\S+)\ndescription: (.+)\n---\n.*", TEXT, re.DOTALL
+    ).groups()
+    assert name == SKILL.parent.name
+    assert "Use when" in description
+    assert len(description) <= 1024  # the longest that agents read
+
+
+def test_the_commands_lead_from_a_function_to_a_measured_change(folder: Path) -> None:
+    assert list(BLOCKS) == ["check", "measure", "tune", "wrap", "prove"]
+    assert run(folder, BLOCKS["check"]).returncode == 0
+    assert run(folder, BLOCKS["measure"]).returncode == 0
+    assert (folder / "report/report.md").is_file()
+    # Fifty-two questions seldom separate two configs: a file and no file are both good ends.
+    tuned = run(folder, BLOCKS["tune"])
+    assert tuned.returncode == (0 if (folder / "tuned.json").is_file() else 1), tuned.stderr
+    app = folder / "app.py"
+    app.write_text(f"{app.read_text()}\n\n{BLOCKS['wrap']}", encoding="utf-8")
+    proved = run(folder, BLOCKS["prove"])
+    assert proved.returncode == 0, proved.stderr
+    assert re.search(r"^ yours ", proved.stdout, re.MULTILINE)
+    raw = json.loads((folder / "base.json").read_text(encoding="utf-8"))
+    assert [system["name"] for system in raw["systems"]] == ["raw", "preprocessed as text", "rules"]
+
+
+def test_a_loss_after_the_change_ends_with_the_exit_code_the_skill_names(folder: Path) -> None:
+    assert run(folder, BLOCKS["measure"].partition("\n")[0]).returncode == 0
+    app = folder / "app.py"
+    app.write_text(app.read_text().replace("text.lower().split())", "text.lower().split()[:8])"))
+    assert run(folder, BLOCKS["prove"]).returncode == 3
