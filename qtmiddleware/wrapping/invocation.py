@@ -231,7 +231,9 @@ class Invocation:
             args, moved_kwargs = signature.move_text(args, kwargs)
             kwargs = dict(moved_kwargs)
         else:
-            args, kwargs = signature.replace(args, kwargs, query=query, top_k=attempt.top_k)
+            args, kwargs = signature.replace_arguments(
+                args, kwargs, query=query, top_k=attempt.top_k
+            )
         if attempt.field and isinstance(signature, ClauseSignature):
             args, kwargs = signature.add_field(args, kwargs, attempt.field)
         return self.fn(*args, **kwargs)

@@ -55,7 +55,7 @@ from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
-from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
+from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.runtime.files import make_private_folders, open_for_writing
 from qtmiddleware.types import Retrieval
@@ -657,7 +657,7 @@ def _require_writable(recording: Path) -> Path:
             f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"
         ) from error
     # New lines are appended, so the lines that the file already has must be readable.
-    for _ in read_lines(recording):
+    for _ in read_records(recording):
         pass
     return recording
 
