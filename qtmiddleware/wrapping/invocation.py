@@ -127,7 +127,7 @@ class Invocation:
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(self.embed((step.text or "",)))[0]
+                    query = observation.keep_result(self.embed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
@@ -151,7 +151,7 @@ class Invocation:
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(await self.aembed((step.text or "",)))[0]
+                    query = observation.keep_result(await self.aembed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
