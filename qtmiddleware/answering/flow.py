@@ -107,7 +107,7 @@ class AnswerFlow:
         self.retrieval: Retrieval | None = None
         self._is_finished = False
         self._asked_stage = ""
-        self.observation = request.observation.child("answer", content=request.original)
+        self.observation = request.observation.make_child("answer", content=request.original)
         self._request = replace(request, observation=self.observation)
         self._settings = request.settings
         self._responses: dict[str, Any] | None = None
@@ -229,7 +229,7 @@ class AnswerFlow:
     def observe_call(self, draft: Draft) -> Observation:
         """Return an observation that reports the streamed model call for *draft* to observers."""
         description = describe_model(self.chat) if self.observation.is_observed else {}
-        return self.observation.child(
+        return self.observation.make_child(
             "model", draft.prompt.mode, content=draft.prompt, **description
         )
 

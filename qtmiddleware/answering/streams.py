@@ -115,7 +115,7 @@ class AnswerStream(_BaseStream):
         with answering.observation as observation:
             draft = run(answering.draft(), self._performer)
             if isinstance(draft, Answer):
-                answer = observation.keep(draft)
+                answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
@@ -134,7 +134,7 @@ class AnswerStream(_BaseStream):
                         yield self._record_shown(text)
                 except ModelError as error:
                     reply.error = error
-                answer = observation.keep(
+                answer = observation.keep_result(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):
@@ -184,7 +184,7 @@ class AsyncAnswerStream(_BaseStream):
             await self._retrieve()
             draft = await arun(answering.draft(), self._performer)
             if isinstance(draft, Answer):
-                answer = observation.keep(draft)
+                answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
@@ -203,7 +203,7 @@ class AsyncAnswerStream(_BaseStream):
                         yield self._record_shown(text)
                 except ModelError as error:
                     reply.error = error
-                answer = observation.keep(
+                answer = observation.keep_result(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):

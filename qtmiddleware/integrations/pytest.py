@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from qtmiddleware.kit.evaluation.gate import Gate
+    from qtmiddleware.kit.evaluation.gate import GateResult
 
 UPDATE: Final = "--qtm-update-baseline"
 _NAME: Final = "qtm_bench"
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
+def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., GateResult]:
     """Return a function that measures retrieval, and fails the test if retrieval got worse.
 
     Call the function with your retrieval function, the file of judged questions and ``baseline=``.
@@ -39,7 +39,7 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
 
     def measure_retrieval(
         fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any
-    ) -> Gate:
+    ) -> GateResult:
         from qtmiddleware.errors import ConfigError
         from qtmiddleware.kit.evaluation.gated_function import gate_function
         from qtmiddleware.kit.evaluation.reporting import write_headline, write_sentences

@@ -138,7 +138,7 @@ def retrieval_flow(
     Raises:
         Exception: The error of the search for the question. No other errors are raised.
     """
-    observation = request.observation.child(
+    observation = request.observation.make_child(
         "retrieval", top_k=request.top_k, content=request.original
     )
     flow = observe_flow(
@@ -154,7 +154,7 @@ def transform_flow(request: Request) -> Flow[Transformation]:
 
     If the model fails, the transformation is empty.
     """
-    observation = request.observation.child("transform", content=request.original)
+    observation = request.observation.make_child("transform", content=request.original)
     return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
 
 

@@ -257,7 +257,7 @@ class Request:
             logger,
             f"{operation} degraded",
             kinds,
-            said=sentence,
+            message=sentence,
             details=details,
             stacklevel=2,
             **extra,

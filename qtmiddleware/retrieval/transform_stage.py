@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.runtime.cache import digest
+from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.single_flight import Role
 from qtmiddleware.runtime.steps import Flow, Join, Recall, Together
 from qtmiddleware.runtime.warming import is_loading
@@ -76,7 +76,9 @@ class TransformStage:
         lookup of a question.
         """
         remembered = (
-            None if self._key is None else self._cache.local.get(self._key, counts=counts_lookup)
+            None
+            if self._key is None
+            else self._cache.local.get(self._key, is_counted=counts_lookup)
         )
         if remembered is not None:
             self._trace.cache_hits += 1
@@ -160,7 +162,7 @@ class TransformStage:
             self._cache.local.put(self._key, transformation)
             if self._redis is not None:
                 yield from self._call_redis(
-                    partial(self._redis.put, digest(self._key), transformation), Deadline()
+                    partial(self._redis.put, hash_key(self._key), transformation), Deadline()
                 )
         return transformation, degradations
 
@@ -171,7 +173,7 @@ class TransformStage:
         """
         if self._redis is None or self._key is None:
             return None
-        get = partial(self._redis.get, digest(self._key), self._question.accepts)
+        get = partial(self._redis.get, hash_key(self._key), self._question.accepts)
         transformation: Transformation | None = yield from self._call_redis(get, llm_deadline)
         if transformation is not None:
             self._trace.cache_hits += 1

@@ -48,8 +48,8 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.call_context import IssuedWarnings
-from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_type
-from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
+from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_clause_type
+from qtmiddleware.wrapping.clauses import list_searched_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
     FEWEST_ASKED,
@@ -444,7 +444,7 @@ class _Checkup:
         """The argument that holds the question, its clauses and their fields, as data."""
         if not self.clauses:
             return {"argument": self.argument}
-        kinds = list(dict.fromkeys(map(read_type, self.clauses)))
+        kinds = list(dict.fromkeys(map(read_clause_type, self.clauses)))
         return {
             "argument": self.argument,
             "clauses": kinds,
@@ -714,7 +714,7 @@ class _Checkup:
         fields = [
             name
             for name in list_clause_fields(self.clauses)
-            if read_type(self.clauses[0]) not in VECTORS
+            if read_clause_type(self.clauses[0]) not in VECTORS
             and signature.find_missing_field(call.args, call.kwargs, name)
         ]
         if fields:
@@ -789,7 +789,7 @@ class _Checkup:
         If the index embeds the query, these are the fields of the call's clause. Otherwise it is
         the text field of the passages.
         """
-        if read_type(self.clauses[0]) not in VECTORS:
+        if read_clause_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
         field = self.settings.keyword_evidence.text_field
         names = (find_text_field(item, field) for item in plain.ranking.items)

@@ -204,7 +204,7 @@ class Components:
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
         for breaker in self._breakers.list_components():
-            breaker.change(*_read_breaker_limits(settings))
+            breaker.change_limits(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
             cache.drain_previous()
 

@@ -127,7 +127,7 @@ class Invocation:
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(self.embed((step.text or "",)))[0]
+                    query = observation.keep_result(self.embed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
@@ -151,7 +151,7 @@ class Invocation:
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(await self.aembed((step.text or "",)))[0]
+                    query = observation.keep_result(await self.aembed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
@@ -231,7 +231,9 @@ class Invocation:
             args, moved_kwargs = signature.move_text(args, kwargs)
             kwargs = dict(moved_kwargs)
         else:
-            args, kwargs = signature.replace(args, kwargs, query=query, top_k=attempt.top_k)
+            args, kwargs = signature.replace_arguments(
+                args, kwargs, query=query, top_k=attempt.top_k
+            )
         if attempt.field and isinstance(signature, ClauseSignature):
             args, kwargs = signature.add_field(args, kwargs, attempt.field)
         return self.fn(*args, **kwargs)

@@ -53,7 +53,7 @@ from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.runtime.observing import observe, validate_hook
+from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.types import Answer, Deadline, Transformation
@@ -199,7 +199,14 @@ class QueryMiddleware:
         loaded = Config.load(config, origin="QueryMiddleware")
         # Everything that a call reads from one configuration is reached through `_components`. A
         # reload replaces it as a whole, so that no call sees half of each configuration.
-        arguments = (client, reranker, redact, observe(observers), on_retrieval, clock)
+        arguments = (
+            client,
+            reranker,
+            redact,
+            make_root_observation(observers),
+            on_retrieval,
+            clock,
+        )
         self._components = Components(loaded, *arguments)
         self._cache = TransformationCache(self.settings)
         self._sampler = LogSampler()
@@ -330,7 +337,7 @@ class QueryMiddleware:
             former = self._components
             components = former.with_config(loaded)
             if components is former:
-                self._cache.change(loaded.settings)
+                self._cache.apply_settings(loaded.settings)
                 return
             # Try the shared cache and load the slow parts first: if one of them fails, nothing has
             # changed yet.
@@ -338,7 +345,7 @@ class QueryMiddleware:
             own_search = self._own_search.with_settings(loaded.settings)
             self._load_model(components)
             components.load_reranker()
-            self._cache.change(loaded.settings)
+            self._cache.apply_settings(loaded.settings)
             self._own_search, self._components = own_search, components
             components.replace_previous()
         # The new clients of a closed middleware must not stay open.

@@ -371,12 +371,12 @@ class Wrapped(Generic[P, R]):
 
         signature = self._signature.choose_for_call(args, kwargs)
         try:
-            questions = read_questions(signature.read_passed(args, kwargs)) or []
+            questions = read_questions(signature.read_passed_query(args, kwargs)) or []
         except WrapError:
             # A call without a question is checked too: the check reports the missing question.
             questions = []
         if questions:
-            args, kwargs = signature.replace(
+            args, kwargs = signature.replace_arguments(
                 args, kwargs, query=questions[0].text, is_one_of_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
@@ -387,7 +387,7 @@ class Wrapped(Generic[P, R]):
             # The caller may have passed the text under a name that the function itself does not
             # take. The check calls the function directly, so the text must be in the function's own
             # parameter.
-            call.args, call.kwargs = signature.replace(
+            call.args, call.kwargs = signature.replace_arguments(
                 call.args, call.kwargs, query=request.original, top_k=None
             )
         return check(request, call, questions), call
@@ -397,7 +397,7 @@ class Wrapped(Generic[P, R]):
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yield the arguments of one call for each query in the list that the caller passed."""
         signature = self._signature.choose_for_call(args, kwargs)
-        queries = signature.read_passed(args, kwargs)
+        queries = signature.read_passed_query(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = signature.argument
             raise InvalidQuery(
@@ -409,7 +409,7 @@ class Wrapped(Generic[P, R]):
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield signature.replace(args, kwargs, query=query, is_one_of_list=True)
+            yield signature.replace_arguments(args, kwargs, query=query, is_one_of_list=True)
 
     def _prepare_request(
         self,
@@ -502,12 +502,12 @@ class Wrapped(Generic[P, R]):
     ) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
-        If the signature has no page argument, a page argument may still be passed through
-        ``**kwargs``. After the first such call, every call counts as paged, because callers often
-        request the first page without a page argument.
+        If the signature shows no page argument, a call may still pass one through ``**kwargs`` or
+        inside another argument. After the first such call, every call counts as paged, because
+        callers often request the first page without a page argument.
         """
         paging = self._signature.paging
-        page = paging.find(args, kwargs)
+        page = paging.find_page_argument(args, kwargs)
         if page:
             learned.page = page
         return learned.page if paging.is_open else page

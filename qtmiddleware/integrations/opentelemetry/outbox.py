@@ -65,7 +65,7 @@ class Outbox:
             self._turn.pop()
         except IndexError:
             return True
-        is_begun = self._threads.take(self._perform_tasks)
+        is_begun = self._threads.try_start(self._perform_tasks)
         if not is_begun:
             self._turn.append(None)
         return is_begun

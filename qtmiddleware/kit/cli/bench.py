@@ -64,7 +64,7 @@ from qtmiddleware.kit.evaluation.bench import (
     open_model,
 )
 from qtmiddleware.kit.evaluation.compare import OWN
-from qtmiddleware.kit.evaluation.gate import Gate
+from qtmiddleware.kit.evaluation.gate import GateResult
 from qtmiddleware.kit.evaluation.tuning import nested
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
@@ -501,7 +501,7 @@ def _write_report(
 
 
 def _to_dict(
-    comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None
+    comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: GateResult | None
 ) -> dict[str, Any]:
     """Return the comparison with its verdict, judgements and gate as a dict, ready for JSON."""
     from qtmiddleware.kit.evaluation import reporting
@@ -627,7 +627,7 @@ def judge_answers(
     )
 
 
-def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: Gate | None) -> None:
+def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: GateResult | None) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     show_comparison(comparison)

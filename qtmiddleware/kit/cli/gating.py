@@ -13,7 +13,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.reports import check_writable, name_option_in_errors
 from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
-from qtmiddleware.kit.evaluation.gate import Baseline, Gate, Rule, apply_gate
+from qtmiddleware.kit.evaluation.gate import Baseline, GateResult, Rule, compare_with_baseline
 from qtmiddleware.runtime.files import replace_file
 
 Against = Annotated[
@@ -75,7 +75,7 @@ class Gating:
         if self.baseline is not None:
             self.baseline.check_systems(systems, self.rule or Rule(), deep=is_deep)
 
-    def check_comparison(self, comparison: Comparison, model_name: str | None) -> Gate | None:
+    def check_comparison(self, comparison: Comparison, model_name: str | None) -> GateResult | None:
         """Compare *comparison* with the baseline, write the comment file, and return the verdict.
 
         Returns ``None`` if there is no baseline.
@@ -84,14 +84,14 @@ class Gating:
 
         if self.baseline is None:
             return None
-        gate = apply_gate(self.baseline, comparison, self.rule, model=model_name)
+        gate = compare_with_baseline(self.baseline, comparison, self.rule, model_name=model_name)
         if self.comment is not None:
             with name_option_in_errors(self.comment, "--comment"):
                 replace_file(self.comment, write_comment(gate).encode("utf-8", "replace"))
             write_note(f"The comment is in {self.comment}.")
         return gate
 
-    def violates_rule(self, gate: Gate | None) -> bool:
+    def violates_rule(self, gate: GateResult | None) -> bool:
         """Return whether retrieval got worse than ``--fail-if`` allows.
 
         Returns ``False`` if there is no rule or no verdict.

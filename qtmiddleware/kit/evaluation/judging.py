@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, sign_test
+from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, run_sign_test
 from qtmiddleware.kit.evaluation.prompts import ANSWERS, CRITERIA
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing, rank
 from qtmiddleware.protocols import LanguageModel
@@ -138,7 +138,7 @@ class Judged:
         Ties are ignored. The value is 1.0 if there are no wins and no losses. Raises `MissingExtra`
         if scipy is not installed.
         """
-        return sign_test(self.wins, self.losses)
+        return run_sign_test(self.wins, self.losses)
 
     @property
     def is_significant(self) -> bool:
@@ -261,7 +261,7 @@ def judge(
             path="challenger_name",
             value=challenger_name,
         )
-    sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
+    run_sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
     def build_ballot(question: Question) -> Ballot:

@@ -21,23 +21,23 @@ MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
 DEEP: Final = ("R@100",)
 """The measures that are computed from the first `DEPTH` passages."""
 TOP_K: Final = 10
-"""The number of passages that a system is asked for. `MEASURES` use only these passages."""
+"""The number of passages that each system is asked for. `MEASURES` use only these passages."""
 DEPTH: Final = 100
-"""The number of passages that a system is asked for in an extra run, to compute `DEEP`."""
+"""The number of passages that each system is asked for in an extra run, to compute `DEEP`."""
 PRIMARY: Final = "nDCG@10"
 """The measure by which systems are compared: gain, significance and hurt rate."""
 TOLERANCE: Final = 1e-9
 """Two values of a measure count as equal if they differ by no more than this."""
 RESAMPLES: Final = 9_999
-"""The number of resamples. Together with the sample itself, there are ten thousand."""
+"""The number of resamples. With the sample itself, there are ten thousand samples."""
 CONFIDENCE: Final = 0.95
-"""The share of resampled means that the confidence interval of a difference contains."""
+"""The confidence level of intervals."""
 SIGNIFICANT: Final = 0.05
-"""The level below which a probability counts as significant."""
+"""A p-value below this level counts as significant."""
 FEW: Final = 30
-"""The number of questions below which only a large difference can be detected."""
+"""With fewer questions than this, only a large difference can be detected."""
 _NUMBERS_AT_ONCE: Final = 4_000_000
-"""The number of floats that resampling holds in memory at once: 32 MB."""
+"""Resampling holds at most this many floats in memory at once (32 MB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def evaluate(
         import ir_measures
     except ImportError as error:
         raise MissingExtra("ir-measures", "eval") from error
+    # ir-measures gets only the questions with results. The others keep the value 0.
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     scores = {question: _score_by_rank(run[question]) for question in qrels if run.get(question)}
     if scores:
@@ -100,7 +101,7 @@ def evaluate(
 
 
 def _score_by_rank(ids: Sequence[str]) -> dict[str, float]:
-    """Return a score for each of *ids*. Scores decrease, so trec_eval keeps the order."""
+    """Return a score for each of *ids*. The scores fall with the rank, so the order is kept."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
 
 
@@ -112,8 +113,8 @@ class Difference:
         gain: The mean difference.
         low: The lower end of the 95 % interval.
         high: The upper end of the 95 % interval.
-        p: The probability of a difference at least this large by chance.
-        p_holm: *p* corrected for the number of compared systems (Holm). Below 0.05 is significant.
+        p: The p-value: the probability of a difference at least this large by chance.
+        p_holm: *p*, corrected for the number of compared systems (Holm). Below 0.05 is significant.
     """
 
     gain: float = 0.0
@@ -160,6 +161,7 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     if not sample.any():
         return Difference()
     gain = float(sample.mean())
+    # Resamples of a single question are all equal, and no difference can be significant.
     if len(sample) == 1:
         return Difference(gain, gain, gain)
     resampling: dict[str, Any] = {
@@ -188,16 +190,20 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     return Difference(gain, low, high, float(test.pvalue))
 
 
-def sign_test(better: int, worse: int) -> float:
-    """Return the probability that two counts differ this much by chance (two-sided sign test).
+def run_sign_test(better_count: int, worse_count: int) -> float:
+    """Return the p-value of the two-sided sign test for two counts of questions.
 
-    If both counts are 0, the probability is 1.0. Raises `MissingExtra` if scipy is not installed.
+    If both counts are 0, the p-value is 1.0. Raises `MissingExtra` if scipy is not installed.
     """
     try:
         from scipy import stats
     except ImportError as error:
         raise MissingExtra("scipy", "eval") from error
-    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    return (
+        float(stats.binomtest(better_count, better_count + worse_count).pvalue)
+        if better_count + worse_count
+        else 1.0
+    )
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:

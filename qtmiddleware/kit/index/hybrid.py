@@ -250,7 +250,7 @@ class Hybrid:
             return pending_words.result(timeout=self._patience)
         except Exception as error:
             # A search that still runs keeps its thread, which no one waits for any more.
-            bulkhead.give_up(not pending_words.done())
+            bulkhead.record_abandoned_calls(not pending_words.done())
             # One warning is enough: an index that is down fails every search.
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__

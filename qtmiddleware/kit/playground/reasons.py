@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE
-from qtmiddleware.kit.evaluation.movement import Movement, Movements, format_place, label_searches
+from qtmiddleware.kit.evaluation.movement import Movement, Movements, format_ordinal, label_searches
 from qtmiddleware.kit.playground.drawing import Segment, mark_words
 from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
@@ -27,7 +27,9 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
     if movement.place is None:
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
         fall = (
-            "No search of this tier finds it" if last is None else f"Falls to {format_place(last)}"
+            "No search of this tier finds it"
+            if last is None
+            else f"Falls to {format_ordinal(last)}"
         )
         return f"{fall}, so it is not among the {len(retrieval.matches)} shown."
     if movement.before == movement.place:
@@ -37,7 +39,7 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
     if movement.rerank_score is not None and _has_moved_up(
         movement.weighed_place or movement.fused_place, movement.reranked_place
     ):
-        return f"The reranker puts it {format_place(movement.reranked_place or 0)}."
+        return f"The reranker puts it {format_ordinal(movement.reranked_place or 0)}."
     # A variant's search explains the rise only if merging the lists put the passage above its rank
     # in the question's list.
     variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
@@ -48,7 +50,7 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
         best = min(variant_hits, key=lambda hit: hit.place)
         remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
         return (
-            f"{format_place(best.place)} in the search with"
+            f"{format_ordinal(best.place)} in the search with"
             f" {_describe_search_text(best.search, retrieval)}{remark}."
         )
     if is_raised_by_words(movement, retrieval):
@@ -111,7 +113,7 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
     passing = "Other passages pass it"
     if movement.passed_by:
         count = len(movement.passed_by)
-        places = " and ".join(map(format_place, movement.passed_by))
+        places = " and ".join(map(format_ordinal, movement.passed_by))
         passers = (
             f"{count} passages"
             if count > 2

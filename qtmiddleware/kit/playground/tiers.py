@@ -16,7 +16,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.own_function import configure
-from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_tier
+from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_preset_settings
 from qtmiddleware.kit.evaluation.tuning.trials import nested
 from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
@@ -158,7 +158,7 @@ class Tiers:
     def _build_tier(self, name: str, wrapped: Any) -> Tier:
         """Return the tier *name* of the function *wrapped*."""
         settings: Mapping[str, Any] = (
-            {} if name == OWN else read_tier(name) if name in _PRESETS else SYSTEMS[name]
+            {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
         kind = settings.get("transformationType", wrapped._context.settings.transformation_type)
         asks = kind != "none"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qtmiddleware.kit.evaluation.movement import format_place
+from qtmiddleware.kit.evaluation.movement import format_ordinal
 from qtmiddleware.kit.playground.cards import SAME, Card, format_count
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
@@ -99,7 +99,7 @@ def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
         where = "none of the lists" if baseline.answer is None else "every list"
         return (
             f"{subject} is"
-            f" {'' if baseline.answer is None else f'{format_place(baseline.answer)} '}in {where}."
+            f" {'' if baseline.answer is None else f'{format_ordinal(baseline.answer)} '}in {where}."
         )
     # Losses come before gains, because a reader must not miss them.
     changes = [f"{way} with {_join_names(ways[way])}" for way in ("worse", "better") if way in ways]
@@ -156,9 +156,9 @@ def _judge_answer_rank(card: Card, baseline: Card) -> TierVerdict:
 def _format_answer_rank(card: Card) -> str:
     """Return the answer's rank in the result of *card*, as text."""
     if card.answer is not None:
-        return format_place(card.answer)
+        return format_ordinal(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
-    return f"not shown, {format_place(card.lost or 0)}" if is_known else "not shown"
+    return f"not shown, {format_ordinal(card.lost or 0)}" if is_known else "not shown"
 
 
 def _judge_movements(card: Card, baseline: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)

@@ -73,10 +73,10 @@ def stream(
                     raise _convert_error(error)
                 if piece is None:
                     return
-                yield observation.keep(piece)
+                yield observation.keep_result(piece)
         finally:
             deadline.cancel()
-            bulkhead.give_up(not is_over)
+            bulkhead.record_abandoned_calls(not is_over)
 
 
 async def astream(
@@ -118,7 +118,7 @@ async def astream(
                     raise _convert_error(error)
                 if piece is None:
                     return
-                yield observation.keep(piece)
+                yield observation.keep_result(piece)
         finally:
             deadline.cancel()
             if task is not None and not task.done():

@@ -55,7 +55,7 @@ from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
-from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
+from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.runtime.files import make_private_folders, open_for_writing
 from qtmiddleware.types import Retrieval
@@ -103,7 +103,7 @@ class Bench:
         """Search for *question* with *settings*, and return the retrieval."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
-    def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
+    def build_system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return a system with *settings*: a function that measures one question.
 
         Cached vectors and replies count with the time that they took originally.
@@ -635,7 +635,7 @@ def _require_writable(recording: Path) -> Path:
         raise ConfigError(
             f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"
         ) from error
-    for _ in read_lines(recording):
+    for _ in read_records(recording):
         pass
     return recording
 

@@ -94,7 +94,13 @@ def open_function(
         runner = stack.enter_context(open_runner(base, "open_bench"))
         memory = KeptRuns(cache, _identify_measurement(source, data, base.middleware.config))
         function = OwnFunction(
-            base, source.arguments, source.top_k, runner, IdCheck.of(data.qrels), memory, model
+            base,
+            source.arguments,
+            source.top_k,
+            runner,
+            IdCheck.from_qrels(data.qrels),
+            memory,
+            model,
         )
         try:
             yield function

@@ -15,7 +15,7 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Dataset, Question
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.openai.prices import Prices
-from qtmiddleware.providers.llms.recorded import RecordedModel, read_lines
+from qtmiddleware.providers.llms.recorded import RecordedModel, read_records
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 
@@ -43,7 +43,7 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
         " name the recording of this data set",
         path="recordings",
     )
-    lines = list(read_lines(path))
+    lines = list(read_records(path))
     # Two questions may have the same text. If the recording has ids, the id decides.
     known_ids = {str(line.get("_id")) for line in lines} & {
         question.id for question in data.questions

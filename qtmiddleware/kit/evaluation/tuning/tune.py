@@ -37,20 +37,20 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     Budget,
     Trial,
     Trials,
+    add_reply_cache,
     build_warm_system,
     flat,
-    keep_replies,
 )
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
-"""The fewest questions to train on, and the fewest to hold out."""
+"""The minimum number of training questions, and of held-out questions."""
 TUNED: Final = "tuned"
 """The name of the tuned config in the comparison, unless the config is a default."""
 TRYING: Final = "trying candidates"
-"""The name of the search's stage, for progress."""
+"""The name of the stage that tries candidates, in progress reports."""
 _POWER: Final = 2.8
-"""If a true gain is this many standard errors, 80 % of tests find it (5 % level, two-sided)."""
+"""A gain of this many standard errors is significant in 80 % of tests (5 % level, two-sided)."""
 
 
 def tune(
@@ -74,8 +74,8 @@ def tune(
     - A gate learns from questions, so it sees the training questions before it is measured.
 
     The result, the raw query and the defaults are then measured once on the held-out questions. The
-    result is recommended if it beats the raw query significantly there, keeps the budget and is no
-    worse than the default. If only the default passes, the default is recommended.
+    result is recommended if it is significantly better than the raw query there, keeps the budget
+    and is not worse than the default. If only the default passes, the default is recommended.
 
     Args:
         bench: An index or your own function. It builds a system from settings.
@@ -89,7 +89,7 @@ def tune(
 
     Raises:
         ConfigError: A tier is unknown, *seed* is negative or there are too few questions.
-        Exception: Any exception that a search raises.
+        Exception: Any exception that your function or the index raises.
     """
     if seed < 0:
         raise ConfigError(
@@ -100,20 +100,21 @@ def tune(
     train, held_out = split(data, seed=seed, holdout=holdout)
     most_trials = estimate_trials(list(settings.values()), PASSES)
 
-    def report(count: int) -> None:
+    def report_progress(trial_count: int) -> None:
         if progress is not None:
-            progress(TRYING, min(count, most_trials), most_trials)
+            progress(TRYING, min(trial_count, most_trials), most_trials)
 
-    with keep_replies(bench) as keeping:
-        trials = Trials(keeping, train, budget, seed=seed, report=report)
-        has_words = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
-        search = Search(trials, budget, tuple(settings), has_words)
+    with add_reply_cache(bench) as cached_bench:
+        trials = Trials(cached_bench, train, budget, seed=seed, report_progress=report_progress)
+        has_word_search = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
+        search = Search(trials, budget, tuple(settings), has_word_search)
         default, best = search.find_default(), search.find_best()
         compared = _list_compared_trials(trials, tuple(settings), default, best)
-        report(most_trials)
+        # The total is an estimate. A search that ends earlier is complete too.
+        report_progress(most_trials)
         comparison = measure(
             {
-                name: build_warm_system(keeping, trial.settings, train)
+                name: build_warm_system(cached_bench, trial.settings, train)
                 for name, trial in compared.items()
             },
             held_out,
@@ -142,7 +143,7 @@ def tune(
         default=default_name,
         comparison=comparison,
         trained=compared,
-        trials=trials.all,
+        trials=trials.finished,
         trained_on=len(train.questions),
         budget=budget,
         refusals=refusals[recommended],
@@ -153,7 +154,7 @@ def tune(
 def forecast_tuning(
     own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
-    """Return the largest number of searches that tuning your own function takes, and their cost.
+    """Return the maximum number of searches that tuning your own function takes, and their cost.
 
     Args:
         own: Your own function.
@@ -165,7 +166,7 @@ def forecast_tuning(
     train, held_out = split(data, seed=seed)
     systems = {tier: chosen([tier])[tier] for tier in tiers}
 
-    def count(questions: Dataset) -> int:
+    def count_searches(questions: Dataset) -> int:
         return max(
             forecast_searches(own, questions, {tier: settings}, has_model=has_model).searches
             for tier, settings in systems.items()
@@ -174,16 +175,20 @@ def forecast_tuning(
     most = estimate_trials([flat(settings) for settings in systems.values()], PASSES)
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
-    return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), own)
+    # The held-out questions see the defaults, the raw query and the tuned config.
+    return Forecast.of(
+        visits * (most * count_searches(train) + (len(DEFAULTS) + 2) * count_searches(held_out)),
+        own,
+    )
 
 
 def _list_compared_trials(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
-    """Return the distinct trials whose configs to measure on the held-out questions, by name."""
+    """Return the distinct trials to measure on the held-out questions, by name."""
     compared = {BASELINE: trials.raw}
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
-        compared[tier] = trials.run(tier, flat(chosen([tier])[tier]))
+        compared[tier] = trials.run_candidate(tier, flat(chosen([tier])[tier]))
     if default not in compared.values():
         compared[default.name] = default
     if best not in compared.values():
@@ -203,8 +208,11 @@ def _list_refusal_reasons(
         return (f"{explanation}. Keep the raw query, raise the budget or judge more questions.",)
     score, trial = comparison[name], compared[name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
-    kept_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
-    difference, broken = score.difference, budget.broken_by(score, kept_rate=kept_rate)
+    target_call_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
+    difference, broken = (
+        score.difference,
+        budget.list_broken_limits(score, target_call_rate=target_call_rate),
+    )
     reasons = [
         f"on the held-out questions {limit}. Raise the budget, or tune with a lower one."
         for limit in broken
@@ -225,9 +233,10 @@ def _list_refusal_reasons(
 
 
 def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
-    """Estimate how many judged questions it takes for the gain of *score* to be significant.
+    """Estimate the number of judged questions that make the gain of *score* significant.
 
     The estimate includes the training questions and is rounded up to two significant digits.
+    *trained_on* is the current number of training questions.
     """
     gains = list(score.gains.values())
     held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
@@ -237,12 +246,12 @@ def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
 
 
 def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
-    """Split *data* into training questions and held-out questions, returned in this order.
+    """Split *data*, and return the training questions and the held-out questions.
 
-    Questions from the same conversation (with the same first message) form a group. So do single
-    questions whose texts differ only in white space or case. Groups are sorted by the SHA-256 of
-    *seed* and their text, and held out until the share is reached. The split therefore does not
-    depend on the order of the questions or on the machine.
+    Questions with the same first message in their conversation form a group, which is never split.
+    So do single questions whose texts differ only in white space or case. The groups are sorted by
+    the SHA-256 of *seed* and their text. The first groups are held out until the share is reached.
+    The split therefore does not depend on the order of the questions or on the machine.
 
     Args:
         data: The judged questions.
@@ -271,13 +280,17 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
 
 
 def _get_group_text(question: Question) -> str:
-    """Return the first message of the conversation, in lower case, to group questions by it."""
+    """Return the text that identifies the group of *question*.
+
+    This is the first message of the conversation, or else the question, in lower case and with
+    single spaces.
+    """
     text = question.history[0].content if question.history else question.text
     return " ".join(text.split()).casefold()
 
 
 def _check_sizes(
-    data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: float
+    data: Dataset, sides: tuple[Dataset, Dataset], group_count: int, holdout: float
 ) -> None:
     """Raise `ConfigError` if one of *sides* has fewer than `LEAST` questions."""
     train, held_out = (len(side.questions) for side in sides)
@@ -289,8 +302,8 @@ def _check_sizes(
         message = f"{total} judged questions are too few to tune on: {needed} are needed"
     else:
         message = (
-            f"{total} judged questions are of too few conversations or texts ({groups}), kept on"
-            " one side"
+            f"{total} judged questions are of too few conversations or texts ({group_count}), kept"
+            " on one side"
         )
     raise ConfigError(
         f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to"
@@ -308,7 +321,7 @@ class Tuned:
         config: The recommended config, without default values.
         chosen: The name of the recommended config: the tuned config or, if the held-out questions
             did not confirm the gain, the default.
-        tuned: The name of the best config on the training questions; it may be the default.
+        tuned: The name of the best config on the training questions. It may be the default.
         default: The name of the library's default config.
         comparison: The raw query, the library's defaults and the tuned config on the held-out
             questions. The probabilities are corrected for the number of systems (Holm).
@@ -317,7 +330,7 @@ class Tuned:
         trials: All candidates that were tried.
         trained_on: The number of training questions.
         budget: The limits of the search.
-        refusals: The reasons for not recommending a config; empty if `is_better`.
+        refusals: The reasons for not recommending a config. Empty if a config is recommended.
         seconds: The duration of tuning, in seconds.
     """
 
@@ -335,9 +348,10 @@ class Tuned:
 
     @property
     def is_better(self) -> bool:
-        """``True`` if the config is significantly better than the raw query and keeps the budget.
+        """``True`` if a config is recommended.
 
-        Both are checked on the held-out questions.
+        This means that it is significantly better than the raw query and keeps the budget on the
+        held-out questions.
         """
         return not self.refusals
 
@@ -348,7 +362,7 @@ class Tuned:
 
     @property
     def overfit(self) -> float:
-        """The tuned config's gain on the training questions minus that on the held-out questions.
+        """The tuned config's gain on the training questions minus its gain on the held-out ones.
 
         Both are mean gains in nDCG@10 over the raw query.
         """
@@ -456,7 +470,10 @@ class Tuned:
             yield "Recommended: the tuned config, which the held-out questions confirm."
 
     def _describe_gain(self, subject: str, name: str) -> str:
-        """Return a sentence on the gain, time and cost of the system called *name*."""
+        """Return a sentence on the gain, time and cost of the system called *name*.
+
+        *subject* is the subject of the sentence.
+        """
         score = self.comparison[name]
         effect, cost = score.difference, score.usd_per_thousand
         interval = f"95% interval {100 * effect.low:+.1f} to {100 * effect.high:+.1f}"
@@ -475,4 +492,5 @@ class Tuned:
 
 
 def _format_points(gain: float) -> str:
+    """Return *gain* in percentage points, such as ``+1.2 points``."""
     return f"{100 * gain:+.1f} points"
