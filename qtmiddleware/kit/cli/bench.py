@@ -260,7 +260,7 @@ def bench_command(
             gating.check_systems(contenders, is_deep=is_deep)
             if source is not None:
                 confirm_searches(
-                    opened.forecast(contenders, deep=is_deep),
+                    opened.forecast_searches(contenders, deep=is_deep),
                     source.name,
                     is_confirmed=yes,
                     reducing_options=_FEWER,
@@ -449,7 +449,9 @@ def _select_systems(
     systems = dict(
         named_systems if named_systems is not None else chosen(USUAL if opened.has_model else FREE)
     )
-    unrecorded = {name for name, settings in systems.items() if opened.lacks(settings)}
+    unrecorded = {
+        name for name, settings in systems.items() if opened.list_missing_fields(settings)
+    }
     if named_systems is None:
         systems = {name: settings for name, settings in systems.items() if name not in unrecorded}
     systems |= own_systems
@@ -461,7 +463,9 @@ def _select_systems(
             " OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
-    if missing := [name for name, settings in systems.items() if opened.lacks(settings)]:
+    if missing := [
+        name for name, settings in systems.items() if opened.list_missing_fields(settings)
+    ]:
         # Without replies they would be measured as if they had no model, at no cost.
         raise ConfigError(
             f"the recording has no replies for {', '.join(missing)}; leave it out", path="systems"

@@ -30,14 +30,14 @@ from qtmiddleware.kit.index.ingestion.embedding import (
 from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
-    check_layout,
+    check_tables,
     connect_file,
     describe_error,
-    is_damage,
-    is_empty,
-    is_foreign,
+    is_damage_error,
+    is_new_database,
+    is_wrong_file_error,
     make_file,
-    read_mark,
+    read_id_and_version,
     use_write_ahead_log,
 )
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
@@ -117,10 +117,10 @@ class CacheFile:
             ) from error
         except FAILURES as error:
             advice = "the file must be writable, with free space on the disk"
-            if is_foreign(error):
+            if is_wrong_file_error(error):
                 advice = "the file was not changed: move it away, or name another folder"
             # The error of a damaged file may quote its content, so it is not the cause.
-            cause = None if is_damage(error) else error
+            cause = None if is_damage_error(error) else error
             raise StoreError(
                 f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}"
             ) from cause
@@ -128,7 +128,7 @@ class CacheFile:
     def _prepare_file(self) -> None:
         """Check the file's version, or create the tables in a new file."""
         connection = self._connection
-        if not is_empty(connection):
+        if not is_new_database(connection):
             # Check first: another program's file must not be changed.
             self._check_version()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
@@ -137,18 +137,18 @@ class CacheFile:
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             # Two processes may create the file at the same time; the second finds it complete.
-            for statement in _SCHEMA if is_empty(connection) else ():
+            for statement in _SCHEMA if is_new_database(connection) else ():
                 connection.execute(statement)
         self._check_version()
 
     def _check_version(self) -> None:
         """Raise `StoreError` unless the file is a cache of this version."""
-        if read_mark(self._connection) != (APPLICATION_ID, VERSION):
+        if read_id_and_version(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is not a cache of this version of qtmiddleware; it was not changed:"
                 " move it away, or name another folder"
             )
-        check_layout(self._connection, _SCHEMA)
+        check_tables(self._connection, _SCHEMA)
 
 
 class CachedEmbedder:
