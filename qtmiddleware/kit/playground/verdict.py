@@ -98,8 +98,9 @@ def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
     if [*ways] == ["same"]:
         where = "none of the lists" if baseline.answer is None else "every list"
         return (
-            f"{subject} is"
-            f" {'' if baseline.answer is None else f'{format_ordinal(baseline.answer)} '}in {where}."
+            f"{subject} is "
+            f"{'' if baseline.answer is None else f'{format_ordinal(baseline.answer)} '}"
+            f"in {where}."
         )
     # Losses come before gains, because a reader must not miss them.
     changes = [f"{way} with {_join_names(ways[way])}" for way in ("worse", "better") if way in ways]
