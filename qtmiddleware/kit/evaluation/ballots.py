@@ -116,7 +116,7 @@ class Ballot:
     opinions: Sequence[Opinion] = ()
 
     @property
-    def is_flip(self) -> bool:
+    def depends_on_order(self) -> bool:
         """``True`` if the judge's choice between two texts depends on their order."""
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
@@ -125,14 +125,16 @@ class Ballot:
 
         Return ``None`` if neither text is better in every order, or if there are no opinions.
         """
-        return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
+        return (
+            self.opinions[0].find_better() if self.opinions and not self.depends_on_order else None
+        )
 
     def average_scores(self, index: int) -> dict[str, float]:
         """Return the mean score per criterion of the text at *index*."""
         return average_scores([opinion.marks[index].scores for opinion in self.opinions])
 
     def list_reasons(self, systems: Sequence[str]) -> tuple[Reason, ...]:
-        """Return the judge's reason for each order, except where it gave none.
+        """Return the judge's reasons, one per order. Orders without a reason are skipped.
 
         *systems* are the names of the texts' systems, in the order of `candidates`.
         """
@@ -188,6 +190,7 @@ class Judge:
 
         Each order is followed by its reverse.
         """
+        # The judge prefers the first text. In the reversed order, that is the other text's gain.
         orders = [self._draw_order(count) for _ in range(self._repeats // 2)]
         return [variant for order in orders for variant in (order, order[::-1])]
 

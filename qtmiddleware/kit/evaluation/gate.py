@@ -44,7 +44,7 @@ _PARTS: Final = ("questions", "judgements", "passages")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule for when a new measurement counts as worse than its baseline.
+    """A rule that decides whether a new measurement is worse than its baseline.
 
     Attributes:
         text: The rule as text, such as ``ndcg@10 -0.01``.
@@ -258,12 +258,12 @@ class Change:
     verdict: Verdict = "not worse"
 
     @property
-    def worse(self) -> int:
+    def worse_count(self) -> int:
         """The number of questions that got worse."""
         return sum(gain < 0 for gain in self.gains.values())
 
     @property
-    def better(self) -> int:
+    def better_count(self) -> int:
         """The number of questions that got better."""
         return sum(gain > 0 for gain in self.gains.values())
 
@@ -275,7 +275,7 @@ class Change:
     @property
     def has_mostly_losses(self) -> bool:
         """``True`` if significantly more questions got worse than got better."""
-        return self.sign_p < SIGNIFICANT and self.worse > self.better
+        return self.sign_p < SIGNIFICANT and self.worse_count > self.better_count
 
     def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions that lost most, worst first."""
@@ -290,8 +290,8 @@ class Change:
             "before": self.before,
             "after": self.after,
             "difference": self.difference.to_dict(),
-            "better": self.better,
-            "worse": self.worse,
+            "better": self.better_count,
+            "worse": self.worse_count,
             "signPHolm": self.sign_p,
             "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst()],
         }
@@ -323,7 +323,7 @@ def find_changes(
     tests: dict[str, float] = {}
     # Either test can make a system worse, so the correction counts both.
     for change in changes:
-        if change.worse or change.better:
+        if change.worse_count or change.better_count:
             tests[f"mean {change.name}"] = change.difference.p
             tests[f"sign {change.name}"] = change.sign_p
     corrected = holm(tests)
@@ -339,7 +339,7 @@ def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Ch
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
     then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
     change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
-    return replace(change, sign_p=run_sign_test(change.better, change.worse))
+    return replace(change, sign_p=run_sign_test(change.better_count, change.worse_count))
 
 
 def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> Change:
@@ -385,7 +385,7 @@ class GateResult:
         return next((verdict for verdict in order if verdict in verdicts), "not worse")
 
     @property
-    def questions(self) -> int:
+    def question_count(self) -> int:
         """The number of compared questions."""
         return max((len(change.gains) for change in self.changes), default=0)
 
@@ -396,7 +396,7 @@ class GateResult:
             "baseline": self.baseline,
             "failIf": self.rule.text,
             "measure": self.rule.measure,
-            "questions": self.questions,
+            "questions": self.question_count,
             "systems": [change.to_dict() for change in self.changes],
             "missing": list(self.missing),
             "new": list(self.new),
@@ -446,7 +446,7 @@ def compare_with_baseline(
 def _describe_changed_conditions(
     baseline: Baseline, comparison: Comparison, model_name: str | None
 ) -> Iterator[str]:
-    """Yield a sentence if the version changed, if the model changed, and if settings changed."""
+    """Yield a sentence for each condition that changed: the version, the model, the settings."""
     current = version("qtmiddleware")
     if baseline.version not in (None, current):
         yield f"The baseline is from qtmiddleware {baseline.version}, this run from {current}."
@@ -461,7 +461,7 @@ def _describe_changed_conditions(
 
 
 def _describe_failures(before: Values, after: Values) -> Iterator[str]:
-    """Yield a sentence on the questions that failed in this run only, and in the baseline only."""
+    """Yield a sentence for each measurement in which questions failed that the other answered."""
     # A question that failed has no value.
     systems = before.keys() & after.keys()
     then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))

@@ -63,6 +63,7 @@ def write_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
         rest = f"; {same_lists}." if same_count < len(questions) else ", in the same list."
         headline = f"The same passage would come first for {subject}{rest}"
     record = report.to_dict()
+    # The third share, the questions with the same list, is in the headline.
     changes = " and ".join(
         f"{_format_count(share.count)} would get {share.name}" for share in list_shares(report)[:2]
     )
