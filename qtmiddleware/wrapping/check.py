@@ -59,7 +59,7 @@ from qtmiddleware.wrapping.order_sample import (
     OrderSample,
     SamplePassage,
     SampleQuestion,
-    choose_evenly,
+    choose_sample_questions,
     sample_orders,
 )
 
@@ -915,7 +915,7 @@ class _Checkup:
 
         The result is added to the findings.
         """
-        sampled = choose_evenly(self.questions)
+        sampled = choose_sample_questions(self.questions)
         left_out = len(self.questions) - len(sampled)
         sample = yield from sample_orders(
             sampled, self._compare_orders, _describe_error, left_out=left_out

@@ -345,7 +345,11 @@ class Invocation:
             response_ms,
             dropped,
         )
-        trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
+        trace, passages, kept = (
+            retrieval.trace,
+            len(retrieval.matches),
+            plain.count_kept_passages(retrieval),
+        )
         logger.info(
             "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
             " %.0f ms for %.0f ms",
@@ -366,8 +370,8 @@ class Invocation:
         query: Any = retrieval.original_query
         if retrieval.keywords:
             texts = (
-                quote(writer.write(query)),
-                quote(writer.write_keywords(retrieval.keywords, query)),
+                quote(writer.prepare_text(query)),
+                quote(writer.prepare_keywords(retrieval.keywords, query)),
             )
             logger.debug(
                 "Query preprocessing: %s -> %s",
@@ -376,9 +380,9 @@ class Invocation:
                 query_id=trace.query_id,
             )
         searched_texts = [
-            (variant.kind, writer.write(variant.text)) for variant in retrieval.variants
+            (variant.kind, writer.prepare_text(variant.text)) for variant in retrieval.variants
         ]
-        query_text = writer.write(query) if isinstance(query, str) else type(query).__name__
+        query_text = writer.prepare_text(query) if isinstance(query, str) else type(query).__name__
         logger.debug(
             "query %s %r searched %s",
             trace.query_id,

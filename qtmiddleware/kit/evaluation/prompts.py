@@ -36,7 +36,7 @@ PASSAGE_CHARS: Final = 8_000
 """The model sees at most this many characters of a passage."""
 
 _RANKED_TOKENS: Final = 200
-"""The tokens that the limit for a reply grows by for each ranked answer."""
+"""Each ranked answer raises the limit of the reply by this many tokens."""
 
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
