@@ -366,15 +366,15 @@ def _build_dataset(
     return Dataset(name, (), judged, grades)
 
 
-def _check_grades(question: str, grades: Any) -> dict[str, int]:
+def _check_grades(question_id: str, grades: Any) -> dict[str, int]:
     """Return the grades of one question as a dict; raises `ConfigError` if a grade is not valid."""
     if not isinstance(grades, Mapping) or not all(
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
         for id_, grade in grades.items()
     ):
         raise ConfigError(
-            f"the judgements of {question!r} must be a mapping of passage ids to whole numbers of"
-            f" at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
+            f"the judgements of {question_id!r} must be a mapping of passage ids to whole numbers"
+            f" of at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
             " {'passage-1': 1}",
             path="qrels",
         )
