@@ -1,13 +1,13 @@
 """Score passages by the question's own words.
 
-The score is the sum of three measures. Each is a number from 0 to about 1:
+The score is the sum of three measures, each from 0 to about 1:
 
 ========  =======================================================================================
 ``bm25``  BM25 over all keywords. All forms of a word count as the same term.
-``near``  The fraction of the question's pairs of neighbouring content words that are close to each
-          other in the passage (`WINDOW`).
-``head``  The fraction of the content words, weighted by rarity, that occur in the first line, or
-          in the first `HEAD_CHARS` characters if the line is longer.
+``near``  The fraction of the question's pairs of neighbouring content words that are also near
+          each other in the passage (`WINDOW`).
+``head``  The fraction of the content words, weighted by rarity, that occur in the first line. If
+          this line is long, only its first `HEAD_CHARS` characters count.
 ========  =======================================================================================
 
 `keyword_evidence.measure_keyword_strength` decides how much this score counts. `python -m
@@ -42,36 +42,39 @@ from qtmiddleware.retrieval.bm25 import (
 )
 
 WEIGHT: Final = 0.7
-"""The weight of each measure at full strength, in spreads of the function's scores."""
+"""The weight of each measure at full strength, in units of the function's score spread."""
 LEAST_LEAD: Final = 0.1
-"""How much larger a passage's fraction of the question's words must be to be clearly larger."""
+"""The smallest lead that counts: a passage has a lead if it contains more of the question's words.
+
+A lead is the difference between two fractions of the question's words.
+"""
 FULL_LEAD: Final = 0.3
-"""The lead, as a fraction of the question's words, from which words count in full."""
+"""The lead from which the words count in full."""
 WHOLE: Final = 0.2
 """The factor on the strength if the list is a whole collection.
 
 A whole collection has a wide range of scores, so every lead looks small.
 """
 HALF: Final = 0.5
-"""The largest fraction of the words in the first passage for which `WHOLE` is not applied.
+"""`WHOLE` is not applied if the first passage contains at most this fraction of the words.
 
 Another passage must contain all the words.
 """
 LEADING: Final = 3
-"""How many of the first passages are checked together for the question's words."""
+"""The number of first passages that are checked together for the question's words."""
 HEAD_CHARS: Final = 120
-"""The length of a text's head in characters, if its first line is longer."""
+"""The most characters of a first line that count as the head of a text."""
 WINDOW: Final = 3
 """Two words are near each other if fewer than this many words are between them."""
-# Two words with more characters between them are not near each other, whatever is between.
+# Words with more characters between them are not near each other, however few words these are.
 _MOST_BETWEEN: Final = 60
-# At least this many letters of a word stay when its ending is taken off.
+# A stem has at least this many letters.
 _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
 
 
 def _build_folding_table() -> bytes:
-    """Return a table for `bytes.translate` that folds text in Windows-1252 (Western Europe).
+    """Return a table for `bytes.translate` that folds Western European text (Windows-1252).
 
     Letters become lower case without accents. All other characters except digits and ``_`` become
     spaces.
@@ -87,8 +90,8 @@ def _build_folding_table() -> bytes:
 
 
 _folding_table: Final = cache(_build_folding_table)
-# The table maps byte to byte, so it cannot fold œ (here in both cases), which Latin 1 lacks, nor ß,
-# which becomes two letters.
+# The table maps one byte to one byte. It cannot fold œ (here in both cases), which Latin 1 lacks,
+# and ß, which becomes two letters.
 _LIGATURES: Final = (b"\x8c", b"\x9c")
 _SHARP_S: Final = b"\xdf"
 
@@ -130,10 +133,10 @@ class FoundWords(NamedTuple):
     """The positions of a question's words in several texts.
 
     Attributes:
-        joined: The folded texts, joined into one string. Folded means lower case without accents.
+        joined: All texts in lower case and without accents, joined into one string.
         begins: The offset in *joined* at which each text begins, and one more for the end.
-        lengths: The number of characters of each folded text.
-        head_ends: The offset in *joined* at which the head of each text ends.
+        lengths: The number of characters of each text in *joined*.
+        head_ends: The offset in *joined* at which the first line of each text ends.
         offsets: For each text, the (begin, end) offsets in *joined* of each term that occurs.
     """
 
@@ -146,7 +149,7 @@ class FoundWords(NamedTuple):
 
 @cache
 def load_word_rules(language: str) -> WordRules:
-    """Return the word rules of *language*; empty rules if there is no word list for it."""
+    """Return the word rules of *language*, or empty rules if it has no word list."""
     if language not in LANGUAGES:
         return WordRules()
     lexicon = load_lexicon(language)
@@ -165,8 +168,8 @@ def load_word_rules(language: str) -> WordRules:
 def find_stem(word: str, endings: tuple[str, ...]) -> str:
     """Return *word* without its ending: ``renewal`` becomes ``renew``.
 
-    - The stem has at least three letters, or four before an ending of one letter. One of them is a
-      vowel.
+    - The stem has at least three letters, and at least four if the ending has one letter.
+    - The stem has a vowel.
     - A doubled last letter becomes single: ``running`` becomes ``run``.
     - If no ending fits, only a plural s is removed.
 
@@ -192,9 +195,9 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
 
 
 def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
-    """Return the terms of a question's *keywords*, and which of them are content words.
+    """Return the stems of a question's *keywords*, and mark the content words among them.
 
-    If all keywords are function words, all count as content words.
+    If all keywords are function words, all of them count as content words.
     """
     words = _split_words(keywords)
     terms = [find_stem(word, rules.endings) for word in words]
@@ -215,10 +218,10 @@ def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
 def find_words(
     question: QuestionWords, texts: Sequence[str | None], rules: WordRules
 ) -> FoundWords:
-    """Return the positions of the words of *question* in *texts*, in any of their forms.
+    """Find the words of *question* in *texts*, in all their forms.
 
     The texts are joined and searched for the stems, which is faster than splitting them into words.
-    Only parts of long texts are read (`bm25.MOST_READ`).
+    Only excerpts of long texts are read (`bm25.MOST_READ`).
     """
     folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
@@ -236,7 +239,7 @@ def find_words(
 def _find_offsets(
     terms: Sequence[str], joined: str, ends: Sequence[int], endings: tuple[str, ...]
 ) -> list[dict[str, list[_Offsets]]]:
-    """Return, for each text, the (begin, end) offsets in *joined* of every form of each term.
+    """Return the (begin, end) offsets of all forms of each term, for each text.
 
     Args:
         terms: The stems to search for.
@@ -277,7 +280,7 @@ def _find_offsets(
 def _is_pair_near(
     joined: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
 ) -> bool:
-    """Return whether the second word of *pair* follows the first one closely in a text.
+    """Return whether a text contains the words of *pair* in this order and near each other.
 
     Fewer than *window* words may be between them. *offsets* maps each term of the text to its
     offsets in *joined*.
@@ -305,6 +308,7 @@ def _is_spaced_script(term: str) -> bool:
 
 def _fold_text(text: str) -> str:
     """Return *text* in lower case and without accents. Punctuation becomes spaces."""
+    # Translating bytes is many times as fast as normalising characters.
     if text.isascii():
         return text.encode().translate(_folding_table()).decode()
     try:
@@ -342,9 +346,10 @@ def _split_words(text: str) -> list[str]:
 
 
 def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
-    """Return the words of *keywords* that occur in *text* in any form, in order, without repeats.
+    """Return the words of *keywords* that occur in *text*, in any form.
 
-    *language* is the code of the language of *text*; ``""`` if unknown.
+    The words are in the order of *keywords*, without repeats. *language* is the code of the
+    language of *text*; ``""`` if unknown.
     """
     rules = load_word_rules(language)
     held_terms = find_words(parse_question(keywords, rules), [text], rules).offsets[0]
@@ -354,7 +359,7 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
-    """Return the (begin, end) offsets of all words in *text* that are a form of any of *keywords*.
+    """Return the (begin, end) offsets of the words in *text* that are forms of *keywords*.
 
     The offsets are in ascending order and do not overlap. *language* is the code of the language of
     *text*; ``""`` if unknown.
@@ -386,9 +391,9 @@ def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[f
 
 
 def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
-    """Return the fraction of content words that occur in at least one of the first `LEADING` texts.
+    """Return the fraction of the question's content words that the first `LEADING` texts contain.
 
-    The content words are those of *question*.
+    A word counts if it occurs in at least one of these texts.
     """
     content = frozenset(question.content)
     return len(content & frozenset().union(*found_words.offsets[:LEADING])) / len(content)
@@ -399,8 +404,8 @@ class WordScores(NamedTuple):
 
     Attributes:
         bm25: The normalised BM25 score of all keywords.
-        near: The fraction of pairs of neighbouring content words that are close to each other.
-        head: The fraction of content words, weighted by rarity, at the beginning of the text.
+        near: The fraction of pairs of neighbouring content words that are near each other.
+        head: The fraction of content words, weighted by rarity, in the first line of the text.
     """
 
     bm25: Sequence[float]
@@ -427,7 +432,8 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
     holders = Counter(
         [term for text_offsets in found_words.offsets for term in content & text_offsets.keys()]
     )
-    # Words that no text holds count as the rarest, so every head lacks their large share.
+    # A word that occurs in no text counts as the rarest word, so it lowers the result of every
+    # text.
     rarity = compute_idf({term: holders[term] for term in content}, size)
     total_rarity = sum(rarity.values())
     near, head = [], []
@@ -447,7 +453,7 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
 def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return how much the question's words add to each text's score at full strength.
 
-    amount = `WEIGHT` x (bm25 + near + head), in spreads of the function's scores.
+    amount = `WEIGHT` x (bm25 + near + head), in units of the function's score spread.
     """
     return [
         WEIGHT * sum(measures)
@@ -458,9 +464,9 @@ def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[fl
 def _find_neighbours(
     question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
 ) -> Set[Pair]:
-    """Return the question's word pairs that are also neighbours, in the same order, in one text.
+    """Return the question's pairs of neighbouring words that are also neighbours in one text.
 
-    *text_offsets* maps each term of the text to its offsets.
+    The words must be in the same order. *text_offsets* maps each term of the text to its offsets.
     """
     if len(text_offsets) < 2:
         return frozenset()
@@ -476,10 +482,10 @@ def _find_neighbours(
 def _measure_nearness(
     question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
 ) -> float:
-    """Return the fraction of the question's pairs of content words that are close in one text.
+    """Return the fraction of the question's pairs of content words that are near in one text.
 
-    The pairs are neighbouring content words of the question. In the text, their words may be in
-    either order. *text_offsets* maps each term of the text to its offsets.
+    The pairs are neighbouring content words of the question. In the text, they may be in either
+    order. *text_offsets* maps each term of the text to its offsets.
     """
     if len(text_offsets) < 2 or not question.neighbours:
         return 0.0

@@ -277,7 +277,7 @@ def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
     """
     if not opened.has_model:
         return FREE_TIERS
-    return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
+    return [tier for tier in TIERS if not opened.list_missing_fields(SYSTEMS[tier])]
 
 
 def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:

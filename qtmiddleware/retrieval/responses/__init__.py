@@ -1,7 +1,7 @@
-"""Read the passages of any response, and write them back in exactly the same structure.
+"""Read the passages of any response, and rebuild the response with other passages.
 
 Responses are recognised by the names of their fields, not by their library. The items of a response
-are either in a list inside it, such as ``result.hits``, or in parallel columns.
+are either in a list inside the response, such as ``result.hits``, or in parallel columns.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ __all__ = [
     "wait_for_response",
 ]
 
-# The singular names of columns whose items are named in the plural.
+# The name of an item's field, for each column with a name in the plural.
 _FIELDS: Final = {
     "ids": "id",
     "documents": "document",
@@ -104,7 +104,7 @@ _FIELDS: Final = {
     "embeddings": "embedding",
     "uris": "uri",
 }
-# Beside one of these, "documents" is one column of several and no list of items.
+# If a response has one of these columns, its "documents" is a column too and not a list of items.
 _LEADING: Final = ("ids", "metadatas")
 # Chroma's list of the columns that were asked for.
 _NO_COLUMN: Final = "included"
@@ -125,7 +125,7 @@ _GENERAL_ENVELOPES: Final = (
     ),
     *("items", "value", "data", "result"),
 )
-"""Names that are also used for other data, so they count only if the list contains passages."""
+"""Names that are also used for other data. They count only if the list contains passages."""
 
 _ENVELOPES: Final = (*_KNOWN_ENVELOPES, *_GENERAL_ENVELOPES)
 _PATHS: Final = {name: tuple(name.split(".")) for name in _ENVELOPES}
@@ -135,14 +135,14 @@ _USUAL: Final = KeywordEvidenceSettings()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
-    """Two functions that read the items of a response and write a response with other items.
+    """How to read the items of a response, and how to rebuild the response with other items.
 
     Attributes:
-        items: Returns the items of a response in the backend's order, as the same objects:
-            mappings, ``(id, score)`` pairs, documents, objects with an id, or strings.
-        rebuild: Returns a copy of a response with other items, and leaves the response unchanged.
-            It gets any number of items in any order. They may come from other responses of the same
-            function, and have new scores.
+        items: Returns the items of a response in the backend's order, without copying them. Items
+            may be mappings, ``(id, score)`` pairs, documents, objects with an id, or strings.
+        rebuild: Returns a copy of a response with other items. It accepts any number of items in
+            any order. They may have new scores, and they may come from other responses of the same
+            function.
         name: A description of the structure, such as "a list".
     """
 
@@ -179,7 +179,8 @@ def read_response(
     Args:
         variant: The variant that was searched.
         response: The function's response.
-        custom_shape: The user's shape; ``None`` to recognise the response.
+        custom_shape: The user's functions to read and rebuild responses; ``None`` to detect the
+            structure.
         options: The settings that name the fields of ids, texts and scores.
         initial: The lists that the search merged, by name.
 
@@ -202,10 +203,10 @@ def read_keys_and_scores(
 
     Items with the same key are the same passage.
 
-    - The namespace is the item's own, or else the response's.
-    - If an item has no id, the id in the key is NUL and the item's text.
-    - If an item has only the id of its document, NUL and the text are added, so that chunks of one
-      document have different keys.
+    - The namespace is that of the item, or else that of the response.
+    - If an item has no id, the id in the key is a NUL character and the item's text.
+    - If an item has only the id of its document, NUL and the text are added to this id, so that
+      chunks of one document have different keys.
 
     Raises:
         ResponseShapeError: An item is not a passage.
@@ -216,6 +217,7 @@ def read_keys_and_scores(
         else to_namespace(get_field(response, "namespace"))
     )
     ids, namespaces, scores = read_columns(items, options, response_namespace)
+    # Most responses have an id for every item and need no further work.
     if None not in ids and PlainRow not in set(map(type, items)):
         return list(zip(namespaces, ids, strict=True)), scores  # type: ignore[arg-type]
     keys: list[Key] = []
@@ -228,16 +230,17 @@ def read_keys_and_scores(
 
 
 def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
-    """Return an id for *item*, which has none: the document's id, NUL, and the item's text.
+    """Build an id for *item*, which has none: its document's id, a NUL character, and its text.
 
-    The document's id may be empty. An item without text is represented by its printed form.
+    If there is no document's id, the id begins with NUL. If there is no text, the item's fields are
+    printed instead.
     """
     text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
     return f"{read_id(item, options.id_field) or ''}\0{text or format_item(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
-    """Return the functions that read and rebuild *response*.
+    """Detect the structure of *response*, and return the functions that read and rebuild it.
 
     ``None`` is read as an empty response.
 
@@ -255,6 +258,7 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
     if response is None:
         return Shape(lambda _: (), lambda _, items: list(items) or None, "None")
     if _has_columns(response):
+        # Raises now if the columns cannot be read, so that callers get the error from here.
         _split_columns(response)
         return Shape(_read_columns, _write_columns, "columns, as Chroma's")
     if _is_data_frame(response):
@@ -276,10 +280,11 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 
 
 def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
-    """Return the path of field names to the list of passages in *response*; ``None`` if not found.
+    """Return the path of field names to the list of passages in *response*.
 
-    The usual names are tried in order. The first with an empty list or a list of passages is used,
-    or else the first known name whose value is ``None`` or another list.
+    The usual names are tried in order. The first name with a list of passages or an empty list is
+    used, or else the first known name with ``None`` or another list. Returns ``None`` if there is
+    no such name.
     """
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
@@ -298,17 +303,21 @@ def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str
 
 
 def _is_container(response: Any) -> bool:
-    """Return whether *response* is a list, an array, a mapping of columns or ``None``."""
+    """Return whether *response* is ``None``, a list, an array or a mapping of columns.
+
+    A field such as ``data`` of these types is part of the type itself, and is not a list of
+    passages.
+    """
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
     return is_list(response) and not _is_record(response)
 
 
 def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
-    """Raise `ResponseShapeError` if *response* has a list that may run parallel to the passages.
+    """Raise `ResponseShapeError` if a second list in *response* may belong to the passages.
 
-    Such a list would no longer match the passages after reranking. It has as many values as there
-    are passages in *path*. Unless the passages are texts, the values must be numbers.
+    After reranking, such a list would no longer match the passages. It has one value for each
+    passage in *path*. Unless the passages are texts, all its values are numbers.
     """
     items = get_path(response, path)
     if len(path) > 1 or not items:
@@ -325,7 +334,7 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
 
 
 def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at the end of *path* in *response*; `ABSENT` if missing or unreadable."""
+    """Return the value at *path* in *response*; `ABSENT` if it is missing or unreadable."""
     try:
         return get_path(response, path)
     except Exception:
@@ -333,7 +342,7 @@ def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
 
 
 def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
-    """Return whether *items* is empty or seems to be a list of passages."""
+    """Return whether *items* is empty or looks like a list of passages."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
             isinstance(item, str) and reads_like_text(item) for item in items
@@ -341,12 +350,12 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
     try:
         return may_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
     except Exception:
-        # Reading an item may raise anything.
+        # Items come from the user's code, so reading them may raise anything.
         return False
 
 
 def _is_record(response: Any) -> bool:
-    """Return whether *response* is a named tuple or a database row, not a list of passages."""
+    """Return whether *response* is a named tuple or a database row, and so not a list."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
@@ -366,7 +375,7 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
 
 @cache
 def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
-    """Return the shape of responses with their items in the list at the end of *path*.
+    """Return the shape of responses that have their items in the list at *path*.
 
     If *path* is empty, the response itself is the list.
     """
@@ -385,9 +394,9 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
 
 
 def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
-    """Return the shape of *response* with passages in *field* and their scores in another field.
+    """Return the shape of *response* if it has passages in *field* and scores in another field.
 
-    Returns ``None`` if no other field contains scores.
+    Returns ``None`` if no other field contains as many numbers as there are passages.
     """
     for scores_field in (1,) if field == 0 else _NUMBERS:
         if (numbers := get_field(response, scores_field)) is not ABSENT and _are_parallel(
@@ -402,7 +411,7 @@ def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
-    """Return whether *numbers* may be the scores of *passages*: as many numbers as passages."""
+    """Return whether *numbers* may be the scores of *passages*: one number for each passage."""
     if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
@@ -430,7 +439,7 @@ def _write_pairs(
     return replace_items(response, (scores_field,), [score for _, score in items])
 
 
-# --- a mapping of columns, each a list or, for a query of several texts, a list with one list in it
+# --- a mapping of columns, each a list, or a list with one list for each text of the query --------
 
 
 def _has_columns(response: Any) -> bool:
@@ -467,7 +476,7 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
 
 def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
-    """Return the columns of *response* by name, and whether each is nested in another list.
+    """Return the columns of *response* by name, and whether each one is nested in another list.
 
     Raises:
         ResponseShapeError: *response* has the results of several queries, or columns of different
@@ -514,8 +523,11 @@ class _Row(dict[Any, Any]):
 def _is_data_frame(response: Any) -> bool:
     """Return whether *response* is a data frame that may contain passages.
 
-    It must be empty, have a column or index with a usual name for an id or text, or have a string
-    in its first row.
+    One of the following must be true:
+
+    - It is empty.
+    - A column or index level has a usual name for an id or text.
+    - Its first row contains a string.
     """
     class_ = type(response)
     if not (hasattr(class_, "iloc") and hasattr(class_, "columns") and response.columns.is_unique):
@@ -567,7 +579,7 @@ def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) 
 
 
 def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
-    """Return *rows*, from several data frames, as one data frame with the columns of *response*.
+    """Join *rows* of several data frames into one data frame with the columns of *response*.
 
     A column keeps its type unless the type would change a value.
     """
@@ -595,8 +607,8 @@ def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
 
 
 def _build_column(values: Sequence[Any], dtype: Any) -> Any:
-    """Return *values* as a pandas array of *dtype*, or of another type if values do not fit."""
-    # A data frame was passed in, so pandas is loaded already.
+    """Return *values* as a pandas array of *dtype*, or of another type if a value does not fit."""
+    # The user's function returned a data frame, so pandas is already loaded.
     import pandas as pd
 
     try:
@@ -609,10 +621,7 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
 
 
 def read_usage(response: Any) -> float | None:
-    """Return the read units that *response* reports; ``None`` if it reports none.
-
-    Responses of Pinecone report them.
-    """
+    """Return the read units that a response of Pinecone reports; ``None`` if there are none."""
     if type(response) is list or type(response) is tuple:
         return None
     try:
@@ -621,7 +630,7 @@ def read_usage(response: Any) -> float | None:
             return None
         units = [to_number(get_field(usage, name)) for name in ("read_units", "readUnits")]
     except Exception:
-        # Reading a response may raise anything, and that is no reason to lose the response.
+        # Reading a response may raise anything. Missing read units are no reason to lose it.
         return None
     return next(
         (
@@ -637,9 +646,10 @@ def read_usage(response: Any) -> float | None:
 
 
 def wait_for_response(response: Any) -> Any:
-    """Return *response*; if it is a future or an async result of a pool, wait for its result.
+    """Wait for *response* if it is a future or an async result of a pool, and return its result.
 
-    Awaitables are returned unchanged, because the caller can await them.
+    Any other response is returned unchanged. This includes awaitables, because the caller can await
+    them.
 
     Raises:
         Exception: The error of the future.
@@ -655,5 +665,5 @@ def wait_for_response(response: Any) -> Any:
 
 
 def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
-    """Return whether *class_* has a method with each of *names*."""
+    """Return whether *class_* has all methods in *names*."""
     return all(callable(getattr(class_, name, None)) for name in names)

@@ -19,7 +19,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileKind,
     describe_error,
-    is_damage,
+    is_damage_error,
     open_file,
 )
 from qtmiddleware.providers.llms.openai.replies import read_token_counts
@@ -382,7 +382,7 @@ class BatchState:
                 yield self._connection
             except FAILURES as error:
                 # The cause of damage may quote a text of the file.
-                cause = None if is_damage(error) else error
+                cause = None if is_damage_error(error) else error
                 raise StoreError(
                     f"{STATE_FILE.subject.format(path=self.path)} failed: {describe_error(error)}"
                 ) from cause

@@ -147,10 +147,10 @@ class Relevance:
         """
         parts = split_quote(quote)
         # A short quote may occur in any passage, so it does not show that a passage is relevant.
-        is_inside_hook = sum(len(part.split()) for part in parts) >= LEAST_WORDS
+        is_long_enough = sum(len(part.split()) for part in parts) >= LEAST_WORDS
         passage_words = self._words[passage.id]
         return [
             id_
             for id_, words in self._words.items()
-            if words == passage_words or (is_inside_hook and all(part in words for part in parts))
+            if words == passage_words or (is_long_enough and all(part in words for part in parts))
         ]

@@ -176,7 +176,7 @@ def forecast_tuning(
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
     # The held-out questions see the defaults, the raw query and the tuned config.
-    return Forecast.of(
+    return Forecast.from_searches(
         visits * (most * count_searches(train) + (len(DEFAULTS) + 2) * count_searches(held_out)),
         own,
     )

@@ -19,7 +19,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     MEMORY,
     FileKind,
     describe_error,
-    is_damage,
+    is_damage_error,
     open_file,
 )
 from qtmiddleware.protocols import Store
@@ -211,7 +211,7 @@ class Ledger:
             try:
                 yield self._connection
             except FAILURES as error:
-                if is_damage(error):
+                if is_damage_error(error):
                     # The cause may quote a text of the file.
                     raise self.build_damage_error(describe_error(error)) from None
                 raise StoreError(
