@@ -124,18 +124,18 @@ class Baseline:
             data = Path(path).expanduser().read_bytes()
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} cannot be read: {why}; {_HOW}"
             ) from error
         if not data.strip():
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} is empty; {_HOW}, and compare in a later run"
             )
         try:
             # Parse bytes, because some shells redirect a command's output as UTF-16.
             report = json.loads(data)
         except (ValueError, RecursionError):
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} is no JSON, or was cut; {_HOW}"
             ) from None
         return cls.from_report(report, str(path))
@@ -153,10 +153,12 @@ class Baseline:
             (data_hash,) = _require_texts({"hash": report["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
-            raise _build_error(name, message) from None
+            raise _build_baseline_error(name, message) from None
         if not any(values.get(PRIMARY, {}).values()):
             why = f"{_HOW}, with judgements in --data"
-            raise _build_error(name, f"the baseline {name} must hold judged questions; {why}")
+            raise _build_baseline_error(
+                name, f"the baseline {name} must hold judged questions; {why}"
+            )
         values_of_keys = (report.get(key) for key in ("version", "model"))
         texts = (text if isinstance(text, str) else None for text in values_of_keys)
         return cls(name, values, data_hash, fingerprints, settings, *texts)
@@ -171,35 +173,35 @@ class Baseline:
         if not parts:
             # Only the order of the questions or passages differs.
             return
-        raise _build_error(
+        raise _build_baseline_error(
             self.name,
             f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
             "compared. Use the same --function, --data, --split, --recordings, --questions and "
             f"--seed, or {_HOW}",
         )
 
-    def check_systems(self, systems: Collection[str], rule: Rule, *, deep: bool) -> None:
+    def check_systems(self, systems: Collection[str], rule: Rule, *, is_deep: bool) -> None:
         """Raise `ConfigError` if the baseline lacks the rule's measure, or all of *systems*.
 
-        *deep* is true if the systems are also asked for a hundred passages. If *rule* is about
-        R@100 and *deep* is false, `ConfigError` is raised too.
+        *is_deep* is true if the systems are also asked for a hundred passages. If *rule* is about
+        R@100 and *is_deep* is false, `ConfigError` is raised too.
         """
-        if rule.measure in DEEP and not deep:
+        if rule.measure in DEEP and not is_deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
         values_by_system = self.values.get(rule.measure)
         if not values_by_system:
             flag = " and --deep" if rule.measure in DEEP else ""
             message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
-            raise _build_error(self.name, message)
+            raise _build_baseline_error(self.name, message)
         if values_by_system.keys().isdisjoint(systems):
-            raise _build_error(
+            raise _build_baseline_error(
                 self.name,
                 f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
                 f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
             )
 
 
-def _build_error(path: str | Path, message: str) -> ConfigError:
+def _build_baseline_error(path: str | Path, message: str) -> ConfigError:
     """Return a `ConfigError` with *message* for the baseline at *path*."""
     return ConfigError(message, path=OPTION, value=str(path))
 
@@ -277,7 +279,7 @@ class Change:
         """``True`` if significantly more questions got worse than got better."""
         return self.sign_p < SIGNIFICANT and self.worse_count > self.better_count
 
-    def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
+    def list_worst_questions(self, count: int = 5) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions that lost most, worst first."""
         lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
         return [(id_, gain) for gain, id_ in lost[:count]]
@@ -293,7 +295,7 @@ class Change:
             "better": self.better_count,
             "worse": self.worse_count,
             "signPHolm": self.sign_p,
-            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst()],
+            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst_questions()],
         }
 
 
@@ -330,15 +332,15 @@ def find_changes(
     return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
-def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
-    """Return the change of the system called *name*. The p-values are not yet corrected."""
+def _measure_change(system: str, before: _Scores, after: _Scores, seed: int) -> Change:
+    """Return the change of the system called *system*. The p-values are not yet corrected."""
     gains: dict[str, float] = {}
     # Sorted, because the result of resampling depends on the order of the gains.
     for id_ in sorted(before.keys() | after.keys()):
         gain = after.get(id_, 0.0) - before.get(id_, 0.0)
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
     then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
-    change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
+    change = Change(system, then, now, difference(list(gains.values()), seed=seed), gains)
     return replace(change, sign_p=run_sign_test(change.better_count, change.worse_count))
 
 
@@ -430,7 +432,7 @@ def compare_with_baseline(
         for name, values in values_by_system.items()
         if rule.measure in values
     }
-    baseline.check_systems(values_by_system, rule, deep=bool(after))
+    baseline.check_systems(values_by_system, rule, is_deep=bool(after))
     before = baseline.values[rule.measure]
     conditions = _describe_changed_conditions(baseline, comparison, model_name)
     return GateResult(
@@ -461,7 +463,7 @@ def _describe_changed_conditions(
 
 
 def _describe_failures(before: Values, after: Values) -> Iterator[str]:
-    """Yield a sentence for each measurement in which questions failed that the other answered."""
+    """Yield sentences on the questions that failed in one measurement, but not in the other."""
     # A question that failed has no value.
     systems = before.keys() & after.keys()
     then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))

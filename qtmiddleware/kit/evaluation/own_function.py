@@ -17,7 +17,7 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
-"""The number of first questions of which one must find a judged passage."""
+"""At least one of this many first questions must find a judged passage."""
 
 
 class RunMemory(Protocol):
@@ -36,7 +36,7 @@ class IdCheck:
 
     Attributes:
         judged: The passage ids in the judgements.
-        questions: The number of first questions of which one must return a judged id.
+        questions: At least one of this many first questions must return a judged id.
     """
 
     judged: Set[str] = field(repr=False)

@@ -57,7 +57,7 @@ def markdown(
             f"> **Note:** {escape_text(note, _NOTE_LENGTH)}"
             for note in collect_notes(comparison, data)
         ),
-        _write_figures(comparison),
+        _write_figures_table(comparison),
         _write_stages(comparison),
         _write_worst_questions(comparison, data, decision),
         _write_method(comparison),
@@ -84,7 +84,7 @@ def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
-def _write_figures(comparison: Comparison) -> str:
+def _write_figures_table(comparison: Comparison) -> str:
     """Return the table of all figures, with an explanation of its columns."""
     # Only names need escaping. Numbers contain no markup.
     lines = [

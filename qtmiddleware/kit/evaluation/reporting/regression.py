@@ -68,7 +68,7 @@ def write_comment(gate: GateResult) -> str:
     paragraphs = [
         f"**{escape_text(write_headline(gate), _LENGTH)}**",
         *(escape_text(sentence, _LENGTH) for sentence in reasons),
-        _write_figures(gate),
+        _write_figures_table(gate),
         *(["Questions that lost most, in points:\n\n" + "\n".join(worst)] if worst else []),
         *(escape_text(sentence, _LENGTH) for sentence in remarks),
     ]
@@ -124,7 +124,7 @@ def _list_changed_conditions(gate: GateResult) -> tuple[str, ...]:
     return (*systems, *gate.notes)
 
 
-def _write_figures(gate: GateResult) -> str:
+def _write_figures_table(gate: GateResult) -> str:
     """Return a Markdown table of the systems' figures."""
     titles = ("system", "before", "after", "change [95%]", "better", "worse", "verdict")
     lines = [
@@ -146,7 +146,7 @@ def _write_worst_questions(change: Change) -> str:
     """Return a Markdown list item with the questions that lost most with one system."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
-        for id_, gain in change.list_worst()
+        for id_, gain in change.list_worst_questions()
     ]
     return f"- {escape_text(change.name, figures.NAME_LENGTH)}: {', '.join(worst)}"
 

@@ -64,7 +64,7 @@ def write_headline_and_details(
         ), f"{_quote_name(best.name)} gains {gains}. {remark}"
     first_count = (
         "the right passage first for"
-        f" {_format_first_count(comparison, comparison[comparison.baseline])}"
+        f" {_format_relevant_first_count(comparison, comparison[comparison.baseline])}"
     )
     if not comparison.challengers:
         return (
@@ -161,7 +161,7 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
     )
 
 
-def _format_first_count(comparison: Comparison, score: SystemScore) -> str:
+def _format_relevant_first_count(comparison: Comparison, score: SystemScore) -> str:
     """Return the number of relevant first passages as text, such as ``60 of 100 questions``."""
     return (
         f"{figures.count_relevant_first(score):,} of {comparison.questions:,}"
@@ -184,8 +184,8 @@ def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
     if after > before:
         worse = f"{hurt:,} of {total} {_conjugate_get(hurt)} worse" if hurt else "none gets worse"
         return (
-            f"The right passage comes first for {_format_first_count(comparison, score)} instead of"
-            f" {before:,}; {worse}."
+            "The right passage comes first for"
+            f" {_format_relevant_first_count(comparison, score)} instead of {before:,}; {worse}."
         )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
     better = (

@@ -173,7 +173,7 @@ def test_the_order_of_the_questions_has_no_influence(
         {id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in reversed(ids)}
     )
     assert mixed == compare_one(before, after)
-    assert mixed.list_worst() == compare_one(before, after).list_worst()
+    assert mixed.list_worst_questions() == compare_one(before, after).list_worst_questions()
 
 
 @settings(max_examples=20, deadline=None)
@@ -369,17 +369,17 @@ def test_a_file_of_an_older_version_is_compared_by_its_one_hash() -> None:
 
 def test_that_no_system_is_in_both_is_refused() -> None:
     baseline = Baseline.from_report(plain(), "base.json")
-    baseline.check_systems(["mine", "rules"], Rule(), deep=False)
+    baseline.check_systems(["mine", "rules"], Rule(), is_deep=False)
     with pytest.raises(ConfigError, match="must hold one of the systems mine, not raw and rules"):
-        baseline.check_systems(["mine"], Rule(), deep=False)
+        baseline.check_systems(["mine"], Rule(), is_deep=False)
 
 
 def test_a_measure_that_was_not_taken_is_refused() -> None:
     baseline, rule = Baseline.from_report(plain(), "base.json"), Rule.parse("r@100 -0.1")
     with pytest.raises(ConfigError, match="--fail-if R@100 needs --deep"):
-        baseline.check_systems(["raw"], rule, deep=False)
+        baseline.check_systems(["raw"], rule, is_deep=False)
     with pytest.raises(ConfigError, match="has no R@100; write it with"):
-        baseline.check_systems(["raw"], rule, deep=True)
+        baseline.check_systems(["raw"], rule, is_deep=True)
 
 
 # --- both together --------------------------------------------------------------------------------
