@@ -26,12 +26,12 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from qtmiddleware.integrations import find_version, needs
+from qtmiddleware.integrations import find_version, require_package
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Answer, Degradation, Operation, Retrieval, Stage, Trace
 
-with needs("opentelemetry-api", "1.30", extra="otel"):
+with require_package("opentelemetry-api", "1.30", extra="otel"):
     from opentelemetry.context import Context, attach, detach, get_current
     from opentelemetry.metrics import Meter, MeterProvider, get_meter, get_meter_provider
     from opentelemetry.trace import (

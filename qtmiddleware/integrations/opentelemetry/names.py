@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from qtmiddleware.integrations import needs
+from qtmiddleware.integrations import require_package
 
-with needs("opentelemetry-api", "1.30", extra="otel"):
+with require_package("opentelemetry-api", "1.30", extra="otel"):
     from opentelemetry.trace import SpanKind
 
 

@@ -49,8 +49,10 @@ class Gating:
     comment: Path | None = None
 
     @classmethod
-    def read(cls, baseline: Path | None, fail_if: str | None, comment: Path | None) -> Gating:
-        """Return the options as an object, after reading the file *baseline*.
+    def read_options(
+        cls, baseline: Path | None, fail_if: str | None, comment: Path | None
+    ) -> Gating:
+        """Return the options, with the earlier run read from the file *baseline*.
 
         Raises `ConfigError` if an option or the file is not valid.
         """
@@ -73,7 +75,7 @@ class Gating:
     def check_systems(self, systems: Collection[str], *, is_deep: bool) -> None:
         """Raise `ConfigError` if the baseline has none of *systems*, or lacks the rule's metric."""
         if self.baseline is not None:
-            self.baseline.check_systems(systems, self.rule or Rule(), deep=is_deep)
+            self.baseline.check_systems(systems, self.rule or Rule(), is_deep=is_deep)
 
     def check_comparison(self, comparison: Comparison, model_name: str | None) -> GateResult | None:
         """Compare *comparison* with the baseline, write the comment file, and return the verdict.

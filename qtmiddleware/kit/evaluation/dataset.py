@@ -114,6 +114,7 @@ class Dataset:
             {passage.id for passage in passages},
         )
         return cls(
+            # Resolved, because a path such as "." has no name.
             root.resolve().name,
             passages,
             tuple(question for question in questions if question.id in qrels),
@@ -271,14 +272,14 @@ def parse_question(record: Any, default_id: str) -> Question:
     )
 
 
-def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
-    """Update *digest* with *parts*, written as one line of JSON."""
+def _update_hash(digest: hashlib._Hash, *values: Any) -> None:
+    """Update *digest* with *values*, written as one line of JSON."""
     # JSON escapes line breaks, so the content of one call cannot look like two calls.
-    digest.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
+    digest.update(json.dumps(values, sort_keys=True, default=repr).encode() + b"\n")
 
 
 def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Parse each line of *file* as a JSON object, and return what *build* makes of the objects.
+    """Parse each line of *file* as a JSON object, pass it to *build*, and return the results.
 
     Raises `ConfigError` if a line is not a JSON object with a unique ``_id``.
     """
