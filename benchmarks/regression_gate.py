@@ -400,7 +400,7 @@ def _count_found(before: Mapping[str, Values], after: Mapping[str, tuple[str, Va
     for what, (name, values) in after.items():
         (change,) = find_changes({"": before[name]}, {"": values})
         of = len(change.gains)
-        moved = f"{100 * change.difference.gain:+.1f} ({100 * change.worse / of:.0f}, {100 * change.better / of:.0f})"
+        moved = f"{100 * change.difference.gain:+.1f} ({100 * change.worse_count / of:.0f}, {100 * change.better_count / of:.0f})"
         found = [
             [_ask(before[name], values, size, f"{what} {draw}")[0] for draw in range(DRAWS)]
             for size in SIZES

@@ -11,7 +11,7 @@ from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.evaluation import load_judged
 from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_object, read_lines
 from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
-from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant
+from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant_ids
 
 MOST_READ: Final = 1_000
 """The maximum number of different questions to read, because a query log may hold millions."""
@@ -98,7 +98,7 @@ def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
         raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
     if text.strip():
         try:
-            yield text, sorted(read_relevant(record.get("relevant")))
+            yield text, sorted(read_relevant_ids(record.get("relevant")))
         except InvalidQuery as error:
             raise ValueError(str(error)) from None
 

@@ -26,7 +26,13 @@ from qtmiddleware.kit.cli.console import (
 from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.playground import SEEDED, NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
-from qtmiddleware.kit.demo import EXAMPLES, DelayedModel, dataset, has_recording, recorded_model
+from qtmiddleware.kit.demo import (
+    EXAMPLES,
+    DelayedModel,
+    has_recording,
+    load_dataset,
+    load_recorded_model,
+)
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
@@ -99,7 +105,7 @@ def demo_command(
         return
     # Checked before passages are embedded.
     require_extras()
-    data = dataset()
+    data = load_dataset()
     asked_data = data.first(questions) if questions else data
     example = _find_question(data, question)
     report_default_files({"index": index if index == _INDEX else None}, config=True)
@@ -154,7 +160,7 @@ def _open_playground(
             )
         embedder = embedder_named("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
-        data_by_folder = {folder: dataset(folder) for folder in EXAMPLES}
+        data_by_folder = {folder: load_dataset(folder) for folder in EXAMPLES}
         names = {
             folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages"
             for folder, data in data_by_folder.items()
@@ -164,7 +170,7 @@ def _open_playground(
                 store = stack.enter_context(
                     open_index(data, index.parent, embedder, progress=update)
                 )
-            recording = recorded_model(folder) if is_recorded else None
+            recording = load_recorded_model(folder) if is_recorded else None
             client = (
                 language_model
                 if recording is None
@@ -198,11 +204,15 @@ def _make_page(
         names: The names of all collections, by folder.
         notes: Sentences to show on the page.
     """
-    is_covered = None if recording is None else partial(has_recording, recording)
-    tiers = Tiers(middleware.retriever, remembers=recording is None, is_covered=is_covered)
-    kinds = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
-    examples = [_find_question(data, id_) for id_ in kinds]
-    tiers.warm_up(data.questions[:SEEDED], searches=True)
+    has_recorded_reply = None if recording is None else partial(has_recording, recording)
+    tiers = Tiers(
+        middleware.retriever,
+        caches_replies=recording is None,
+        has_recorded_reply=has_recorded_reply,
+    )
+    example_types = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
+    examples = [_find_question(data, id_) for id_ in example_types]
+    tiers.warm_up(data.questions[:SEEDED], searches_examples=True)
     # The page of the second collection is one level below that of the first.
     links = {
         "data": "" if folder == "data" else "../",
@@ -214,10 +224,10 @@ def _make_page(
         examples=examples,
         notes=notes,
         qrels=data.qrels,
-        judged=data.questions,
-        kinds=kinds,
+        judged_questions=data.questions,
+        example_types=example_types,
         collections=[(name, links[other_folder]) for other_folder, name in names.items()],
-        folded=(
+        fold_reason=(
             "No reply is recorded for this question; the examples have recorded replies. With"
             " OPENAI_API_KEY set, a model answers every question."
         ),
@@ -239,7 +249,7 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
                 path="record",
             )
         return (
-            recorded_model(),
+            load_recorded_model(),
             (
                 f"Replaying recorded replies of a large language model ({reason}): "
                 "no model is called, and neither its time nor its price is in the figures."

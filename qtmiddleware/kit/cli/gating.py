@@ -73,7 +73,7 @@ class Gating:
     def check_systems(self, systems: Collection[str], *, is_deep: bool) -> None:
         """Raise `ConfigError` if the baseline has none of *systems*, or lacks the rule's metric."""
         if self.baseline is not None:
-            self.baseline.check_systems(systems, self.rule or Rule(), deep=is_deep)
+            self.baseline.check_systems(systems, self.rule or Rule(), is_deep=is_deep)
 
     def check_comparison(self, comparison: Comparison, model_name: str | None) -> GateResult | None:
         """Compare *comparison* with the baseline, write the comment file, and return the verdict.

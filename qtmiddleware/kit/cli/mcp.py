@@ -130,7 +130,7 @@ def serve_command(
 
                 tools.append(FetchTool(load_document, collection=collection))
             closing = search.middleware.aclose
-            server = build_server(tools, name=collection, about=about, seconds=timeout)
+            server = build_server(tools, name=collection, about=about, timeout_seconds=timeout)
             if http:
                 _serve_http(server, host, port, wire, closing)
             else:
@@ -189,8 +189,8 @@ def _serve_http(
     from qtmiddleware.kit.playground.server import open_socket, serve_app
 
     token = read_token(os.environ, host)
-    with open_socket(port, host=host, usual=PORT) as listening:
-        used_port = listening.getsockname()[1]
+    with open_socket(port, host=host, default_port=PORT) as listener:
+        used_port = listener.getsockname()[1]
         shown_host = f"[{host}]" if ":" in host else host
         # stdout itself is redirected to stderr here.
         wire.writing.write(f"http://{shown_host}:{used_port}{PATH}\n".encode())
@@ -200,7 +200,7 @@ def _serve_http(
 
         async def serve_and_close() -> None:
             try:
-                await serve_app(application, listening)
+                await serve_app(application, listener)
             finally:
                 await close()
 

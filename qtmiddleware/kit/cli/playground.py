@@ -28,7 +28,13 @@ from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note, write_output
 from qtmiddleware.kit.evaluation import Question, load_questions
 from qtmiddleware.kit.playground.page import Page
-from qtmiddleware.kit.playground.server import LOOPBACK, make_token, open_socket, require_web, serve
+from qtmiddleware.kit.playground.server import (
+    LOOPBACK,
+    make_token,
+    open_socket,
+    require_web,
+    serve_page,
+)
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
@@ -80,8 +86,8 @@ def playground_command(
                 name = f"{loaded.settings.store.kind} index"
                 tiers = Tiers(
                     middleware.retriever,
-                    has_own=has_search_settings(loaded),
-                    given=arguments_by_name,
+                    has_own_tier=has_search_settings(loaded),
+                    arguments=arguments_by_name,
                 )
                 # A hosted store may charge for each search, a store in files does not.
                 is_free = STORES[loaded.settings.store.kind].keeps_files
@@ -100,8 +106,8 @@ def playground_command(
             show_warnings(hidden_degradations=SHOWN_ANYWAY),
             wrap_function(fn, config, sets, {}) as wrapped,
         ):
-            has_own = is_wrapped or has_search_settings(wrapped.middleware.config)
-            tiers = Tiers(wrapped, has_own=has_own, given=arguments_by_name)
+            has_own_tier = is_wrapped or has_search_settings(wrapped.middleware.config)
+            tiers = Tiers(wrapped, has_own_tier=has_own_tier, arguments=arguments_by_name)
             serve_tiers(
                 tiers, listener, name=function, examples=examples, opens_browser=not no_open
             )
@@ -128,8 +134,8 @@ def serve_tiers(
             a search costs nothing.
     """
     folded = "" if tiers.has_model else NO_MODEL
-    page = Page(tiers, name=name, examples=examples, folded=folded)
-    tiers.warm_up(examples[:SEEDED], searches=searches_examples)
+    page = Page(tiers, name=name, examples=examples, fold_reason=folded)
+    tiers.warm_up(examples[:SEEDED], searches_examples=searches_examples)
     notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if folded else []
     serve_pages(page, listener, notes=notes, opens_browser=opens_browser)
 
@@ -161,7 +167,7 @@ def serve_pages(
         if is_opened:
             write_note("If your browser shows no page, open the address above.")
         close_pages = partial(_close_pages, [page, *(other_pages or {}).values()])
-        asyncio.run(serve(page, listener, token, close_pages, other_pages))
+        asyncio.run(serve_page(page, listener, token, close_pages, other_pages))
 
 
 async def _close_pages(pages: Sequence[Page]) -> None:

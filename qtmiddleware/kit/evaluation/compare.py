@@ -37,7 +37,7 @@ from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 OWN: Final = "yours"
 """The name of the system that is a wrapped function with its own settings."""
 MOST_FAILED: Final = 5
-"""If a system fails on each of its first questions, this many, its error is raised."""
+"""If a system fails on each of this many first questions, its error is raised."""
 MOST_IN_A_ROW: Final = 20
 """If a system fails on this many questions in a row, its error is raised.
 
@@ -271,7 +271,7 @@ def measure(
 def require_measurable(dataset: Dataset) -> None:
     """Raise `ConfigError` if *dataset* cannot be measured.
 
-    It must have questions, none of them blank, and at least one relevant passage.
+    It must have at least one question, no blank question, and at least one relevant passage.
     """
     if not dataset.questions:
         raise ConfigError(
@@ -316,6 +316,7 @@ def choose_systems(
     """
     if isinstance(systems, Mapping):
         reserved = {BASELINE, OWN} if is_wrapped else {BASELINE}
+        # A reserved name is allowed with its usual settings, as in a copy of SYSTEMS.
         if reserved_names := [
             name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)
         ]:
@@ -365,15 +366,15 @@ def _build_dataset(
     return Dataset(name, (), judged, grades)
 
 
-def _check_grades(question: str, grades: Any) -> dict[str, int]:
+def _check_grades(question_id: str, grades: Any) -> dict[str, int]:
     """Return the grades of one question as a dict; raises `ConfigError` if a grade is not valid."""
     if not isinstance(grades, Mapping) or not all(
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
         for id_, grade in grades.items()
     ):
         raise ConfigError(
-            f"the judgements of {question!r} must be a mapping of passage ids to whole numbers of"
-            f" at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
+            f"the judgements of {question_id!r} must be a mapping of passage ids to whole numbers"
+            f" of at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
             " {'passage-1': 1}",
             path="qrels",
         )

@@ -114,6 +114,7 @@ class Dataset:
             {passage.id for passage in passages},
         )
         return cls(
+            # Resolved, because a path such as "." has no name.
             root.resolve().name,
             passages,
             tuple(question for question in questions if question.id in qrels),
@@ -278,7 +279,7 @@ def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
 
 
 def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Parse each line of *file* as a JSON object, and return what *build* makes of the objects.
+    """Parse each line of *file* as a JSON object, pass it to *build*, and return the results.
 
     Raises `ConfigError` if a line is not a JSON object with a unique ``_id``.
     """

@@ -44,7 +44,7 @@ _PARTS: Final = ("questions", "judgements", "passages")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule for when a new measurement counts as worse than its baseline.
+    """A rule that decides whether a new measurement is worse than its baseline.
 
     Attributes:
         text: The rule as text, such as ``ndcg@10 -0.01``.
@@ -124,18 +124,18 @@ class Baseline:
             data = Path(path).expanduser().read_bytes()
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} cannot be read: {why}; {_HOW}"
             ) from error
         if not data.strip():
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} is empty; {_HOW}, and compare in a later run"
             )
         try:
             # Parse bytes, because some shells redirect a command's output as UTF-16.
             report = json.loads(data)
         except (ValueError, RecursionError):
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} is no JSON, or was cut; {_HOW}"
             ) from None
         return cls.from_report(report, str(path))
@@ -153,10 +153,12 @@ class Baseline:
             (data_hash,) = _require_texts({"hash": report["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
-            raise _build_error(name, message) from None
+            raise _build_baseline_error(name, message) from None
         if not any(values.get(PRIMARY, {}).values()):
             why = f"{_HOW}, with judgements in --data"
-            raise _build_error(name, f"the baseline {name} must hold judged questions; {why}")
+            raise _build_baseline_error(
+                name, f"the baseline {name} must hold judged questions; {why}"
+            )
         values_of_keys = (report.get(key) for key in ("version", "model"))
         texts = (text if isinstance(text, str) else None for text in values_of_keys)
         return cls(name, values, data_hash, fingerprints, settings, *texts)
@@ -171,35 +173,35 @@ class Baseline:
         if not parts:
             # Only the order of the questions or passages differs.
             return
-        raise _build_error(
+        raise _build_baseline_error(
             self.name,
             f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
             "compared. Use the same --function, --data, --split, --recordings, --questions and "
             f"--seed, or {_HOW}",
         )
 
-    def check_systems(self, systems: Collection[str], rule: Rule, *, deep: bool) -> None:
+    def check_systems(self, systems: Collection[str], rule: Rule, *, is_deep: bool) -> None:
         """Raise `ConfigError` if the baseline lacks the rule's measure, or all of *systems*.
 
-        *deep* is true if the systems are also asked for a hundred passages. If *rule* is about
-        R@100 and *deep* is false, `ConfigError` is raised too.
+        *is_deep* is true if the systems are also asked for a hundred passages. If *rule* is about
+        R@100 and *is_deep* is false, `ConfigError` is raised too.
         """
-        if rule.measure in DEEP and not deep:
+        if rule.measure in DEEP and not is_deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
         values_by_system = self.values.get(rule.measure)
         if not values_by_system:
             flag = " and --deep" if rule.measure in DEEP else ""
             message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
-            raise _build_error(self.name, message)
+            raise _build_baseline_error(self.name, message)
         if values_by_system.keys().isdisjoint(systems):
-            raise _build_error(
+            raise _build_baseline_error(
                 self.name,
                 f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
                 f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
             )
 
 
-def _build_error(path: str | Path, message: str) -> ConfigError:
+def _build_baseline_error(path: str | Path, message: str) -> ConfigError:
     """Return a `ConfigError` with *message* for the baseline at *path*."""
     return ConfigError(message, path=OPTION, value=str(path))
 
@@ -258,12 +260,12 @@ class Change:
     verdict: Verdict = "not worse"
 
     @property
-    def worse(self) -> int:
+    def worse_count(self) -> int:
         """The number of questions that got worse."""
         return sum(gain < 0 for gain in self.gains.values())
 
     @property
-    def better(self) -> int:
+    def better_count(self) -> int:
         """The number of questions that got better."""
         return sum(gain > 0 for gain in self.gains.values())
 
@@ -275,9 +277,9 @@ class Change:
     @property
     def has_mostly_losses(self) -> bool:
         """``True`` if significantly more questions got worse than got better."""
-        return self.sign_p < SIGNIFICANT and self.worse > self.better
+        return self.sign_p < SIGNIFICANT and self.worse_count > self.better_count
 
-    def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
+    def list_worst_questions(self, count: int = 5) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions that lost most, worst first."""
         lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
         return [(id_, gain) for gain, id_ in lost[:count]]
@@ -290,10 +292,10 @@ class Change:
             "before": self.before,
             "after": self.after,
             "difference": self.difference.to_dict(),
-            "better": self.better,
-            "worse": self.worse,
+            "better": self.better_count,
+            "worse": self.worse_count,
             "signPHolm": self.sign_p,
-            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst()],
+            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst_questions()],
         }
 
 
@@ -323,7 +325,7 @@ def find_changes(
     tests: dict[str, float] = {}
     # Either test can make a system worse, so the correction counts both.
     for change in changes:
-        if change.worse or change.better:
+        if change.worse_count or change.better_count:
             tests[f"mean {change.name}"] = change.difference.p
             tests[f"sign {change.name}"] = change.sign_p
     corrected = holm(tests)
@@ -339,7 +341,7 @@ def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Ch
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
     then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
     change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
-    return replace(change, sign_p=run_sign_test(change.better, change.worse))
+    return replace(change, sign_p=run_sign_test(change.better_count, change.worse_count))
 
 
 def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> Change:
@@ -385,7 +387,7 @@ class GateResult:
         return next((verdict for verdict in order if verdict in verdicts), "not worse")
 
     @property
-    def questions(self) -> int:
+    def question_count(self) -> int:
         """The number of compared questions."""
         return max((len(change.gains) for change in self.changes), default=0)
 
@@ -396,7 +398,7 @@ class GateResult:
             "baseline": self.baseline,
             "failIf": self.rule.text,
             "measure": self.rule.measure,
-            "questions": self.questions,
+            "questions": self.question_count,
             "systems": [change.to_dict() for change in self.changes],
             "missing": list(self.missing),
             "new": list(self.new),
@@ -430,7 +432,7 @@ def compare_with_baseline(
         for name, values in values_by_system.items()
         if rule.measure in values
     }
-    baseline.check_systems(values_by_system, rule, deep=bool(after))
+    baseline.check_systems(values_by_system, rule, is_deep=bool(after))
     before = baseline.values[rule.measure]
     conditions = _describe_changed_conditions(baseline, comparison, model_name)
     return GateResult(
@@ -446,7 +448,7 @@ def compare_with_baseline(
 def _describe_changed_conditions(
     baseline: Baseline, comparison: Comparison, model_name: str | None
 ) -> Iterator[str]:
-    """Yield a sentence if the version changed, if the model changed, and if settings changed."""
+    """Yield a sentence for each condition that changed: the version, the model, the settings."""
     current = version("qtmiddleware")
     if baseline.version not in (None, current):
         yield f"The baseline is from qtmiddleware {baseline.version}, this run from {current}."
@@ -461,7 +463,7 @@ def _describe_changed_conditions(
 
 
 def _describe_failures(before: Values, after: Values) -> Iterator[str]:
-    """Yield a sentence on the questions that failed in this run only, and in the baseline only."""
+    """Yield sentences on the questions that failed in one measurement, but not in the other."""
     # A question that failed has no value.
     systems = before.keys() & after.keys()
     then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))

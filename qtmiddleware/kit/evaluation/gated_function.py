@@ -56,6 +56,6 @@ def gate_function(
     earlier.check_data(judged)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     chosen_systems = choose_systems(systems, has_model="client" in options, is_wrapped=is_wrapped)
-    earlier.check_systems(chosen_systems, rule, deep=bool(options.get("deep")))
+    earlier.check_systems(chosen_systems, rule, is_deep=bool(options.get("deep")))
     measured = compare(fn, judged.questions, judged.qrels, systems, name=judged.name, **options)
     return compare_with_baseline(earlier, measured, rule)

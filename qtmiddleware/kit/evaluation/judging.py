@@ -83,7 +83,7 @@ class Verdict:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # Without slots, because cached_property needs a __dict__.
 class Judged:
     """The result of comparing a challenger's answers with a baseline's on all questions.
 
@@ -225,7 +225,7 @@ def judge(
     concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> Judged:
-    """Let *model* compare the answers of two systems with each question's reference answer.
+    """Ask *model* which of two systems answers each question better, given a reference answer.
 
     The reference answer is ``answer`` in the question's metadata. Questions without one are
     skipped. The model sees the answers as A and B, without the systems' names, once in each order.
@@ -302,7 +302,7 @@ def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
     return Verdict(
         ballot.question.id,
         outcome,
-        ballot.is_flip,
+        ballot.depends_on_order,
         reason,
         ballot.average_scores(_BASELINE),
         ballot.average_scores(_CHALLENGER),

@@ -215,6 +215,7 @@ def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
     corrected: dict[str, float] = {}
     least = 0.0
     for place, (name, p) in enumerate(sorted(probabilities.items(), key=lambda entry: entry[1])):
+        # A corrected value is never below the one before it, so the order is kept.
         least = max(least, min(1.0, p * (len(probabilities) - place)))
         corrected[name] = least
     return corrected
@@ -294,23 +295,23 @@ class SystemScore:
 
     @property
     def searches(self) -> int | None:
-        """The number of searches for all questions; ``None`` if it is not known."""
+        """The number of searches for all questions; ``None`` if the number is not known."""
         counts = [run.searches for run in self.runs.values()]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def searches_per_question(self) -> float | None:
-        """The mean number of searches per question; ``None`` if it is not known."""
+        """The mean number of searches per question; ``None`` if the number is not known."""
         return None if self.searches is None else self.searches / len(self.runs)
 
     @property
     def usd_per_thousand(self) -> float | None:
-        """The model's cost in US dollars per thousand questions; ``None`` if it is not known."""
+        """The model's cost in US dollars per thousand questions; ``None`` if not known."""
         return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
 
     @property
     def read_usd_per_thousand(self) -> float | None:
-        """The searches' cost in US dollars per thousand questions; ``None`` if it is not known."""
+        """The searches' cost in US dollars per thousand questions; ``None`` if not known."""
         costs = [run.read_cost_usd for run in self.runs.values()]
         return (
             None
@@ -320,9 +321,9 @@ class SystemScore:
 
     @property
     def usd_per_point(self) -> float | None:
-        """The model's cost in US dollars of +0.01 nDCG@10, for a thousand questions.
+        """The model's cost of a gain of 0.01 nDCG@10, in US dollars per thousand questions.
 
-        ``None`` if the cost is not known or the system gains nothing.
+        ``None`` if the cost is not known, or if the system gains nothing.
         """
         cost, gain = self.usd_per_thousand, self.difference.gain
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
@@ -330,13 +331,13 @@ class SystemScore:
     def worst(self, count: int = 10) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions with the largest losses, worst first.
 
-        Every gain is negative; other questions are left out.
+        All these gains are negative. The result is shorter if fewer questions lost.
         """
         lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
         return sorted(lost, key=lambda entry: entry[1])[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a dict, ready for JSON, without queries or passages."""
+        """Return the figures as a dict, ready for JSON. Queries and passages are left out."""
         worst = self.worst(1)
         return {
             "name": self.name,
@@ -375,13 +376,13 @@ class Comparison:
         questions: The number of measured questions.
         baseline: The name of the system that all others are compared with.
         systems: The score of each system, in the order of measuring.
-        notes: Sentences that a reader needs to judge the figures, for example about synthetic
-            questions, recorded replies or estimated tokens.
+        notes: Notes for readers of the figures, for example on synthetic questions, recorded
+            replies or estimated tokens.
         seed: The seed of every resampling.
         data_hash: The sha256 of the passages, questions and judgements.
-        counts_model_time: ``False`` if added times lack the time of recorded replies.
-        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. Their
-            order does not matter.
+        counts_model_time: Whether the added times include the time of recorded replies.
+        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. The order
+            of questions and passages does not matter.
         settings: The sha256 of each system's settings.
     """
 

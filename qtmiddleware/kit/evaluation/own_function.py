@@ -17,7 +17,7 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
-"""`IdCheck` fails if none of the first questions, this many, finds a judged passage."""
+"""At least one of this many first questions must find a judged passage."""
 
 
 class RunMemory(Protocol):
@@ -36,7 +36,7 @@ class IdCheck:
 
     Attributes:
         judged: The passage ids in the judgements.
-        questions: The check fails if no judged id was returned for this many first questions.
+        questions: At least one of this many first questions must return a judged id.
     """
 
     judged: Set[str] = field(repr=False)
@@ -83,7 +83,7 @@ class IdCheck:
 
 @dataclass(frozen=True, slots=True)
 class OwnFunction:
-    """Your own retrieval function, wrapped, from which systems with any settings are built.
+    """Builds systems from your own wrapped retrieval function, one for each choice of settings.
 
     Attributes:
         base: The wrapped function. A system's settings override the function's settings.
@@ -137,6 +137,7 @@ class OwnFunction:
             result = None if memory is None else memory.recall(name, question.id)
             if result is None:
                 result = self._ask_function(function, question, arguments)
+                # A failed run is not stored, so that the next measurement asks again.
                 if memory is not None and result.error is None:
                     memory.remember(name, question.id, result)
             if self.ids is not None:

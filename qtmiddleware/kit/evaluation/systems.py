@@ -25,7 +25,10 @@ _NO_RULES: Final[Mapping[str, Any]] = {
 _ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
 
 SEEDS: Final = "seed-parity"
-"""The name of a system and its preset, which searches the model's texts, not the question."""
+"""The name of a system and of its preset.
+
+The system searches the model's texts instead of the question.
+"""
 
 
 @cache

@@ -25,9 +25,9 @@ def read_table(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the location and the cells of each row in the table *file*.
 
-    The location is text for messages, such as ``questions.csv line 3``. Cells are a dict by column
-    name. The first line contains the column names, which are lower-cased. The separator is a comma,
-    semicolon or tab. The text is UTF-8 or UTF-16.
+    The location is text for messages, such as ``questions.csv line 3``. The cells are a dict with
+    the lower-cased column names as keys. The first line contains the column names. The separator is
+    a comma, semicolon or tab. The text is UTF-8 or UTF-16.
 
     Args:
         file: The table.

@@ -1,4 +1,4 @@
-"""Builds the entry that starts the MCP server, for a client's config file."""
+"""Build the entry for a client's config file that starts the MCP server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENTS: Final = {
 def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the entry to add to the config file of *client*.
 
-    The entry registers the server as *name* and starts it by `qtm mcp serve` with *arguments*.
+    The entry registers the server as *name*, and starts it with ``qtm mcp serve`` and *arguments*.
     """
     key, _ = CLIENTS[client]
     entry: dict[str, Any] = {"command": find_command(), "args": ["mcp", "serve", *arguments]}
@@ -32,9 +32,10 @@ def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, A
 
 
 def find_command() -> str:
-    """Return the path of the command ``qtm``, for the config file of a client.
+    """Return the path of the command ``qtm``, for a client's config file.
 
-    The path is needed because clients start servers outside the active environment.
+    Clients start servers outside the active environment, so the name alone is not enough.
     """
+    # The command in this environment comes first; another qtm may be first on the PATH.
     beside = Path(sys.executable).with_name("qtm")
     return str(beside) if beside.exists() else shutil.which("qtm") or "qtm"

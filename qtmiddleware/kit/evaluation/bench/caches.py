@@ -1,4 +1,4 @@
-"""Cache vectors and replies on disk, because they cost time or money."""
+"""Cache vectors and model replies on disk, because they cost time or money."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ APPLICATION_ID: Final = 0x71746D62
 VERSION: Final = 1
 """The version of the file's layout."""
 MOST_ROW_BYTES: Final = 1 << 23
-"""The longest row, in bytes: a reply of one megabyte can take six megabytes as JSON."""
+"""The maximum size of a row in bytes. A reply of one megabyte can take six megabytes as JSON."""
 
 # Keys are hashes. "seconds" is how long it took to compute a vector.
 _SCHEMA: Final = (
@@ -67,8 +67,9 @@ _log: Final = get_logger("qtmiddleware.bench")
 class CacheFile:
     """An SQLite file of vectors and replies. Only the owner can read the file.
 
-    The class is thread-safe. Several processes may use the same file, but each must open it after
-    forking. A damaged file, or a file of another program or version, is left unchanged.
+    The class is thread-safe. Several processes may use the same file, but each process must open
+    the file after forking. A damaged file, or a file of another program or version, stays
+    unchanged.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,8 +94,8 @@ class CacheFile:
         return f"CacheFile({str(self._path)!r})"
 
     @contextmanager
-    def connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database connection to one thread at a time.
+    def use_connection(self) -> Iterator[sqlite3.Connection]:
+        """Yield the database connection. Only one thread can use it at a time.
 
         Database errors in the ``with`` block become `StoreError`.
         """
@@ -108,7 +109,7 @@ class CacheFile:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Convert file and database errors in the ``with`` block to `StoreError`."""
+        """Turn file and database errors in the ``with`` block into `StoreError`."""
         try:
             yield
         except OSError as error:
@@ -126,7 +127,7 @@ class CacheFile:
             ) from cause
 
     def _prepare_file(self) -> None:
-        """Check the file's version, or create the tables in a new file."""
+        """Check the version of an existing file, or create the tables in a new file."""
         connection = self._connection
         if not is_new_database(connection):
             # Check first: another program's file must not be changed.
@@ -136,9 +137,10 @@ class CacheFile:
         use_write_ahead_log(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            # Two processes may create the file at the same time; the second finds it complete.
+            # Two processes may create the file at the same time. The second one finds it complete.
             for statement in _SCHEMA if is_new_database(connection) else ():
                 connection.execute(statement)
+        # Another program may have created the file after the first check.
         self._check_version()
 
     def _check_version(self) -> None:
@@ -156,7 +158,7 @@ class CachedEmbedder:
 
     The file contains no text: a vector's key is the sha256 of the model's name, the dimension and
     the text. The class is safe for threads and for several processes. The embedder's exceptions
-    pass through. `StoreError` is raised if the file cannot be used.
+    pass through. If the file cannot be used, the methods raise `StoreError`.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
@@ -186,8 +188,11 @@ class CachedEmbedder:
         if missing:
             start = perf_counter()
             embedded = dict(zip(missing, self._inner.embed(missing), strict=True))
-            share = (perf_counter() - start) / len(missing)
-            self._keep_vectors((keys[text], vector, share) for text, vector in embedded.items())
+            # Texts are embedded together, so each text counts with the mean time.
+            seconds_per_text = (perf_counter() - start) / len(missing)
+            self._store_vectors(
+                (keys[text], vector, seconds_per_text) for text, vector in embedded.items()
+            )
             vectors |= embedded
         return [vectors[text] for text in texts]
 
@@ -197,7 +202,7 @@ class CachedEmbedder:
         engine: Engine,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Let *engine* embed all texts without a cached vector, so that `embed` finds the vectors.
+        """Let *engine* embed all texts without a cached vector, and cache the vectors for `embed`.
 
         Each text is embedded once. If the embedder calls a service or is your own class, this
         method does nothing, and `embed` embeds the texts.
@@ -217,18 +222,20 @@ class CachedEmbedder:
         batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
         build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
-        for vectors, share in engine.map(build, batches):
-            self._keep_vectors((key, decode_vector(blob), share) for key, blob in vectors)
+        for vectors, seconds_per_text in engine.map(build, batches):
+            self._store_vectors(
+                (key, decode_vector(blob), seconds_per_text) for key, blob in vectors
+            )
             done += len(vectors)
             if progress is not None:
                 progress(done, total)
 
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
-        """Yield a mapping that records each text whose vector is read from the file.
+        """Record which texts get their vectors from the file, and yield the record as a mapping.
 
-        The mapping's values are the seconds that embedding the text took originally. Use it for one
-        question at a time, or the texts of several questions are mixed.
+        The values are the seconds that each text's embedding took originally. Record one question
+        at a time, or the texts of several questions are mixed.
         """
         replayed: dict[str, float] = {}
         self._replayed = replayed
@@ -250,7 +257,8 @@ class CachedEmbedder:
         }
 
     def _select_missing_texts(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
-        """Yield, for each page, the keys and texts that have no vector in the file."""
+        """Yield, for each page, the (key, text) pairs of the texts without a cached vector."""
+        # A text may occur on several pages, before its vector is in the file.
         seen: set[bytes] = set()
         for page in pages:
             keys = self._compute_keys(page)
@@ -261,20 +269,20 @@ class CachedEmbedder:
                 seen.update(key for key, _ in missing)
                 yield missing
 
-    def _keep_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
+    def _store_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
         """Write rows of key, vector and embedding time in seconds to the file."""
         rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in vectors]
-        with self._file.connection() as connection, connection:
+        with self._file.use_connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
     def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
-        """Return the vectors that the file has for *keys*, by text.
+        """Return the cached vectors by text. *keys* has the cache key of each text.
 
         Inside `record_replays`, also record the seconds that each vector took originally.
         """
         vectors: dict[str, list[float]] = {}
-        with self._file.connection() as connection:
+        with self._file.use_connection() as connection:
             for text, key in keys.items():
                 row = connection.execute(
                     "SELECT vector, seconds FROM vectors WHERE key = ?", (key,)
@@ -291,7 +299,7 @@ class CachedEmbedder:
 def _build_timed_batch(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
-    """Return a function that embeds a batch, and returns the vectors and the seconds per text."""
+    """Return a function that embeds a batch. It returns the vectors and the seconds per text."""
     embed_batch = build_batch_embedder(embedder, embedding)
 
     def embed_timed(texts: Texts) -> tuple[Vectors, float]:
@@ -308,7 +316,7 @@ def _pack_vector(vector: Sequence[float]) -> bytes:
 
 
 def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
-    """Return the vector in *packed*; ``None`` if *packed* is damaged."""
+    """Return the vector in *packed*, or ``None`` if *packed* is damaged."""
     if not isinstance(packed, bytes) or len(packed) != 8 * dimension:
         return None
     vector = list(struct.unpack(f"<{dimension}d", packed))
@@ -318,9 +326,9 @@ def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
 class CachedModel:
     """Wraps a model, and caches its replies in a file.
 
-    A reply is stored with its tokens, cost and seconds. A replayed reply counts with these figures,
-    as if the model had been asked. The file contains no prompt: a reply's key is the sha256 of the
-    model's name, the prompt and *options*.
+    A reply is stored with its tokens, cost and seconds, and a replayed reply reports them again.
+    The file contains no prompt: a reply's key is the sha256 of the model's name, the prompt and
+    *options*.
 
     Failures and truncated replies are not stored. If the file cannot be read or written, a warning
     is logged and the model is asked. The class is safe for threads, event loops and several
@@ -333,7 +341,7 @@ class CachedModel:
         Args:
             inner: The model.
             path: The file.
-            options: The model's options and address as text. It is a part of every key.
+            options: The model's options and address as text. This text is a part of every key.
 
         Raises:
             StoreError: The file is not a cache.
@@ -352,23 +360,29 @@ class CachedModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
+        """Return the cached reply to *prompt*, or ask the model and cache its reply.
+
+        Exceptions of the inner model pass through.
+        """
         key = self._compute_key(prompt)
         if (cached := self._look_up_reply(key)) is not None:
             return cached
         start = perf_counter()
         reply = self._inner.complete(prompt, deadline)
-        self._keep_reply(key, reply, perf_counter() - start)
+        self._store_reply(key, reply, perf_counter() - start)
         return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
+        """Return the cached reply to *prompt*, or ask the model and cache its reply.
+
+        Exceptions of the inner model pass through.
+        """
         key = self._compute_key(prompt)
         if (cached := self._look_up_reply(key)) is not None:
             return cached
         start = perf_counter()
         reply = await self._inner.acomplete(prompt, deadline)
-        self._keep_reply(key, reply, perf_counter() - start)
+        self._store_reply(key, reply, perf_counter() - start)
         return reply
 
     def close(self) -> None:
@@ -390,9 +404,10 @@ class CachedModel:
         return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
 
     def _look_up_reply(self, key: bytes) -> Reply | None:
-        """Return the reply with *key*, or ``None`` if it is missing or damaged."""
+        """Return the cached reply with *key*, or ``None`` if it is missing or damaged."""
+        # A cache that fails costs another model call, but does not end the measurement.
         try:
-            with self._file.connection() as connection:
+            with self._file.use_connection() as connection:
                 row = connection.execute(
                     "SELECT reply FROM replies WHERE key = ?", (key,)
                 ).fetchone()
@@ -408,14 +423,14 @@ class CachedModel:
             )
             return None
 
-    def _keep_reply(self, key: bytes, reply: Reply, seconds: float) -> None:
-        """Write *reply* to the file unless it is truncated."""
+    def _store_reply(self, key: bytes, reply: Reply, seconds: float) -> None:
+        """Write *reply* to the file, unless it is truncated. *seconds* is the measured time."""
         if reply.truncated:
             return
-        # A reply that the inner model replayed keeps the time it states.
+        # A reply that reports its own time, such as an estimate, keeps this time.
         timed = replace(reply, seconds=reply.seconds or seconds)
         try:
-            with self._file.connection() as connection:
+            with self._file.use_connection() as connection:
                 connection.execute(
                     "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(timed)))
                 )
@@ -424,7 +439,7 @@ class CachedModel:
 
 
 def _read_reply(record: Any) -> Reply:
-    """Return the reply in *record*; raises `TypeError` or `ValueError` if *record* is damaged."""
+    """Return the reply in *record*. Raises `TypeError` or `ValueError` if *record* is damaged."""
     reply = Reply(**json.loads(record))
     text: Any = reply.text
     amounts = [

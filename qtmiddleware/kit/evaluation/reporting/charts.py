@@ -144,6 +144,8 @@ def make_axis(
             else (low - abs(low) / 2, high + abs(high) / 2)
         )
         high = min(high, highest)
+    # The next round step (1, 2 or 5 times a power of ten) gives about the wanted number of ticks.
+    # The tolerances keep rounding errors from adding a step or a tick.
     rough_step = (high - low) / max(1, intervals)
     power = float(10.0 ** floor(log10(rough_step)))
     step = power * next(step for step in _STEPS if step * power >= rough_step * (1 - 1e-9))
@@ -160,9 +162,9 @@ def rank_systems(comparison: Comparison) -> list[SystemScore]:
 
 
 def classify_system(comparison: Comparison, score: SystemScore) -> str:
-    """Classify a system as ``better`` or ``worse`` than the baseline, or as the ``same``.
+    """Return a system's class, ``better``, ``worse`` or ``same``, compared with the baseline.
 
-    A difference that is not significant counts as ``same``. The baseline itself is ``base``.
+    Without a significant difference, the class is ``same``. The baseline's own class is ``base``.
     """
     if score.name == comparison.baseline:
         return "base"
@@ -481,6 +483,7 @@ def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
     marks: list[Mark] = []
     for added in separate_marks:
         mark = added
+        # A merged mark may be wider, and so overlap yet another mark.
         while covered := [other for other in marks if other.box.overlaps(mark.box)]:
             marks = [other for other in marks if other not in covered]
             points = [*mark.points, *(point for other in covered for point in other.points)]

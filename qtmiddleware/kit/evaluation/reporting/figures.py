@@ -80,6 +80,7 @@ def format_milliseconds(ms: float | None) -> str:
 
     Times below ten have one decimal, such as ``0.4``.
     """
+    # From 9.95 on, one decimal would round to 10.0.
     return UNKNOWN if ms is None else _format_fixed(ms, 1 if abs(ms) < 9.95 else 0)
 
 
@@ -87,6 +88,7 @@ def format_duration(ms: float | None) -> str:
     """Format a time in milliseconds with its unit, such as ``310 ms`` or ``1.2 s``."""
     if not is_known(ms):
         return UNKNOWN
+    # From 999.5 on, the time would round to 1,000 ms.
     return (
         f"{_format_fixed(ms / 1e3, 1)} s" if abs(ms) >= 999.5 else f"{format_milliseconds(ms)} ms"
     )
@@ -115,6 +117,7 @@ def _format_fixed(number: float | None, digits: int) -> str:
     """Format *number* with *digits* decimals. A number that rounds to zero has no minus sign."""
     if not is_known(number):
         return UNKNOWN
+    # Written out, a number from a billion on would not fit into its column.
     text = f"{number:.3g}" if abs(number) >= 1e9 else f"{number:,.{digits}f}"
     return text.removeprefix("-") if not text.strip("-0.,") else text
 

@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
 from qtmiddleware.preprocessing.text import shorten
 
 _WORST: Final = 5
-"""A report shows at most this many of the questions that got worse most."""
+"""A report shows at most this many of the questions that lost most."""
 _NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = figures.NAME_LENGTH, 240, 400
 # Characters to escape. An underscore inside a word is no emphasis and needs no escape.
 _MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")
@@ -35,8 +35,8 @@ def markdown(
     """Return the comparison as GitHub Markdown.
 
     The text has a headline, the verdict, notes, figures and the time of each stage. It also lists
-    the questions that got worse most with the best system, with the queries that the system
-    searched. Names and texts are escaped.
+    the questions that lost most with the best system, with the queries that the system searched.
+    Names and texts are escaped.
 
     Args:
         comparison: The comparison.
@@ -57,7 +57,7 @@ def markdown(
             f"> **Note:** {escape_text(note, _NOTE_LENGTH)}"
             for note in collect_notes(comparison, data)
         ),
-        _write_figures(comparison),
+        _write_figures_table(comparison),
         _write_stages(comparison),
         _write_worst_questions(comparison, data, decision),
         _write_method(comparison),
@@ -84,7 +84,7 @@ def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
-def _write_figures(comparison: Comparison) -> str:
+def _write_figures_table(comparison: Comparison) -> str:
     """Return the table of all figures, with an explanation of its columns."""
     # Only names need escaping. Numbers contain no markup.
     lines = [
@@ -132,6 +132,7 @@ def _write_details(details: str, decision: Decision | None) -> list[str]:
     if decision is None:
         return [escape_text(details, 10 * _NOTE_LENGTH)]
     sentences = filter(None, (details, *decision.sentences))
+    # A backtick in the config could end the code block.
     config = [f"```json\n{decision.config.replace('`', '')}\n```"] if decision.config else []
     return [
         "\n".join(f"- {escape_text(sentence, 10 * _NOTE_LENGTH)}" for sentence in sentences),
@@ -142,7 +143,7 @@ def _write_details(details: str, decision: Decision | None) -> list[str]:
 def _write_worst_questions(
     comparison: Comparison, data: Dataset | None, decision: Decision | None
 ) -> str:
-    """Return a Markdown list of the questions that got worse most; empty if none got worse.
+    """Return a Markdown list of the questions that lost most; empty if no question got worse.
 
     The list is for the system of *decision*. Without a decision, it is for the best system.
     """

@@ -27,7 +27,7 @@ class Detail:
         helped: The SVG path of the gains.
         hurt: The SVG path of the losses.
         longest_ms: The time of the slowest stage (p95), in milliseconds.
-        worst: The questions that got worse most, worst first.
+        worst: The questions that lost most, worst first.
     """
 
     place: int

@@ -125,9 +125,9 @@ def write_ranking_verdict(ranked: RankedSystems) -> str:
 
 
 def _classify_standing(standing: Standing) -> str:
-    """Classify a system as ``better`` or ``worse`` than the baseline, or as the ``same``.
+    """Return a system's class, ``better``, ``worse`` or ``same``, compared with the baseline.
 
-    A difference that is not significant counts as ``same``. The baseline itself is ``base``.
+    Without a significant difference, the class is ``same``. The baseline's own class is ``base``.
     """
     if standing.system == BASELINE:
         return "base"

@@ -23,7 +23,7 @@ def write_headline(gate: GateResult) -> str:
         names = [_quote_name(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
     if gate.verdict == "inconclusive":
-        count = _format_count(gate.questions, "question is", "questions are")
+        count = _format_count(gate.question_count, "question is", "questions are")
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
     if gate.rule.bound is not None:
         return (
@@ -63,12 +63,12 @@ def write_comment(gate: GateResult) -> str:
     """
     worse = [change for change in gate.changes if change.verdict == "worse"]
     reasons = (f"{_quote_name(change.name)}: {_describe_change(gate, change)}" for change in worse)
-    worst = [_write_worst_questions(change) for change in gate.changes if change.worse]
+    worst = [_write_worst_questions(change) for change in gate.changes if change.worse_count]
     remarks = (*_list_changed_conditions(gate), _describe_method(gate))
     paragraphs = [
         f"**{escape_text(write_headline(gate), _LENGTH)}**",
         *(escape_text(sentence, _LENGTH) for sentence in reasons),
-        _write_figures(gate),
+        _write_figures_table(gate),
         *(["Questions that lost most, in points:\n\n" + "\n".join(worst)] if worst else []),
         *(escape_text(sentence, _LENGTH) for sentence in remarks),
     ]
@@ -78,10 +78,10 @@ def write_comment(gate: GateResult) -> str:
 def _describe_change(gate: GateResult, change: Change) -> str:
     """Return one to three sentences on the change of one system."""
     total = _format_count(len(change.gains), "question", "questions")
-    if not change.worse and not change.better:
+    if not change.worse_count and not change.better_count:
         return f"no change in {total}."
     return (
-        f"of {total}, {change.worse:,} got worse and {change.better:,} got better. "
+        f"of {total}, {change.worse_count:,} got worse and {change.better_count:,} got better. "
         f"{_describe_mean_change(gate, change)} {_describe_significance(gate, change)}"
     )
 
@@ -91,6 +91,7 @@ def _describe_mean_change(gate: GateResult, change: Change) -> str:
     before, after = map(figures.format_measure, (change.before, change.after))
     size = _format_unsigned_points(change.difference.gain)
     interval = figures.format_interval(change.difference)
+    # A change that rounds to 0.0 points has no direction.
     if size == "0.0":
         return f"{gate.rule.measure} stays at {after} {interval}."
     verb = "fell" if change.difference.gain < 0 else "rose"
@@ -123,7 +124,7 @@ def _list_changed_conditions(gate: GateResult) -> tuple[str, ...]:
     return (*systems, *gate.notes)
 
 
-def _write_figures(gate: GateResult) -> str:
+def _write_figures_table(gate: GateResult) -> str:
     """Return a Markdown table of the systems' figures."""
     titles = ("system", "before", "after", "change [95%]", "better", "worse", "verdict")
     lines = [
@@ -132,8 +133,8 @@ def _write_figures(gate: GateResult) -> str:
             figures.format_measure(change.before),
             figures.format_measure(change.after),
             figures.format_gain(change.difference),
-            f"{change.better:,}",
-            f"{change.worse:,}",
+            f"{change.better_count:,}",
+            f"{change.worse_count:,}",
             change.verdict,
         ]
         for change in gate.changes
@@ -145,7 +146,7 @@ def _write_worst_questions(change: Change) -> str:
     """Return a Markdown list item with the questions that lost most with one system."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
-        for id_, gain in change.list_worst()
+        for id_, gain in change.list_worst_questions()
     ]
     return f"- {escape_text(change.name, figures.NAME_LENGTH)}: {', '.join(worst)}"
 
@@ -161,7 +162,7 @@ def _describe_method(gate: GateResult) -> str:
         allowed = _format_unsigned_points(gate.rule.bound)
         rule = f"A system is worse if its mean fell by more than {allowed} points."
     return (
-        f"{gate.rule.measure} of {_format_count(gate.questions, 'question', 'questions')},"
+        f"{gate.rule.measure} of {_format_count(gate.question_count, 'question', 'questions')},"
         f" before in {gate.baseline}. The change is in points (hundredths) with its 95% interval."
         f" {rule}"
     )

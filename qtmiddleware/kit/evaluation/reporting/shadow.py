@@ -63,6 +63,7 @@ def write_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
         rest = f"; {same_lists}." if same_count < len(questions) else ", in the same list."
         headline = f"The same passage would come first for {subject}{rest}"
     record = report.to_dict()
+    # The third share, the questions with the same list, is in the headline.
     changes = " and ".join(
         f"{_format_count(share.count)} would get {share.name}" for share in list_shares(report)[:2]
     )
@@ -109,8 +110,8 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         plain=report.to_dict(),
         others=sum(not question.is_first_same for question in report.questions),
         shares=list_shares(report),
-        costs=_list_costs(report),
-        votes=_list_preferences(report),
+        costs=_list_cost_rows(report),
+        votes=_list_verdict_rows(report),
         examples=[
             (
                 shorten(question.query, _QUESTION_LENGTH),
@@ -139,10 +140,10 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
         escape_text(lede, _QUESTION_LENGTH),
         *(f"> **Note:** {escape_text(note, _QUESTION_LENGTH)}" for note in _collect_notes(report)),
         write_table(["would get", "questions", "share"], shares),
-        write_table(["per question", "plain", "ours"], _list_costs(report)),
+        write_table(["per question", "plain", "ours"], _list_cost_rows(report)),
         *(
             [write_table(["the judge prefers", "questions"], votes)]
-            if (votes := _list_preferences(report))
+            if (votes := _list_verdict_rows(report))
             else []
         ),
         *(_write_example(question) for question in examples),
@@ -188,7 +189,7 @@ def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
+def _list_cost_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
     """Return the costs per question as rows: the cost's name, without and with qtmiddleware."""
     record = report.to_dict()
     cost = record["costUsd"]
@@ -211,7 +212,7 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _list_preferences(report: ShadowReport) -> list[list[str]]:
+def _list_verdict_rows(report: ShadowReport) -> list[list[str]]:
     """Return a row with each verdict of the judge and its count; empty if nothing was judged."""
     votes = report.count_verdicts()
     return [

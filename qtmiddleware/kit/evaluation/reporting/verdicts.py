@@ -25,7 +25,7 @@ ID_LENGTH: Final = 60
 _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
 _SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
 _WORST: Final = 10
-"""A report shows at most this many of the questions that got worse most, per system."""
+"""A report shows at most this many of the questions that lost most, per system."""
 _FOUND: Final = 10
 """A report shows at most this many passages of a list, as many as nDCG@10 counts."""
 _VARIANTS: Final = 16
@@ -64,7 +64,7 @@ def write_headline_and_details(
         ), f"{_quote_name(best.name)} gains {gains}. {remark}"
     first_count = (
         "the right passage first for"
-        f" {_format_first_count(comparison, comparison[comparison.baseline])}"
+        f" {_format_relevant_first_count(comparison, comparison[comparison.baseline])}"
     )
     if not comparison.challengers:
         return (
@@ -126,6 +126,7 @@ def find_best_system(comparison: Comparison) -> SystemScore:
 
 def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
     """Return the comparison's notes. If *data* has synthetic questions, the first note says so."""
+    # The bench may have added such a note already.
     if (
         data is None
         or not data.is_synthetic
@@ -160,8 +161,8 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
     )
 
 
-def _format_first_count(comparison: Comparison, score: SystemScore) -> str:
-    """Return text such as ``60 of 100 questions``, which counts relevant first passages."""
+def _format_relevant_first_count(comparison: Comparison, score: SystemScore) -> str:
+    """Return the number of relevant first passages as text, such as ``60 of 100 questions``."""
     return (
         f"{figures.count_relevant_first(score):,} of {comparison.questions:,}"
         f" question{'' if comparison.questions == 1 else 's'}"
@@ -183,8 +184,8 @@ def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
     if after > before:
         worse = f"{hurt:,} of {total} {_conjugate_get(hurt)} worse" if hurt else "none gets worse"
         return (
-            f"The right passage comes first for {_format_first_count(comparison, score)} instead of"
-            f" {before:,}; {worse}."
+            "The right passage comes first for"
+            f" {_format_relevant_first_count(comparison, score)} instead of {before:,}; {worse}."
         )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
     better = (
@@ -241,6 +242,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     second best. A system that is significantly worse than *best* is passed over.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
+    # Of two systems with the same gain, the cheaper one comes first.
     others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
     half = [
         score
@@ -249,6 +251,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     ]
     cheaper = [score for score in others if _get_cost_key(score) < _get_cost_key(best)]
     for score in (*half, *cheaper, *others[:1]):
+        # Compared question by question, because both systems answered the same questions.
         lead = difference(
             [best.gains[question_id] - score.gains[question_id] for question_id in best.gains],
             seed=comparison.seed,
@@ -323,6 +326,7 @@ def _describe_gains_and_losses(comparison: Comparison) -> str:
 
 def _is_better(score: SystemScore) -> bool:
     """Return whether a system has a significant gain, and an answer that is not degraded."""
+    # If every answer is degraded, the gain does not come from the system's own settings.
     return (
         score.degraded < len(score.runs)
         and score.difference.is_significant
@@ -399,7 +403,7 @@ class HurtFinder:
         self._passages = {passage.id: passage for passage in data.passages} if data else {}
 
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
-        """Return the questions that got worse most with one system: at most ten, worst first."""
+        """Return the questions that lost most with one system, at most ten, worst first."""
         return tuple(
             self._describe_question(score, question, gain) for question, gain in score.worst(_WORST)
         )

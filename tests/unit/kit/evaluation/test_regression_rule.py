@@ -62,7 +62,7 @@ def shifted(
 
 def test_a_significant_loss_is_worse() -> None:
     change = compare_one(*shifted(20, 2))
-    assert (change.verdict, change.worse, change.better) == ("worse", 20, 2)
+    assert (change.verdict, change.worse_count, change.better_count) == ("worse", 20, 2)
     assert change.has_lost
     assert change.difference.high < 0
 
@@ -126,7 +126,7 @@ def test_a_question_that_failed_counts_as_0_on_its_side() -> None:
     for number in range(12):
         del after[f"q{number}"]
     change = compare_one(before, after)
-    assert (change.verdict, change.worse, len(change.gains)) == ("worse", 12, 100)
+    assert (change.verdict, change.worse_count, len(change.gains)) == ("worse", 12, 100)
     assert change.after == pytest.approx(0.44)
 
 
@@ -136,7 +136,7 @@ def test_equal_runs_are_never_worse(pairs: dict[str, tuple[float, float]], seed:
     before = {id_: value for id_, (value, _) in pairs.items()}
     change = compare_one(before, dict(before), seed=seed)
     assert change.verdict == ("not worse" if len(before) >= FEW else "inconclusive")
-    assert (change.worse, change.better, change.difference.p_holm, change.sign_p) == (
+    assert (change.worse_count, change.better_count, change.difference.p_holm, change.sign_p) == (
         0,
         0,
         1.0,
@@ -151,7 +151,7 @@ def test_the_way_back_is_the_way_there_with_its_signs_turned(
 ) -> None:
     before, after = ({id_: pair[side] for id_, pair in pairs.items()} for side in (0, 1))
     there, back = compare_one(before, after, seed=seed), compare_one(after, before, seed=seed)
-    assert (there.worse, there.better) == (back.better, back.worse)
+    assert (there.worse_count, there.better_count) == (back.better_count, back.worse_count)
     assert there.sign_p == back.sign_p
     assert there.difference.gain == pytest.approx(-back.difference.gain, abs=1e-12)
     assert (there.difference.low, there.difference.high) == pytest.approx(
@@ -173,7 +173,7 @@ def test_the_order_of_the_questions_has_no_influence(
         {id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in reversed(ids)}
     )
     assert mixed == compare_one(before, after)
-    assert mixed.list_worst() == compare_one(before, after).list_worst()
+    assert mixed.list_worst_questions() == compare_one(before, after).list_worst_questions()
 
 
 @settings(max_examples=20, deadline=None)
@@ -369,17 +369,17 @@ def test_a_file_of_an_older_version_is_compared_by_its_one_hash() -> None:
 
 def test_that_no_system_is_in_both_is_refused() -> None:
     baseline = Baseline.from_report(plain(), "base.json")
-    baseline.check_systems(["mine", "rules"], Rule(), deep=False)
+    baseline.check_systems(["mine", "rules"], Rule(), is_deep=False)
     with pytest.raises(ConfigError, match="must hold one of the systems mine, not raw and rules"):
-        baseline.check_systems(["mine"], Rule(), deep=False)
+        baseline.check_systems(["mine"], Rule(), is_deep=False)
 
 
 def test_a_measure_that_was_not_taken_is_refused() -> None:
     baseline, rule = Baseline.from_report(plain(), "base.json"), Rule.parse("r@100 -0.1")
     with pytest.raises(ConfigError, match="--fail-if R@100 needs --deep"):
-        baseline.check_systems(["raw"], rule, deep=False)
+        baseline.check_systems(["raw"], rule, is_deep=False)
     with pytest.raises(ConfigError, match="has no R@100; write it with"):
-        baseline.check_systems(["raw"], rule, deep=True)
+        baseline.check_systems(["raw"], rule, is_deep=True)
 
 
 # --- both together --------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def gate(before: Mapping[str, float], after: Mapping[str, float], **known: Any) 
 def test_the_systems_in_both_are_compared_and_the_others_named() -> None:
     found = gate(many(0.2), many(0.1))
     assert [change.name for change in found.changes] == ["raw", "rules"]
-    assert (found.verdict, found.missing, found.new, found.questions) == (
+    assert (found.verdict, found.missing, found.new, found.question_count) == (
         "worse",
         ("old",),
         ("new",),

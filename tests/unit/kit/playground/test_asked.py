@@ -94,7 +94,7 @@ def test_what_cannot_be_used_is_said(address: str, said: str) -> None:
 def test_a_follow_up_has_the_question_among_the_turns_before_it() -> None:
     asked = read("?user=Who+is+Jaco%3F&assistant=A+dog.&q=Is+he+ill%3F&topK=3")
     assert (
-        asked.follow_up().write(SHOWN)
+        asked.build_follow_up().write(SHOWN)
         == "?user=Who+is+Jaco%3F&assistant=A+dog.&user=Is+he+ill%3F&topK=3"
     )
 
