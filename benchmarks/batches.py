@@ -49,7 +49,7 @@ def main(queries: Path, count: int) -> None:
         )
         service.finish()
         collected = run("collect")
-        cost = Tariff(Prices("gpt-6-luna"), SHARE, None).cost(
+        cost = Tariff(Prices("gpt-6-luna"), SHARE, None).compute_cost(
             collected.spent.read, collected.spent.written
         )
         print(f"{collected.answered:,} answered; {cost}")

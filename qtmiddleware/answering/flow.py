@@ -29,11 +29,11 @@ from qtmiddleware.answering.prompts import (
 )
 from qtmiddleware.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ModelError, as_model_error
+from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, StreamingModel
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
@@ -146,7 +146,7 @@ class AnswerFlow:
             request = replace(request, settings=_enable_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
-            self.retrieval = yield from retrieval_flow(request, sub_responses=self._responses)
+            self.retrieval = yield from build_retrieval_flow(request, sub_responses=self._responses)
             # The retrieval succeeded, so the answer goes on: do not end its observation here.
             stack.pop_all()
         return self.retrieval
@@ -348,7 +348,9 @@ class AnswerFlow:
         )
         trace = Trace(read_price=self._settings.store.read_price)
         try:
-            retrieval = yield from retrieval_flow(request, original_outcome=outcome, trace=trace)
+            retrieval = yield from build_retrieval_flow(
+                request, original_outcome=outcome, trace=trace
+            )
         except Exception as error:
             self._degradations.append(
                 Degradation("sub_answers", "search_failed", type(error).__name__)
@@ -470,7 +472,7 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")
         trace.record_stage(stage, outcome.seconds, *status, began=outcome.began or None)
         return None
-    error = as_model_error(outcome.error)
+    error = convert_to_model_error(outcome.error)
     # A call that had begun has cost something, but nobody knows how much.
     cost = 0.0 if error.is_free else None
     trace.record_usage(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)

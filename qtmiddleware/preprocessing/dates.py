@@ -48,8 +48,8 @@ _DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 def _match_whole(pattern: str, text: str) -> re.Match[str] | None:
     """Match *pattern* against the whole *text*, and return the match or ``None``.
 
-    All patterns in this module need a digit, so a *text* of letters never matches. Checking this
-    first is quick. Most questions therefore need no pattern.
+    All patterns in this module need a digit, so a *text* of letters never matches. Most questions
+    therefore need no compiled pattern.
     """
     return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
 
@@ -90,7 +90,7 @@ class Period(NamedTuple):
 class VersionRange(NamedTuple):
     """A range of versions. If *low* and *high* are equal, it is a single version.
 
-    A version contains its subversions: 4.2.1 is in the range of the single version 4.2.
+    A version includes its subversions, so the range of the single version 4.2 contains 4.2.1.
 
     Attributes:
         low: The lowest version, or ``None`` if the range has no lower limit.
@@ -107,10 +107,10 @@ class VersionRange(NamedTuple):
     def __contains__(self, version: object) -> bool:
         if not isinstance(version, tuple):
             return False
-        return self._meets_low(version) and self._meets_high(version)
+        return self._is_above_low(version) and self._is_below_high(version)
 
-    def _meets_low(self, version: Version) -> bool:
-        """Return whether *version* is high enough for the range."""
+    def _is_above_low(self, version: Version) -> bool:
+        """Return whether *version* is not below the range."""
         low = self.low
         if low is None:
             return True
@@ -118,8 +118,8 @@ class VersionRange(NamedTuple):
         is_part = version[: len(low)] == low
         return self.takes_low if is_part else version > low
 
-    def _meets_high(self, version: Version) -> bool:
-        """Return whether *version* is low enough for the range."""
+    def _is_below_high(self, version: Version) -> bool:
+        """Return whether *version* is not above the range."""
         high = self.high
         if high is None:
             return True
@@ -237,6 +237,7 @@ def read_version(text: str) -> Version | None:
 
     The numbers of ``4.2``, ``v4.2`` and ``4.2-rc1`` are ``(4, 2)``.
     """
+    # A suffix such as "-rc1", "b2" or "+cpu" may follow the numbers.
     match = _match_start(_VERSION, text.strip().lower())
     if match is None or (
         match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "
@@ -345,7 +346,7 @@ def _load_date_words(language: str) -> _DateWords:
 
 
 def _read_folded_words(data: Mapping[str, Any], name: str) -> list[str]:
-    """Return the words under the key *name* in *data*, folded. If the key is missing, none."""
+    """Return the words under the key *name* in *data*, folded. A missing key has no words."""
     return _fold_words(data.get(name, ()))
 
 
@@ -446,7 +447,7 @@ class _TimeReader:
         """
         if position >= len(self._tokens):
             return 0
-        period, size = self._read_period(position, is_compared=bool(comparison))
+        period, size = self._read_period(position, has_comparison=bool(comparison))
         if size:
             if period is not None and period.is_relative:
                 self._times.relative_tokens.extend(self._tokens[position : position + size])
@@ -487,6 +488,7 @@ class _TimeReader:
                 "until": (None, last),
             }[comparison]
         except OverflowError:
+            # No day follows 31 December 9999, the last day of the calendar.
             return period
         words = period.words
         # "Since last year" also covers the years up to today, so all of them become keywords.
@@ -497,15 +499,17 @@ class _TimeReader:
 
     # --- one period ---
 
-    def _read_period(self, position: int, *, is_compared: bool) -> tuple[Period | None, int]:
+    def _read_period(self, position: int, *, has_comparison: bool) -> tuple[Period | None, int]:
         """Read the period that begins at *position*.
+
+        *has_comparison* is ``True`` after a comparison such as "since".
 
         Returns:
             The period, or ``None`` if there is no period or its days are unknown.
             The number of tokens in the period, or 0 if there is no period.
         """
         token = self._tokens[position]
-        named, size = self._read_month_or_quarter(position, is_compared=is_compared)
+        named, size = self._read_month_or_quarter(position, has_comparison=has_comparison)
         if size:
             return named, size
         if size := self._match_phrase(self._words.days, position)[0]:
@@ -518,12 +522,12 @@ class _TimeReader:
         )
 
     def _read_month_or_quarter(
-        self, position: int, *, is_compared: bool
+        self, position: int, *, has_comparison: bool
     ) -> tuple[Period | None, int]:
         """Read the day, month or quarter at *position*, as in "March 2024", "Q1 2024" or "in May".
 
         A month without a year must follow a comparison or a word such as "in" or "last". It means
-        the latest such month up to today.
+        the latest such month up to today. *has_comparison* is ``True`` after a comparison.
 
         Returns:
             The period, or ``None`` if there is no period or its days are unknown.
@@ -562,7 +566,7 @@ class _TimeReader:
         if end < len(tokens) and _match_whole(_YEAR, tokens[end]):
             return _build_period(int(tokens[end]), month, day), end + 1 - position
         if not (
-            is_compared
+            has_comparison
             or (
                 position
                 and (tokens[position - 1] in words.within or tokens[position - 1] in words.steps)
@@ -663,9 +667,9 @@ class _TimeReader:
             _, end = find_unit_days(today, unit, last_step)
         except (ValueError, OverflowError):
             return None
-        return Period(begin, end, is_relative=True, words=self._list_words(unit, begin, end))
+        return Period(begin, end, is_relative=True, words=self._list_period_words(unit, begin, end))
 
-    def _list_words(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
+    def _list_period_words(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
         """Return the words that passages use for the days from *begin* to *end*: a year or "Q1"."""
         if unit == "year":
             return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.errors import MissingExtra, without_credentials
+from qtmiddleware.errors import MissingExtra, remove_credentials
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
@@ -82,7 +82,7 @@ def load_model(
             )
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
-            message = without_credentials(str(error).strip()) or type(error).__name__
+            message = remove_credentials(str(error).strip()) or type(error).__name__
             raise make_error(
                 _explain_failure(
                     model, hub_answered=hub_answered, is_folder=folder.exists(), message=message

@@ -119,14 +119,14 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware")
 
 
-def retrieval_flow(
+def build_retrieval_flow(
     request: Request,
     *,
     sub_responses: dict[str, Any] | None = None,
     original_outcome: Outcome | None = None,
     trace: Trace | None = None,
 ) -> Flow[Retrieval]:
-    """Retrieve the passages for *request*.
+    """Return the flow that retrieves the passages for *request*.
 
     Args:
         request: The query, its settings and the state of the function.
@@ -138,7 +138,8 @@ def retrieval_flow(
         trace: The trace to write to; ``None`` for a new trace.
 
     Raises:
-        Exception: The error of the search for the question. No other errors are raised.
+        Exception: The error of the search for the question, raised by the flow. The flow raises no
+            other errors.
     """
     observation = request.observation.make_child(
         "retrieval", top_k=request.top_k, content=request.original
@@ -151,8 +152,8 @@ def retrieval_flow(
     return _call_hooks(flow, request) if request.hooks else flow
 
 
-def transform_flow(request: Request) -> Flow[Transformation]:
-    """Ask the model for a transformation, without any search.
+def build_transform_flow(request: Request) -> Flow[Transformation]:
+    """Return the flow that asks the model for a transformation, without any search.
 
     If the model fails, the transformation is empty.
     """
@@ -422,7 +423,7 @@ class _Pipeline:
             if request.history:
                 trace.note("history", f"not used for the search: {reason}")
             return None, NOTHING
-        # Imported here so that the free tier does not load the modules of the model's part.
+        # Imported here so that calls without a model do not load the modules for models.
         from qtmiddleware.retrieval.question import Question
         from qtmiddleware.transforms.prompt import select_recent
 

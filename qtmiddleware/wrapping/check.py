@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
-from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_credentials
+from qtmiddleware.errors import InvalidQuery, ResponseShapeError, remove_credentials
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
     ADVICE,
@@ -876,7 +876,7 @@ class _Checkup:
         if request.settings.transformation_type == "none":
             # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
-        retrieval = yield from retrieval_flow(request)
+        retrieval = yield from build_retrieval_flow(request)
         return retrieval, _OrderChange(before, self._read_result(retrieval.response).ranking.keys)
 
     def _try_keywords(
@@ -971,7 +971,7 @@ class _Checkup:
         request = replace(self.request, original=question, settings=rules, text_fields=())
         variant = Variant("original", question)
         plain = read_matches(variant, (yield Search(question, None)), request)
-        retrieval = yield from retrieval_flow(request)
+        retrieval = yield from build_retrieval_flow(request)
         return plain, read_matches(variant, retrieval.response, request)
 
     def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
@@ -1206,7 +1206,7 @@ def _describe_error(error: BaseException | None) -> str:
 
     Passwords in addresses are removed.
     """
-    words = " ".join(without_credentials(str(error)).split())[:_MOST_QUOTED]
+    words = " ".join(remove_credentials(str(error)).split())[:_MOST_QUOTED]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

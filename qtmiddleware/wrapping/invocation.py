@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, describe_paging
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
@@ -323,7 +323,7 @@ class Invocation:
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
         request = replace(request, settings=settings, hooks=(), response_only=False)
         flow, finish = (
-            retrieval_flow(request),
+            build_retrieval_flow(request),
             partial(call._log_shadow_differences, request, response, response_ms),
         )
         runs = self.context.components.shadow_runs

@@ -46,7 +46,7 @@ from qtmiddleware.protocols import (
 )
 from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import transform_flow
+from qtmiddleware.retrieval.pipeline import build_transform_flow
 from qtmiddleware.retrieval.request import Request, validate_clock, validate_query
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
@@ -437,7 +437,7 @@ class QueryMiddleware:
             cache=replace(self.settings.cache, enabled=False, redis_url=None),
         )
         request = Request(_REHEARSAL_QUERY, (), settings, Learned(), TransformationCache(settings))
-        run(transform_flow(request), ModelOnly(_RehearsalModel()))
+        run(build_transform_flow(request), ModelOnly(_RehearsalModel()))
 
     def _make_context_source(
         self,
@@ -697,7 +697,9 @@ class QueryMiddleware:
         performer = ModelOnly(model, components.bulkhead)
         if isinstance(query, str):
             return (
-                transform_flow(build_request(validate_query(query, "query", settings), history)),
+                build_transform_flow(
+                    build_request(validate_query(query, "query", settings), history)
+                ),
                 performer,
             )
         # Check all queries before the first model call, so that an invalid one costs nothing.
@@ -774,7 +776,7 @@ def _transform_many(
     for start in range(0, len(distinct), limit):
         batch = distinct[start : start + limit]
         results = yield from gather_flows(
-            [transform_flow(requests[text]) for text in batch], limit=limit
+            [build_transform_flow(requests[text]) for text in batch], limit=limit
         )
         transformations.update(zip(batch, results, strict=True))
     return [transformations[text] for text in texts]

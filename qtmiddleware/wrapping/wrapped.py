@@ -29,7 +29,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_query_error, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
@@ -154,7 +154,7 @@ class Wrapped(Generic[P, R]):
             self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response
         request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish(run(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        return call.finish(run(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(
@@ -182,7 +182,7 @@ class Wrapped(Generic[P, R]):
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
         request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish(run(retrieval_flow(request), call))
+        return call.finish(run(build_retrieval_flow(request), call))
 
     @_type_as_ask_method
     async def aretrieve(
@@ -198,7 +198,7 @@ class Wrapped(Generic[P, R]):
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
         request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish(await arun(retrieval_flow(request), call))
+        return call.finish(await arun(build_retrieval_flow(request), call))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Call `retrieve` for each query in a list, and return the results in the same order.
@@ -735,7 +735,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
             self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
         request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish(await arun(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        return call.finish(await arun(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:

@@ -22,7 +22,7 @@ class Outcome:
         question: The question.
         retrieval: The retrieval; ``None`` if an error occurred before the retrieval ended.
         answer: The answer, or ``None`` if there is no answer.
-        error: The error that prevented the answer or the retrieval, or ``None``.
+        error: The error of the retrieval or the answer; ``None`` if both succeeded.
         seconds: The duration of the whole call, in seconds.
         streamed: The answer's text as it was streamed to the user. The text is incomplete if the
             stream broke off.
@@ -112,7 +112,7 @@ def ask(
 ) -> Outcome:
     """Ask the index *question*, and return the outcome.
 
-    If an error of this package occurs, the outcome contains the error.
+    The outcome contains this package's errors. Other exceptions are raised.
 
     Args:
         middleware: The middleware that searches the index.

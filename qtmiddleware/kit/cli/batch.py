@@ -101,7 +101,7 @@ class BatchOptions:
                 return work.status()
 
 
-def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
+def run_transform_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
     """Run the batch step in *options* for the questions in *file*, and show the outcome.
 
     Raises `typer.Exit` with code 1 if a question failed, or if ``collect`` leaves open requests.
@@ -125,7 +125,7 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
         raise typer.Exit(FAILED)
 
 
-def ask_by_batch(
+def run_bench_batch(
     systems: Mapping[str, Mapping[str, Any]],
     data: Path,
     bench_options: BenchOptions,

@@ -19,7 +19,7 @@ from rich.table import Table
 from qtmiddleware.config import ASSIGNED, Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, ask_by_batch
+from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, run_bench_batch
 from qtmiddleware.kit.cli.check import Arguments
 from qtmiddleware.kit.cli.console import (
     AsJson,
@@ -213,11 +213,11 @@ def bench_command(
     selection = None if systems is None else chosen(split_system_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
-        configs, config or (), model, sets or (), includes_reading=function is not None
+        configs, config or (), model, sets or (), measures_function=function is not None
     )
     own_systems = {name: _read_explicit_settings(loaded) for name, loaded in configs.items()}
-    _check_combinations(generate, docs, judge, recordings, baseline)
-    gating = Gating.read(baseline, fail_if, comment)
+    _check_option_combinations(generate, docs, judge, recordings, baseline)
+    gating = Gating.read_options(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
         check_writable(report, _REPORTS, "--report")
@@ -240,7 +240,7 @@ def bench_command(
                 path="--batch",
             )
         targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
-        ask_by_batch(
+        run_bench_batch(
             targets,
             data,
             replace(bench_options, record=record if batch == "collect" else None),
@@ -307,7 +307,7 @@ def _report_outcome(
         raise typer.Exit(WORSE)
 
 
-def _check_combinations(
+def _check_option_combinations(
     generate: int | None,
     docs: Sequence[Path] | None,
     judge: int | None,
@@ -359,7 +359,7 @@ def _find_shared_settings(
     model: str | None,
     sets: Sequence[str],
     *,
-    includes_reading: bool,
+    measures_function: bool,
 ) -> Settings:
     """Return the settings that all systems share, such as the models and the search price.
 
@@ -368,8 +368,8 @@ def _find_shared_settings(
         paths: The paths of the config files.
         model: The language model of ``--model``.
         sets: The values of ``--set``.
-        includes_reading: Whether all systems also share the settings for reading the results of the
-            user's function.
+        measures_function: Whether the user's function is measured. All systems then also share the
+            settings for reading its results.
 
     Raises:
         ConfigError: Two config files differ in a shared setting, a file has the name of a system or
@@ -377,7 +377,7 @@ def _find_shared_settings(
     """
     shared_keys = (
         (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING))
-        if includes_reading
+        if measures_function
         else _SHARED_KEYS
     )
     # Each config is a system with the name of its file.
@@ -665,7 +665,7 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
     columns, letters = list(range(len(headings))), dict[str, str]()
     if out.is_terminal:
-        letters = _choose_letters([name for name, *_ in rows])
+        letters = _abbreviate_long_names([name for name, *_ in rows])
         rows = [[letters.get(name, name), *cells] for name, *cells in rows]
         for heading in _OPTIONAL_COLUMNS:
             if _measure_table_width(headings, rows, columns) > out.width and heading in headings:
@@ -696,8 +696,8 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     out.print(headline or reporting.verdict(comparison))
 
 
-def _choose_letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each name that is too long for a narrow table, in a dict by name."""
+def _abbreviate_long_names(names: Sequence[str]) -> dict[str, str]:
+    """Return a letter for each name that is too long for a narrow table. The names are the keys."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 

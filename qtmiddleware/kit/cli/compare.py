@@ -336,8 +336,8 @@ def _ask_systems(
 
 
 @contextmanager
-def _limit_answer_time(seconds: float, function: str | None) -> Iterator[Any]:
-    """Raise `TimeoutError` in the ``with`` block after *seconds*.
+def _limit_answer_time(timeout_seconds: float, function: str | None) -> Iterator[Any]:
+    """Raise `TimeoutError` in the ``with`` block after *timeout_seconds*.
 
     Yields a function that restarts the limit with a number of seconds; 0 removes the limit. The
     limit uses a signal, because nothing else can stop a function that hangs. Windows does not have
@@ -349,13 +349,14 @@ def _limit_answer_time(seconds: float, function: str | None) -> Iterator[Any]:
 
     def raise_timeout(*_: object) -> None:
         raise TimeoutError(
-            f"no answer from {function or 'the index'} within {seconds:g} seconds (--timeout)"
+            f"no answer from {function or 'the index'} within {timeout_seconds:g} seconds"
+            " (--timeout)"
         )
 
     old_handler = signal.signal(signal.SIGALRM, raise_timeout)
     try:
         # The alarm repeats: a function that catches the first exception gets another one.
-        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        signal.setitimer(signal.ITIMER_REAL, timeout_seconds, timeout_seconds)
         yield lambda limit: signal.setitimer(signal.ITIMER_REAL, limit, limit)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -163,7 +163,7 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a warning in a list if the query log's folder does not exist; else an empty list.
+    """Return a list with one warning if the query log's folder is missing; else an empty list.
 
     The query log does not create its folder.
     """

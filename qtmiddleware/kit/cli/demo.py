@@ -100,7 +100,7 @@ def demo_command(
     """
     if playground:
         _open_playground(
-            model, index, recorded=recorded, record=record, port=port, opens_browser=not no_open
+            model, index, replays=recorded, record_file=record, port=port, opens_browser=not no_open
         )
         return
     # Checked before passages are embedded.
@@ -109,7 +109,7 @@ def demo_command(
     asked_data = data.first(questions) if questions else data
     example = _find_question(data, question)
     report_default_files({"index": index if index == _INDEX else None}, config=True)
-    client, origin = _open_model(model, recorded=recorded, record=record)
+    client, origin = _open_model(model, replays=recorded, record_file=record)
     notes.print(origin)
     embedder = embedder_named("all-MiniLM-L6-v2")
     with (
@@ -142,15 +142,15 @@ def _open_playground(
     model: str,
     index: Path,
     *,
-    recorded: bool,
-    record: Path | None,
+    replays: bool,
+    record_file: Path | None,
     port: int | None,
     opens_browser: bool,
 ) -> None:
     """Serve the playground with the demo's collections until Ctrl-C."""
     require_web()
     with open_socket(port) as listener, ExitStack() as stack:
-        language_model, origin = _open_model(model, recorded=recorded, record=record)
+        language_model, origin = _open_model(model, replays=replays, record_file=record_file)
         is_recorded = isinstance(language_model, RecordedModel)
         if is_recorded:
             origin = (
@@ -234,16 +234,16 @@ def _make_page(
     )
 
 
-def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
+def _open_model(name: str, *, replays: bool, record_file: Path | None) -> tuple[LanguageModel, str]:
     """Return the language model, and a sentence on where its replies come from.
 
-    The model replays recorded replies if *recorded* is true or no model is configured. In this
-    case, *record* raises `ConfigError`, because there is no model to record.
+    The model replays recorded replies if *replays* is true or no model is configured. Then there is
+    no model to record, so a *record_file* raises `ConfigError`.
     """
     settings = Settings(transformation_model=name)
-    if recorded or not has_language_model(settings):
-        reason = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
-        if record is not None:
+    if replays or not has_language_model(settings):
+        reason = "as asked" if replays else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+        if record_file is not None:
             raise ConfigError(
                 f"--record needs a language model, but recorded replies are replayed ({reason})",
                 path="record",
@@ -256,8 +256,11 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
             ),
         )
     model = as_language_model(None, settings)
-    if record is not None:
-        return RecordingModel(model, record), f"Asking {name}; its replies are kept in {record}."
+    if record_file is not None:
+        return (
+            RecordingModel(model, record_file),
+            f"Asking {name}; its replies are kept in {record_file}.",
+        )
     return model, f"Asking {name}."
 
 

@@ -49,8 +49,10 @@ class Gating:
     comment: Path | None = None
 
     @classmethod
-    def read(cls, baseline: Path | None, fail_if: str | None, comment: Path | None) -> Gating:
-        """Return the options as an object, after reading the file *baseline*.
+    def read_options(
+        cls, baseline: Path | None, fail_if: str | None, comment: Path | None
+    ) -> Gating:
+        """Return the options, with the earlier run read from the file *baseline*.
 
         Raises `ConfigError` if an option or the file is not valid.
         """

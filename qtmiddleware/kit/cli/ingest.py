@@ -70,7 +70,7 @@ def ingest_command(
     """
     has_bars = notes.is_terminal and not log_json
     with _open_ingest_bar() if has_bars else _write_log_lines() as listener:
-        loaded = load_config(config, sets, report_file=None if has_bars else _log_config)
+        loaded = load_config(config, sets, report_file=None if has_bars else _log_config_file)
         if index is not None:
             loaded = loaded.overridden({"indexPath": index})
         _check_storage(loaded.settings)
@@ -110,7 +110,7 @@ def ingest_command(
         raise typer.Exit(FAILED)
 
 
-def _log_config(path: str) -> None:
+def _log_config_file(path: str) -> None:
     _logger.info(
         "Loading config: %s", path, extra={"event": "Loading config", "meta": {"path": path}}
     )

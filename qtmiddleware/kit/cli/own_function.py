@@ -125,7 +125,7 @@ def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
     """Yield a function that shows progress while the user's function is measured.
 
     During the ``with`` block, the output of the user's function goes to stderr. An exception that
-    the function raises becomes a `WrapError` with the function's name.
+    the function raises becomes a `WrapError` that names the function.
     """
     with (
         redirect_stdout(sys.stderr),
@@ -138,7 +138,7 @@ def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
 
 @contextmanager
 def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
-    """Turn an exception that the user's function raises into a `WrapError` with its name.
+    """Turn an exception of the user's function into a `WrapError` that names the function.
 
     All other exceptions pass through.
     """

@@ -44,10 +44,14 @@ def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
 
 
 def write_report(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write *texts*, given by file name, to *folder*, and name the folder on stderr.
+    """Write the files of a report to *folder*, and name the folder on stderr.
 
     An interrupt leaves no incomplete file. The files get the default permissions, because teams
     share reports. Reports quote questions of the data set.
+
+    Args:
+        folder: The folder.
+        texts: The text of each file, by file name.
     """
     for name, text in texts.items():
         with name_option_in_errors(folder / name, "--report"):

@@ -11,7 +11,7 @@ import typer
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.errors import ModelError
-from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, transform_by_batch
+from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, run_transform_batch
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
@@ -132,7 +132,7 @@ def transform_command(
         report_default_files({}, config=config)
         options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
         transform = (
-            partial(transform_by_batch, options=options)
+            partial(run_transform_batch, options=options)
             if by_batch
             else partial(
                 transform_question_file,

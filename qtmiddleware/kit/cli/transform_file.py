@@ -129,7 +129,7 @@ def open_bulk_progress() -> Iterator[ShowBulk]:
     On a terminal, the function updates a bar. Otherwise, it writes a line at most every 10 seconds.
     """
     if not notes.is_terminal:
-        yield _limit_calls(
+        yield _make_throttled_function(
             _SECONDS_BETWEEN_LINES, lambda report: write_note(f"{_describe_progress(report)}")
         )
         return
@@ -145,16 +145,16 @@ def open_bulk_progress() -> Iterator[ShowBulk]:
                 description=_describe_progress(report),
             )
 
-        yield _limit_calls(_SECONDS_BETWEEN_LOOKS, update_bar)
+        yield _make_throttled_function(_SECONDS_BETWEEN_LOOKS, update_bar)
 
 
-def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """Return a function that calls *show*, but ignores calls within *seconds* of the last one."""
+def _make_throttled_function(pause_seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
+    """Return a function that calls *show*, unless the last call was *pause_seconds* ago or less."""
     last = monotonic()
 
     def show_sometimes(report: BulkReport) -> None:
         nonlocal last
-        if monotonic() - last >= seconds:
+        if monotonic() - last >= pause_seconds:
             last = monotonic()
             show(report)
 

@@ -460,6 +460,7 @@ def _describe_failures(
 
 def describe_error(error: Exception) -> str:
     """Return the type and message of *error* on one line, cut to a readable length."""
+    # An error may quote a whole response, so it is cut before its white space is.
     text = " ".join(str(error)[: 4 * _MOST_CHARS].split())
     text = text if len(text) <= _MOST_CHARS else text[: _MOST_CHARS - 3] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -272,10 +272,10 @@ def parse_question(record: Any, default_id: str) -> Question:
     )
 
 
-def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
-    """Update *digest* with *parts*, written as one line of JSON."""
+def _update_hash(digest: hashlib._Hash, *values: Any) -> None:
+    """Update *digest* with *values*, written as one line of JSON."""
     # JSON escapes line breaks, so the content of one call cannot look like two calls.
-    digest.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
+    digest.update(json.dumps(values, sort_keys=True, default=repr).encode() + b"\n")
 
 
 def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:

@@ -332,15 +332,15 @@ def find_changes(
     return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
-def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
-    """Return the change of the system called *name*. The p-values are not yet corrected."""
+def _measure_change(system: str, before: _Scores, after: _Scores, seed: int) -> Change:
+    """Return the change of the system called *system*. The p-values are not yet corrected."""
     gains: dict[str, float] = {}
     # Sorted, because the result of resampling depends on the order of the gains.
     for id_ in sorted(before.keys() | after.keys()):
         gain = after.get(id_, 0.0) - before.get(id_, 0.0)
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
     then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
-    change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
+    change = Change(system, then, now, difference(list(gains.values()), seed=seed), gains)
     return replace(change, sign_p=run_sign_test(change.better_count, change.worse_count))
 
 

@@ -21,7 +21,11 @@ _SEARCH_LABELS: Final = {
     JOINED: "the question and its variants in one text",
     TEXT_CLAUSE: "the keywords in a text clause",
     GLOSSARY: "the question with the glossary's forms",
-    **{it.variant: f"the {it.label}" for it in TEXT_FIELDS.values() if it.variant},
+    **{
+        text_field.variant: f"the {text_field.label}"
+        for text_field in TEXT_FIELDS.values()
+        if text_field.variant
+    },
     "standalone": "the standalone form",
     "step_back": "the step-back question",
 }
@@ -340,6 +344,7 @@ class _Explainer:
         before = self._plain.get(key)
         if before is None:
             return
+        # A passage that is not in the plain list counts as below all passages that are.
         for other_key, other_place in self._final.items():
             if (place is None or other_place < place) and self._plain.get(
                 other_key, before + 1
@@ -488,6 +493,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
     )
     if ranking is None:
         return () if retrieval.rankings else retrieval.matches
+    # A key that includes the text has the id before the null character (see `_find_key`).
     rows = zip(ranking.keys, ranking.items, ranking.scores, retrieval.matches, strict=False)
     return tuple(
         Match(

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError, as_model_error, retell
+from qtmiddleware.errors import (
+    ConfigError,
+    ModelError,
+    QtMiddlewareError,
+    build_safe_error,
+    convert_to_model_error,
+)
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.governed import is_builtin_model
@@ -360,8 +366,8 @@ class PromptRunner:
         ):
             # A missing library or an impossible setting is not the model's fault.
             raise outcome.error
-        error = as_model_error(outcome.error)
-        return error if is_builtin_model(self._model) else retell(error, self._model.name)
+        error = convert_to_model_error(outcome.error)
+        return error if is_builtin_model(self._model) else build_safe_error(error, self._model.name)
 
 
 def parse_reply(reply: Reply, keys: Sequence[str]) -> dict[str, Any]:

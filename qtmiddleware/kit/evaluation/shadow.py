@@ -228,6 +228,7 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if the record is damaged.
     """
     shadow, trace = record["shadow"], record["trace"]
+    # Searches without a price count as free, but a model without a price makes the cost unknown.
     model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
     return ShadowQuestion(
         query=str(record["queries"][0]),

@@ -74,7 +74,7 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         "rules": {"transformationType": "none"},
         **_TRANSFORMS,
         "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
-        SEEDS: None,
+        SEEDS: None,  # Its settings are read from the preset on first use.
         "combined, no hyde": {
             "transformationType": "combined",
             **_ALWAYS,

@@ -112,7 +112,7 @@ class PageState:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def read(
+    def from_pairs(
         cls,
         pairs: Iterable[tuple[str, str]],
         known_tiers: Sequence[str],

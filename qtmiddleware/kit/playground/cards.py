@@ -55,7 +55,7 @@ class Row:
         words: The keywords that moved the passage up.
         snippet: A short excerpt of the passage's text, with the keywords marked.
         text: The passage's text, with the keywords marked.
-        is_answer: Whether a judge says that the passage answers the question.
+        is_answer: Whether the passage answers the question, according to the judgements.
     """
 
     key: str
@@ -102,7 +102,7 @@ class Card:
         tier: The tier.
         headline: A short summary of the result.
         is_unsure: Whether the search probably found no answer.
-        answers: The number of passages that answer the question; ``None`` if nobody judged it.
+        answers: The number of passages that answer the question; ``None`` without judgements.
         answer: The best rank of a passage in *rows* that answers the question.
         lost: The best rank of a passage that answers the question but dropped out.
         took: The time as text, for the verdict.
@@ -167,7 +167,7 @@ def build_card(
         answer: The tier's result.
         state: The question and its settings.
         baseline: The result of the plain search, to compare with.
-        answer_ids: The ids of the passages that answer the question; ``None`` if nobody judged it.
+        answer_ids: The ids of the passages that answer the question; ``None`` without judgements.
         config_json: The tier's config as JSON.
     """
     retrieval = answer.retrieval

@@ -111,14 +111,14 @@ def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
     )
 
 
-def draw_search(moves: Movements, search: int) -> Moves:
+def draw_search(moves: Movements, search_index: int) -> Moves:
     """Draw how each passage of the result moved from the list of one search to the result.
 
-    *search* is the index of this search.
+    *search_index* is the index of this search.
     """
     shown = moves.passages
     places = [
-        next((hit.place for hit in movement.hits if hit.search == search), None)
+        next((hit.place for hit in movement.hits if hit.search == search_index), None)
         for movement in shown
     ]
     columns: list[tuple[str, list[int | None]]] = [
@@ -182,7 +182,10 @@ def _draw_columns(
         slot_height: The height of a passage below the rows, in pixels.
     """
     margin = 18.0
-    heights = [_find_heights(places, row_count, row_height, slot_height) for _, places in columns]
+    heights = [
+        _find_vertical_positions(places, row_count, row_height, slot_height)
+        for _, places in columns
+    ]
     nodes, lines = [], []
     for column, (_, places) in enumerate(columns):
         x = margin + column * step
@@ -211,7 +214,7 @@ def _draw_columns(
     )
 
 
-def _find_heights(
+def _find_vertical_positions(
     places: Sequence[int | None], row_count: int, row_height: float, slot_height: float
 ) -> list[float]:
     """Return the vertical position of each passage with a rank in *places*.

@@ -172,7 +172,7 @@ class Page:
         return build_card(answer, state, baseline, answers, config)
 
     def _describe_default(self, knob: Knob) -> str:
-        """Return the default value of *knob*, which its empty field shows."""
+        """Return the default value of *knob*, to show in its empty field."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
             return str(settings.top_k)
@@ -189,9 +189,9 @@ class Page:
 
 
 def _find_answer_ids(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
-    """Return the ids of the passages with the highest grade, which answer *question*.
+    """Return the ids of the passages that answer *question*: those with the highest grade.
 
-    Returns an empty set if no passage answers the question, and ``None`` if nobody judged it.
+    Returns an empty set if no passage answers the question, and ``None`` without judgements.
     """
     best = max(grades.values(), default=0)
     if question.metadata.get("type") == UNANSWERABLE:
@@ -207,7 +207,7 @@ class ComparedRow:
         key: Identifies the passage on the page.
         title: The passage's title.
         cells: The passage's rank and movement in each tier.
-        is_answer: Whether a judge says that the passage answers the question.
+        is_answer: Whether the passage answers the question, according to the judgements.
     """
 
     key: str

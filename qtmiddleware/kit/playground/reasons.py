@@ -21,8 +21,8 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
     Args:
         movement: The movement of the passage.
         retrieval: The retrieval with the passage.
-        shows_words: Whether the page lists the keywords that moved the passage up. If it lists
-            none, the sentence says that no keyword says much.
+        shows_words: Whether the page lists the keywords that moved the passage up. If not, the
+            sentence says that none of the keywords is distinctive.
     """
     if movement.place is None:
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -142,15 +142,15 @@ def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[st
         yield ", which the model’s search raises"
 
 
-def _describe_search_text(search: int, retrieval: Retrieval) -> str:
-    """Return a phrase for the text of the search with the index *search*."""
-    variant = retrieval.rankings[search].variant
+def _describe_search_text(search_index: int, retrieval: Retrieval) -> str:
+    """Return a phrase for the text of the search with the index *search_index*."""
+    variant = retrieval.rankings[search_index].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
     if variant.kind == GLOSSARY:
         return "the glossary’s form of the question"
     labels = label_searches(ranking.variant for ranking in retrieval.rankings)
-    return f"the model’s {labels[search].removeprefix('the ')}"
+    return f"the model’s {labels[search_index].removeprefix('the ')}"
 
 
 def _describe_keywords(retrieval: Retrieval) -> str:

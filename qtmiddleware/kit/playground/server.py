@@ -262,7 +262,7 @@ class Server:
 
         tiers = page.tiers
         pairs = request.query_params.multi_items()
-        state = PageState.read(pairs, tiers.names, tiers.shown)
+        state = PageState.from_pairs(pairs, tiers.names, tiers.shown)
         if wants_follow_up(pairs):
             return RedirectResponse(state.build_follow_up().write(tiers.shown), 303)
         # A form also sends its blank fields; redirect to the address without them.

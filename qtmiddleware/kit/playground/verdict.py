@@ -113,7 +113,7 @@ def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
 
 
 def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield sentences on how the tiers differ from the plain search, without judgements."""
+    """Yield sentences on how the tiers differ from the plain search, for an unjudged question."""
     changes: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         change = (

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.errors import ConfigError, EmbeddingError, explained
+from qtmiddleware.errors import ConfigError, EmbeddingError, explain_client_errors
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders.vectors import Vectors, check_vectors, read_vectors
 from qtmiddleware.providers.openai_client import (
@@ -200,7 +200,7 @@ class OpenAIEmbedder:
                 f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
                 f" {SDK_ADDRESS_VARIABLE} (base_url) for a server that needs none"
             )
-        with explained(EmbeddingError):
+        with explain_client_errors(EmbeddingError):
             return make_client(address=address)
 
     def _embed_batch(self, client: Any, texts: list[str], max_retries: int) -> Vectors:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ModelError, retell
+from qtmiddleware.errors import ModelError, build_safe_error
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import find_name
 from qtmiddleware.providers.llms.calls import check_time_left, complete_in_background
@@ -140,7 +140,7 @@ class CallableModel:
         if (defect := find_defect(error, self._label, self._fn)) is not None:
             return defect
         if isinstance(error, ModelError):
-            return retell(error, self._label)
+            return build_safe_error(error, self._label)
         message = f"{self._label} raised {type(error).__name__}"
         if (status := read_status(error)) is None:
             return ModelError("unavailable", message)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause, retell
+from qtmiddleware.errors import REASONS, ConfigError, ModelError, build_safe_error, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.calls import check_time_left
 from qtmiddleware.providers.llms.defects import find_defect
@@ -243,7 +243,7 @@ class _Call:
             is_safe = self._model.is_builtin and error.reason in REASONS
             # Another model's message may quote the prompt, so it is replaced.
             if not is_safe and not isinstance(error, _NoReply):
-                raise retell(error, self._model.name) from error
+                raise build_safe_error(error, self._model.name) from error
         elif error is None:
             self._attempt.succeed()
         elif not isinstance(error, Exception):

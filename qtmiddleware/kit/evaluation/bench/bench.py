@@ -298,6 +298,7 @@ class OpenedBench:
             ConfigError: Your own function never returned a judged id.
             Exception: Any exception that `measure` raises.
         """
+        # Recorded replies come at once, so only a live model is asked in advance.
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(
                 self.bench.model,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
+# A hyphen after a letter, a digit or another hyphen belongs to a name.
 _MINUS: Final = re.compile(r"(?<![\w-])-(?=[\d$]|$)")
 # Only this page's own style may be used. The browser recognises the style by its hash.
 _POLICY: Final = (

@@ -213,8 +213,8 @@ def is_unspaced_script(words: list[str]) -> bool:
 def flag_content_words(words: list[str], text: str) -> list[bool]:
     """Return a flag for each of the *words* of *text*: ``True`` for a content word.
 
-    Not content words are the words in the language's word list, such as stop words, and words of
-    one or two ASCII letters.
+    Stop words, other words in the language's word list, and words of one or two ASCII letters are
+    not content words.
     """
     weak_words = _load_weak_words(detect_language(text))
     return [

@@ -191,6 +191,7 @@ def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Dr
         drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True
     ):
         draft.read_question(reply)
+    # A second prompt costs money, so only usable questions are checked.
     checked = [draft for draft in drafts if not draft.fault]
     prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
     for draft, reply in zip(checked, runner.run(prompts), strict=True):

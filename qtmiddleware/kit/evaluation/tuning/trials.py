@@ -355,6 +355,7 @@ class Trials:
 
     def run_candidate(self, tier: str, settings: Flat) -> Trial:
         """Run a candidate with *settings*, made from *tier*. Equal settings run only once."""
+        # A setting with its default value makes no difference, so it is not part of the key.
         key = tuple(drop_defaults(settings).items())
         if key not in self._known:
             score = self._measure_candidate(settings)
@@ -367,6 +368,7 @@ class Trials:
 
     def _measure_candidate(self, settings: Flat) -> SystemScore:
         """Measure *settings* and return the score. The first call must measure the raw query."""
+        # A score contains the difference from the baseline, so both are measured together.
         systems = {BASELINE: self._baseline}
         name = BASELINE
         if self._known:

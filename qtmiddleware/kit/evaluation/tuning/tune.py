@@ -84,8 +84,7 @@ def tune(
         tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
         seed: The seed of the split and of every resampling, at least 0.
         holdout: The share of questions to hold out.
-        progress: Receives the stage's name, the steps done and the largest possible number of
-            steps.
+        progress: Receives the stage's name, the steps done and the maximum number of steps.
 
     Raises:
         ConfigError: A tier is unknown, *seed* is negative or there are too few questions.
@@ -123,6 +122,7 @@ def tune(
             seed=seed,
             progress=progress,
         )
+    # Two trials may be the same object, such as a default that nothing improves.
     default_name, tuned = (
         next(name for name, candidate in compared.items() if candidate is trial)
         for trial in (default, best)
@@ -135,6 +135,7 @@ def tune(
         refusals[tuned]
         or comparison[tuned].means[PRIMARY] < comparison[default_name].means[PRIMARY] - TOLERANCE
     )
+    # If both are refused, the outcome names the tuned config and the reasons against it.
     recommended = default_name if has_failed and not refusals[default_name] else tuned
     return Tuned(
         config=compared[recommended].config,
@@ -152,12 +153,12 @@ def tune(
 
 
 def forecast_tuning(
-    own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
+    function: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
     """Return the maximum number of searches that tuning your own function takes, and their cost.
 
     Args:
-        own: Your own function.
+        function: Your own function.
         data: The judged questions.
         tiers: The tiers to try.
         has_model: Whether a model can be called.
@@ -168,17 +169,17 @@ def forecast_tuning(
 
     def count_searches(questions: Dataset) -> int:
         return max(
-            forecast_searches(own, questions, {tier: settings}, has_model=has_model).searches
+            forecast_searches(function, questions, {tier: settings}, has_model=has_model).searches
             for tier, settings in systems.items()
         )
 
     most = estimate_trials([flat(settings) for settings in systems.values()], PASSES)
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
-    # The held-out questions see the defaults, the raw query and the tuned config.
+    # On the held-out questions, the raw query and the tuned config join the defaults.
     return Forecast.from_searches(
         visits * (most * count_searches(train) + (len(DEFAULTS) + 2) * count_searches(held_out)),
-        own,
+        function,
     )
 
 
@@ -187,6 +188,7 @@ def _list_compared_trials(
 ) -> dict[str, Trial]:
     """Return the distinct trials to measure on the held-out questions, by name."""
     compared = {BASELINE: trials.raw}
+    # The default without a model comes first, as the cheaper one.
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
         compared[tier] = trials.run_candidate(tier, flat(chosen([tier])[tier]))
     if default not in compared.values():
@@ -240,6 +242,7 @@ def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
     """
     gains = list(score.gains.values())
     held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
+    # The gain is not significant yet, so at least one more held-out question is needed.
     total = ceil(max(held_out, len(gains) + 1) * (1.0 + trained_on / len(gains)))
     step: int = 10 ** max(0, len(str(total)) - 2)
     return ceil(total / step) * step
@@ -248,10 +251,10 @@ def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
 def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
     """Split *data*, and return the training questions and the held-out questions.
 
-    Questions with the same first message in their conversation form a group, which is never split.
-    So do single questions whose texts differ only in white space or case. The groups are sorted by
-    the SHA-256 of *seed* and their text. The first groups are held out until the share is reached.
-    The split therefore does not depend on the order of the questions or on the machine.
+    Questions of the same conversation, or with the same text, stay together. They form a group, and
+    the groups are sorted by the SHA-256 of *seed* and their text. The first groups are held out
+    until the share is reached. The split therefore does not depend on the order of the questions or
+    on the machine.
 
     Args:
         data: The judged questions.
@@ -282,8 +285,8 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
 def _get_group_text(question: Question) -> str:
     """Return the text that identifies the group of *question*.
 
-    This is the first message of the conversation, or else the question, in lower case and with
-    single spaces.
+    This is the first message of its conversation, in lower case and with single spaces. Without a
+    conversation, it is the question.
     """
     text = question.history[0].content if question.history else question.text
     return " ".join(text.split()).casefold()
@@ -350,8 +353,8 @@ class Tuned:
     def is_better(self) -> bool:
         """``True`` if a config is recommended.
 
-        This means that it is significantly better than the raw query and keeps the budget on the
-        held-out questions.
+        On the held-out questions, a recommended config is significantly better than the raw query
+        and keeps the budget.
         """
         return not self.refusals
 
@@ -492,5 +495,5 @@ class Tuned:
 
 
 def _format_points(gain: float) -> str:
-    """Return *gain* in percentage points, such as ``+1.2 points``."""
+    """Return *gain* times 100 as a text, such as ``+1.2 points``."""
     return f"{100 * gain:+.1f} points"

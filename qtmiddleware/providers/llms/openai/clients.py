@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from qtmiddleware.errors import ModelError, explained
+from qtmiddleware.errors import ModelError, explain_client_errors
 from qtmiddleware.providers.openai_client import (
     DEFAULT_ADDRESS,
     KEY_VARIABLE,
@@ -145,7 +145,7 @@ class Clients:
         clients = _find_clients(loop)
         client_and_lifetime = clients.get(self)
         if client_and_lifetime is None or client_and_lifetime[0].is_closed():
-            with explained(partial(ModelError, "unavailable")):
+            with explain_client_errors(partial(ModelError, "unavailable")):
                 client = (
                     self._make_client(is_async=True)
                     if self._makes_clients
@@ -216,7 +216,7 @@ class Clients:
         return copy_with_own_connections(client)
 
     def _make_sync(self) -> Any:
-        with explained(partial(ModelError, "unavailable")):
+        with explain_client_errors(partial(ModelError, "unavailable")):
             if self._makes_clients:
                 return self._make_client(is_async=False)
             return copy_with_own_connections(self._user_sync_client).with_options(max_retries=0)
