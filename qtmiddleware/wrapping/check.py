@@ -437,7 +437,7 @@ class _Checkup:
 
     @property
     def _query_location_text(self) -> str:
-        """The argument that holds the question, and the types and fields of its clauses, as text."""
+        """The name of the question's argument, with the types and fields of its clauses, as text."""
         kinds = " and ".join(f"`{kind}`" for kind in self._query_location.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -447,7 +447,7 @@ class _Checkup:
 
     @property
     def _query_location(self) -> dict[str, Any]:
-        """The argument that holds the question, and the types and fields of its clauses, if any."""
+        """The name of the question's argument, and the types and fields of its clauses, if any."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_clause_type, self.clauses)))
