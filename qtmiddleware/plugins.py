@@ -83,12 +83,12 @@ class UnknownPlugin(ConfigError):
 
 
 @cache
-def find_names(group: str) -> frozenset[str]:
+def list_plugin_names(group: str) -> frozenset[str]:
     """Return the names of the entry points in *group*. Their packages are not imported."""
-    return frozenset(entry.name for entry in _read_entries(group))
+    return frozenset(entry.name for entry in _list_entry_points(group))
 
 
-def _read_entries(group: str) -> Sequence[EntryPoint]:
+def _list_entry_points(group: str) -> Sequence[EntryPoint]:
     # Built-in names are never looked up here, so most processes do not wait for this import.
     from importlib.metadata import entry_points
 
@@ -103,7 +103,7 @@ def load_plugin(group: str, name: str) -> Any:
         UnknownPlugin: No installed package has this entry point.
         ConfigError: Several packages have this entry point, or the object cannot be imported.
     """
-    entries = [entry for entry in _read_entries(group) if entry.name == name]
+    entries = [entry for entry in _list_entry_points(group) if entry.name == name]
     if not entries:
         raise UnknownPlugin(f"no installed package has an entry point {name!r} in {group}")
     if len(entries) > 1:
@@ -276,7 +276,7 @@ def find_fusion(name: str) -> FoundFusion:
 
 def has_reader(ending: str) -> bool:
     """Return whether an installed package reads files that end in *ending*, such as ``.tape``."""
-    return ending.removeprefix(".") in find_names(READER_GROUP)
+    return ending.removeprefix(".") in list_plugin_names(READER_GROUP)
 
 
 def find_reader(ending: str) -> Callable[..., Any]:

@@ -148,7 +148,7 @@ def count_terms(
             ]
             length = len(words)
         else:
-            spaced, runs = _split_words_and_runs(window)
+            spaced, runs = _split_words_and_unspaced_runs(window)
             places = [(place, forms[word]) for place, word in enumerate(spaced) if word in forms]
             length = len(spaced) + sum(max(1, len(run) - 1) for run in runs)
         counts: dict[str, int] = {}
@@ -281,11 +281,11 @@ def _split_words(text: str) -> list[str]:
 
     In a script that does not separate words with spaces, every two adjacent characters are a word.
     """
-    words, runs = _split_words_and_runs(text)
+    words, runs = _split_words_and_unspaced_runs(text)
     return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
 
-def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
+def _split_words_and_unspaced_runs(text: str) -> tuple[list[str], list[str]]:
     """Return two lists: the words of *text* in lower case, and its runs of unspaced characters.
 
     Unspaced characters are those of a script that puts no spaces between words, such as Chinese.

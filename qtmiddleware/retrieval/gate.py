@@ -30,7 +30,7 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.keyword_evidence import measure_keyword_strength
+from qtmiddleware.retrieval.keyword_evidence import measure_strength_and_reason
 from qtmiddleware.retrieval.question_words import (
     LEADING,
     find_words,
@@ -283,7 +283,7 @@ def measure_signals(
             if best_word_share > min(word_shares)
             else 0.0
         )
-        strength, _ = measure_keyword_strength(
+        strength, _ = measure_strength_and_reason(
             measure_coverage(question, found_words), is_whole_collection=False
         )
         joint_scores = nlargest(

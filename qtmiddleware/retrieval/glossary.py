@@ -180,14 +180,14 @@ def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, .
     )
 
 
-def _is_abbreviation_of(short: str, long: str) -> bool:
-    """Return whether *short* is an abbreviation that consists of the initials of *long*.
+def _is_abbreviation_of(short_form: str, long_form: str) -> bool:
+    """Return whether *short_form* consists of the initials of *long_form*.
 
     The initials of short words, such as "of", may be missing.
     """
-    letters = fold_accents("".join(_WORD.findall(short)))
-    words = _WORD.findall(fold_accents(long))
-    if len(words) < 2 or not any(map(_is_abbreviation, _WORD.findall(short))):
+    letters = fold_accents("".join(_WORD.findall(short_form)))
+    words = _WORD.findall(fold_accents(long_form))
+    if len(words) < 2 or not any(map(_is_abbreviation, _WORD.findall(short_form))):
         return False
     main_words = [word for word in words if len(word) > _LONGEST_SMALL_WORD]
     return letters in ("".join(word[0] for word in words), "".join(word[0] for word in main_words))

@@ -195,7 +195,7 @@ def _score_all_words(
     if evidence is None:
         return None
     if weight is None:
-        weight, reason = choose_weight(original_scores)
+        weight, reason = choose_weight_and_reason(original_scores)
     question_terms = frozenset(queries[0].terms)
     held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
@@ -245,7 +245,9 @@ def _score_question_words(
     is_whole_collection = is_whole_collection and not any(
         sum(code in offsets for offsets in found_words.offsets) == 1 for code in codes
     )
-    strength, reason = measure_keyword_strength(coverage, is_whole_collection=is_whole_collection)
+    strength, reason = measure_strength_and_reason(
+        coverage, is_whole_collection=is_whole_collection
+    )
     shares = (
         [strength * share for share in sum_word_scores(question, found_words)]
         if strength
@@ -279,7 +281,7 @@ def _prepend_title(title: str, text: str | None) -> str | None:
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 
-def measure_keyword_strength(
+def measure_strength_and_reason(
     coverage: Sequence[float], *, is_whole_collection: bool
 ) -> tuple[float, str]:
     """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
@@ -355,7 +357,7 @@ def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: li
         lowest = scores[place]
 
 
-def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
+def choose_weight_and_reason(original_scores: Sequence[float | None]) -> tuple[float, str]:
     """Return (weight, reason): the weight of a model's words, and why it is lower than usual.
 
     The weight is lower if *original_scores* are reciprocal ranks, because keywords improve such

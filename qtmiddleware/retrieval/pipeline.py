@@ -66,7 +66,7 @@ from qtmiddleware.retrieval.request import (
     collect_keywords,
     find_question_keywords,
     prepare_query,
-    read_clock,
+    read_today,
 )
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import (
@@ -191,7 +191,7 @@ def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     return retrieval
 
 
-def _run_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
+def _run_flow_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
     """Run *flow* and return its result in a list, as `gather_flows` does for several flows."""
     return [(yield from flow)]
 
@@ -437,7 +437,7 @@ class _Pipeline:
         facts = tuple(
             (term.form, term.meanings[0]) for term in self._glossary_terms if term.is_certain
         )
-        self._anchors = self._find_anchors()
+        self._anchors = self._find_date_anchors()
         question = Question(request.original, request.history, self.settings, facts, self._anchors)
         stage = TransformStage(
             question,
@@ -448,7 +448,7 @@ class _Pipeline:
             self._find_protected_spans,
             self.deadline,
         )
-        if (remembered := stage.find_cached()) is not None:
+        if (remembered := stage.find_cached_transformation()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             return None, remembered
         if self._is_follow_up:
@@ -465,7 +465,7 @@ class _Pipeline:
         # The model is told to replace "last year" by a date, so it need not keep the words.
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
-    def _find_anchors(self) -> Anchors | None:
+    def _find_date_anchors(self) -> Anchors | None:
         """Return the dates to tell the model.
 
         Returns ``None`` if the question does not depend on today's date, or if the clock fails.
@@ -502,7 +502,7 @@ class _Pipeline:
             width: How many passages the search asks for.
         """
         limit = self.settings.limits.max_concurrency
-        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_as_list(flows[0])
+        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_flow_as_list(flows[0])
         outcome, beside = yield Beside(self._build_original_search(width), flow, limit)
         self.trace.count_search(self._original_search.calls, self._original_search.reads)
         self._record_original_search(outcome.began, outcome.seconds, width)
@@ -837,7 +837,7 @@ class _Pipeline:
             language=self.query.language,
             width=request.search_width or request.top_k,
             top_k=request.top_k,
-            add_terms=self._build_term_adder(transformation, choice.question_keywords),
+            add_terms=self._build_glossary_term_adder(transformation, choice.question_keywords),
             score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
             date_words=times.words,
         )
@@ -868,7 +868,7 @@ class _Pipeline:
         """Record that the glossary failed with *error*. The record names only the error's type."""
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
-    def _build_term_adder(
+    def _build_glossary_term_adder(
         self, transformation: Transformation, question_keywords: str
     ) -> AddTerms | None:
         """Return a function that adds glossary terms to texts with other forms of these terms.
@@ -943,7 +943,7 @@ class _Pipeline:
         """
         if self._clock_reading is None:
             try:
-                self._clock_reading = (read_clock(self.request.clock),)
+                self._clock_reading = (read_today(self.request.clock),)
             except Exception as error:
                 self.degradations.append(Degradation("clock", "failed", type(error).__name__))
                 self._clock_reading = (None,)

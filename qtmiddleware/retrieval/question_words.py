@@ -10,7 +10,7 @@ The score is the sum of three measures, each from 0 to about 1:
           this line is long, only its first `HEAD_CHARS` characters count.
 ========  =======================================================================================
 
-`keyword_evidence.measure_keyword_strength` decides how much this score counts. `python -m
+`keyword_evidence.measure_strength_and_reason` decides how much this score counts. `python -m
 benchmarks.evidence` repeats the measurements behind the constants.
 """
 
@@ -133,14 +133,14 @@ class FoundWords(NamedTuple):
     """The positions of a question's words in several texts.
 
     Attributes:
-        joined: All texts in lower case and without accents, joined into one string.
-        begins: The offset in *joined* at which each text begins, and one more for the end.
-        lengths: The number of characters of each text in *joined*.
-        head_ends: The offset in *joined* at which the first line of each text ends.
-        offsets: For each text, the (begin, end) offsets in *joined* of each term that occurs.
+        joined_text: All texts in lower case and without accents, joined into one string.
+        begins: The offset in *joined_text* at which each text begins, and one more for the end.
+        lengths: The number of characters of each text in *joined_text*.
+        head_ends: The offset in *joined_text* at which the first line of each text ends.
+        offsets: For each text, the (begin, end) offsets in *joined_text* of each term that occurs.
     """
 
-    joined: str
+    joined_text: str
     begins: Sequence[int]
     lengths: Sequence[int]
     head_ends: Sequence[int]
@@ -226,28 +226,28 @@ def find_words(
     folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
     begins = list(accumulate([length + 2 for length in lengths], initial=1))
-    joined = f" {'  '.join(folded)} "
+    joined_text = f" {'  '.join(folded)} "
     first_line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
     head_ends = [
         begin + (HEAD_CHARS if line_end < 0 else line_end)
         for begin, line_end in zip(begins, first_line_ends, strict=False)
     ]
-    offsets = _find_offsets(question.terms, joined, begins[1:], rules.endings)
-    return FoundWords(joined, begins, lengths, head_ends, offsets)
+    offsets = _find_offsets(question.terms, joined_text, begins[1:], rules.endings)
+    return FoundWords(joined_text, begins, lengths, head_ends, offsets)
 
 
 def _find_offsets(
-    terms: Sequence[str], joined: str, ends: Sequence[int], endings: tuple[str, ...]
+    terms: Sequence[str], joined_text: str, ends: Sequence[int], endings: tuple[str, ...]
 ) -> list[dict[str, list[_Offsets]]]:
     """Return the (begin, end) offsets of all forms of each term, for each text.
 
     Args:
         terms: The stems to search for.
-        joined: The texts, joined into one string.
-        ends: For each text, the offset in *joined* at which the next text begins.
+        joined_text: The texts, joined into one string.
+        ends: For each text, the offset in *joined_text* at which the next text begins.
         endings: The endings of the language, the longest first.
     """
-    all_terms, find = frozenset(terms), joined.find
+    all_terms, find = frozenset(terms), joined_text.find
     offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in ends]
     forms: dict[str, str | None] = {}
     for term in terms:
@@ -263,7 +263,7 @@ def _find_offsets(
             # second character of this one.
             end = find(" ", start + 1) if is_spaced else start + 1
             if is_spaced:
-                word = joined[start:end]
+                word = joined_text[start:end]
                 if word not in forms:
                     stem = find_stem(word, endings)
                     forms[word] = stem if stem in all_terms else None
@@ -278,12 +278,12 @@ def _find_offsets(
 
 
 def _is_pair_near(
-    joined: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
+    joined_text: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
 ) -> bool:
     """Return whether a text contains the words of *pair* in this order and near each other.
 
     Fewer than *window* words may be between them. *offsets* maps each term of the text to its
-    offsets in *joined*.
+    offsets in *joined_text*.
     """
     firsts, seconds = offsets.get(pair[0]), offsets.get(pair[1])
     if firsts is None or seconds is None:
@@ -295,7 +295,7 @@ def _is_pair_near(
         gap = start - firsts[at][1]
         # A gap of one character is the space before the word.
         if 0 <= gap <= 1 or (
-            1 < gap <= _MOST_BETWEEN and len(joined[start - gap : start].split()) < window
+            1 < gap <= _MOST_BETWEEN and len(joined_text[start - gap : start].split()) < window
         ):
             return True
     return False
@@ -474,7 +474,7 @@ def _find_neighbours(
         [
             pair
             for pair in question.pairs
-            if _is_pair_near(found_words.joined, text_offsets, pair, window=1)
+            if _is_pair_near(found_words.joined_text, text_offsets, pair, window=1)
         ]
     )
 
@@ -493,7 +493,7 @@ def _measure_nearness(
         neighbours
         for neighbours in question.neighbours
         if any(
-            _is_pair_near(found_words.joined, text_offsets, pair)
+            _is_pair_near(found_words.joined_text, text_offsets, pair)
             for pair in (neighbours, neighbours[::-1])
         )
     ]

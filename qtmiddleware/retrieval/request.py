@@ -266,7 +266,7 @@ class Request:
         )
 
 
-def read_clock(clock: Clock | None) -> date:
+def read_today(clock: Clock | None) -> date:
     """Return today's date by *clock*, in the clock's time zone.
 
     If *clock* is ``None``, the system clock is used.

@@ -70,7 +70,7 @@ class TransformStage:
             question.build_cache_key(request.model) if request.settings.cache.enabled else None
         )
 
-    def find_cached(self, *, counts_lookup: bool = True) -> Transformation | None:
+    def find_cached_transformation(self, *, counts_lookup: bool = True) -> Transformation | None:
         """Return the transformation in this process's cache; ``None`` if there is none.
 
         If *counts_lookup* is true, the cache counts a hit or a miss. It is false for the second
@@ -138,7 +138,7 @@ class TransformStage:
         The model's transformation is cached if there are no degradations.
         """
         # Since the first lookup, another request may have filled the cache.
-        remembered = self.find_cached(counts_lookup=False)
+        remembered = self.find_cached_transformation(counts_lookup=False)
         if remembered is None:
             remembered = yield from self._read_from_redis(llm_deadline)
         if remembered is not None:

@@ -28,14 +28,14 @@ from qtmiddleware.retrieval.responses.fields import (
     build_similar_container,
     find_kind,
     get_field,
-    get_path,
+    get_nested_value,
     is_array,
     is_list,
     is_number,
     list_fields,
     remove_field,
-    replace_items,
-    replace_path,
+    replace_nested_items,
+    replace_nested_value,
     to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
@@ -225,11 +225,11 @@ def read_keys_and_scores(
         if type(item) is PlainRow and options.id_field is None:
             keys.append((response_namespace, item.key))
             continue
-        keys.append((namespace, _build_id(item, options) if id_ is None else id_))
+        keys.append((namespace, _build_substitute_id(item, options) if id_ is None else id_))
     return keys, scores
 
 
-def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
+def _build_substitute_id(item: Any, options: KeywordEvidenceSettings) -> str:
     """Build an id for *item*, which has none: its document's id, a NUL character, and its text.
 
     If there is no document's id, the id begins with NUL. If there is no text, the item's fields are
@@ -250,16 +250,20 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
     """
     if type(response) is list or type(response) is tuple:
         return _find_list_shape(response)
-    if _is_record(response) and len(response) == 2 and (shape := _find_parallel_shape(response, 0)):
+    if (
+        _is_row_or_named_tuple(response)
+        and len(response) == 2
+        and (shape := _find_parallel_shape(response, 0))
+    ):
         return shape
-    if (path := _find_envelope(response, options)) is not None:
-        _check_other_columns(response, path)
-        return _find_parallel_shape(response, path[0]) or _build_envelope_shape(path)
+    if (path := _find_list_path(response, options)) is not None:
+        _check_parallel_lists(response, path)
+        return _find_parallel_shape(response, path[0]) or _build_list_shape(path)
     if response is None:
         return Shape(lambda _: (), lambda _, items: list(items) or None, "None")
     if _has_columns(response):
         # Raises now if the columns cannot be read, so that callers get the error from here.
-        _split_columns(response)
+        _get_columns_and_nesting(response)
         return Shape(_read_columns, _write_columns, "columns, as Chroma's")
     if _is_data_frame(response):
         return Shape(
@@ -274,12 +278,12 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
         raise ResponseShapeError(
             "the response must be awaited; wrap the function with kind='async'", shape="coroutine"
         )
-    if not is_list(response) or _is_record(response):
+    if not is_list(response) or _is_row_or_named_tuple(response):
         raise build_shape_error(response, "no list of matches was found in a response of type")
     return _find_list_shape(response)
 
 
-def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
+def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
     """Return the path of field names to the list of passages in *response*.
 
     The usual names are tried in order. The first name with a list of passages or an empty list is
@@ -288,21 +292,21 @@ def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str
     """
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
-        items = _get_path_safely(response, _PATHS[name])
+        items = _get_nested_value_safely(response, _PATHS[name])
         if name == "documents" and _has_columns(response):
             continue
         if is_list(items) and _holds_passages(items, options):
             return _PATHS[name]
         if items is None or is_list(items):
             fallbacks.append(_PATHS[name])
-    for name in () if _is_container(response) else _GENERAL_ENVELOPES:
-        items = _get_path_safely(response, _PATHS[name])
+    for name in () if _is_list_or_columns(response) else _GENERAL_ENVELOPES:
+        items = _get_nested_value_safely(response, _PATHS[name])
         if is_list(items) and _holds_passages(items, options):
             return _PATHS[name]
     return next(iter(fallbacks), None)
 
 
-def _is_container(response: Any) -> bool:
+def _is_list_or_columns(response: Any) -> bool:
     """Return whether *response* is ``None``, a list, an array or a mapping of columns.
 
     A field such as ``data`` of these types is part of the type itself, and is not a list of
@@ -310,16 +314,16 @@ def _is_container(response: Any) -> bool:
     """
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
-    return is_list(response) and not _is_record(response)
+    return is_list(response) and not _is_row_or_named_tuple(response)
 
 
-def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
+def _check_parallel_lists(response: Any, path: tuple[str, ...]) -> None:
     """Raise `ResponseShapeError` if a second list in *response* may belong to the passages.
 
     After reranking, such a list would no longer match the passages. It has one value for each
     passage in *path*. Unless the passages are texts, all its values are numbers.
     """
-    items = get_path(response, path)
+    items = get_nested_value(response, path)
     if len(path) > 1 or not items:
         return
     for name, value in (
@@ -333,10 +337,10 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
             )
 
 
-def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
+def _get_nested_value_safely(response: Any, path: tuple[str, ...]) -> Any:
     """Return the value at *path* in *response*; `ABSENT` if it is missing or unreadable."""
     try:
-        return get_path(response, path)
+        return get_nested_value(response, path)
     except Exception:
         return ABSENT
 
@@ -354,7 +358,7 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
         return False
 
 
-def _is_record(response: Any) -> bool:
+def _is_row_or_named_tuple(response: Any) -> bool:
     """Return whether *response* is a named tuple or a database row, and so not a list."""
     return find_kind(type(response)) in (NAMED, ROW)
 
@@ -367,27 +371,29 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
         and (shape := _find_parallel_shape(response, 0))
     ):
         return shape
-    return _build_envelope_shape(())
+    return _build_list_shape(())
 
 
 # --- the items in one list ------------------------------------------------------------------------
 
 
 @cache
-def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
+def _build_list_shape(path: tuple[str, ...]) -> Shape:
     """Return the shape of responses that have their items in the list at *path*.
 
     If *path* is empty, the response itself is the list.
     """
 
     def read_items(response: Any) -> Sequence[Any]:
-        items = get_path(response, path)
+        items = get_nested_value(response, path)
         if items is None or items is ABSENT:
             return ()
         return items if isinstance(items, (list, Sequence)) else list(items)
 
     name = f"the list in {'.'.join(path)!r}" if path else "a list"
-    return Shape(read_items, lambda response, items: replace_items(response, path, items), name)
+    return Shape(
+        read_items, lambda response, items: replace_nested_items(response, path, items), name
+    )
 
 
 # --- a list of passages and a list of their scores; an item is the pair of both -------------------
@@ -435,8 +441,8 @@ def _write_pairs(
     passages_field: str | int, scores_field: str | int, response: Any, items: Sequence[Any]
 ) -> Any:
     """Return a copy of *response* with the (passage, score) pairs *items* in its two fields."""
-    response = replace_items(response, (passages_field,), [passage for passage, _ in items])
-    return replace_items(response, (scores_field,), [score for _, score in items])
+    response = replace_nested_items(response, (passages_field,), [passage for passage, _ in items])
+    return replace_nested_items(response, (scores_field,), [score for _, score in items])
 
 
 # --- a mapping of columns, each a list, or a list with one list for each text of the query --------
@@ -452,7 +458,7 @@ def _read_columns(response: Any) -> Sequence[Any]:
 
     The keys are the singular names of the columns: ``ids`` becomes ``id``.
     """
-    columns, _ = _split_columns(response)
+    columns, _ = _get_columns_and_nesting(response)
     names = [_FIELDS.get(name, name) for name in columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
@@ -462,12 +468,12 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
     Columns that are ``None`` stay ``None``.
     """
-    columns, is_nested = _split_columns(response)
+    columns, is_nested = _get_columns_and_nesting(response)
     for name, column in columns.items():
         values = build_similar_container(
             column, [item.get(_FIELDS.get(name, name)) for item in items]
         )
-        response = replace_path(
+        response = replace_nested_value(
             response,
             (name,),
             build_similar_container(response[name], [values]) if is_nested else values,
@@ -475,7 +481,7 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
     return response
 
 
-def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
+def _get_columns_and_nesting(response: Any) -> tuple[dict[str, Any], bool]:
     """Return the columns of *response* by name, and whether each one is nested in another list.
 
     Raises:

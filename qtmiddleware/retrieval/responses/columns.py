@@ -69,7 +69,7 @@ class _Layout:
     has_namespace: bool
     is_packed: bool
 
-    def check_fit(self, items: Sequence[Any]) -> list[bool]:
+    def check_items(self, items: Sequence[Any]) -> list[bool]:
         """Return, for each item, whether it has this layout."""
         class_, instance_names = self.class_, self.instance_names
         if class_ is dict:
@@ -172,7 +172,7 @@ def read_columns(
         scores = [read_score(item, options.score_field) for item in items]
         ids = [read_passage_id(item, options.id_field) for item in items]
         return ids, [read_namespace(item, namespace) for item in items], scores
-    fits_layout = layout.check_fit(items)
+    fits_layout = layout.check_items(items)
     if not all(fits_layout):
         for item, fits in zip(items, fits_layout, strict=True):
             if not fits:
@@ -287,7 +287,7 @@ def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, A
     if not names:
         return list(map(read_metadata, items))
     first, metadata = names[0], []
-    for item, fits in zip(items, layout.check_fit(items), strict=True):
+    for item, fits in zip(items, layout.check_items(items), strict=True):
         fields = get(item, first) if fits else None
         metadata.append(fields if type(fields) is dict and fields else read_metadata(item))
     return metadata
@@ -303,7 +303,7 @@ def _find_texts(
     """
     names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []
-    for holder, fits in zip(holders, layout.check_fit(holders), strict=True):
+    for holder, fits in zip(holders, layout.check_items(holders), strict=True):
         text = None
         if not fits:
             text = read_single(holder)

@@ -39,7 +39,7 @@ _NO_ROWS: Final = (
 )
 
 
-def _find_kind(class_: type) -> str:
+def _find_access_kind(class_: type) -> str:
     """Return how to read the fields of objects of *class_*.
 
     ``mapping``  By key.
@@ -62,7 +62,7 @@ def _find_kind(class_: type) -> str:
 
 
 # Cached, because it is called for every item of a response, and items have few classes.
-find_kind: Final = cast("Callable[[type[Any]], str]", lru_cache(maxsize=1_024)(_find_kind))
+find_kind: Final = cast("Callable[[type[Any]], str]", lru_cache(maxsize=1_024)(_find_access_kind))
 
 
 class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
@@ -152,7 +152,7 @@ def get_field(holder: Any, name: str | int) -> Any:
     return getattr(holder, name, ABSENT) if has_field(holder, name) else ABSENT
 
 
-def get_path(holder: Any, path: Path) -> Any:
+def get_nested_value(holder: Any, path: Path) -> Any:
     """Follow *path* from *holder* and return the last value; `ABSENT` if a field is missing."""
     for name in path:
         if (holder := get_field(holder, name)) is ABSENT:
@@ -245,7 +245,7 @@ def build_similar_container(container: Any, values: Sequence[Any]) -> Any:
     ).reshape(shape)
 
 
-def replace_path(holder: Any, path: Path, value: Any) -> Any:
+def replace_nested_value(holder: Any, path: Path, value: Any) -> Any:
     """Return a copy of *holder* with *value* at *path*. An empty path returns *value*.
 
     Raises:
@@ -254,11 +254,11 @@ def replace_path(holder: Any, path: Path, value: Any) -> Any:
     if not path:
         return value
     return _copy_with_field(
-        holder, path[0], replace_path(get_field(holder, path[0]), path[1:], value)
+        holder, path[0], replace_nested_value(get_field(holder, path[0]), path[1:], value)
     )
 
 
-def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
+def replace_nested_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
     """Return a copy of *holder* with *items* in the list at *path*.
 
     A tuple or numpy array there stays a tuple or numpy array.
@@ -266,7 +266,9 @@ def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
     Raises:
         ResponseShapeError: No copy can be made.
     """
-    return replace_path(holder, path, build_similar_container(get_path(holder, path), items))
+    return replace_nested_value(
+        holder, path, build_similar_container(get_nested_value(holder, path), items)
+    )
 
 
 def remove_field(holder: Any, name: str) -> Any:
@@ -322,10 +324,10 @@ def _copy_with_field(holder: Any, name: str | int, value: Any) -> Any:
         raise build_shape_error(holder, f"{name!r} cannot be changed in a copy of type") from error
 
 
-def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
-    """Return a copy of *holder*, a list or tuple, with *value* at the index *place*."""
+def _copy_sequence(holder: Sequence[Any], index: int, value: Any) -> Any:
+    """Return a copy of *holder*, a list or tuple, with *value* at *index*."""
     class_: Any = type(holder)
-    return getattr(class_, "_make", class_)((*holder[:place], value, *holder[place + 1 :]))
+    return getattr(class_, "_make", class_)((*holder[:index], value, *holder[index + 1 :]))
 
 
 def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
@@ -335,7 +337,7 @@ def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Map
     """
     if type(holder) is dict or not isinstance(holder, MutableMapping):
         return {**holder, name: value}
-    copied = _copy_shallow(holder)
+    copied = _make_shallow_copy(holder)
     copied[name] = value
     return copied  # type: ignore[no-any-return]
 
@@ -366,13 +368,13 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
     ):
         # A view of a dict, such as Pinecone's Document.
         return class_({**fields, name: value})
-    copied = _copy_shallow(holder)
+    copied = _make_shallow_copy(holder)
     # Frozen classes raise an error in their own __setattr__, so the one of `object` is called.
     object.__setattr__(copied, name, value)
     return copied
 
 
-def _copy_shallow(holder: Any) -> Any:
+def _make_shallow_copy(holder: Any) -> Any:
     """Return a shallow copy of *holder*.
 
     Raises:

@@ -22,13 +22,13 @@ from qtmiddleware.retrieval.responses.fields import (
     build_shape_error,
     find_kind,
     get_field,
-    get_path,
+    get_nested_value,
     has_field,
     is_array,
     is_number,
     list_fields,
     pick_field_names,
-    replace_path,
+    replace_nested_value,
     to_number,
 )
 from qtmiddleware.retrieval.responses.rows import (
@@ -390,10 +390,12 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     for path in (
         _find_score_paths(item) if score_field is None else _find_named_paths(item, score_field)
     ):
-        if _runs_setter_code(type(item), str(path[-1])) or not is_number(get_path(item, path)):
+        if _runs_setter_code(type(item), str(path[-1])) or not is_number(
+            get_nested_value(item, path)
+        ):
             continue
         try:
-            copied = replace_path(item, path, score)
+            copied = replace_nested_value(item, path, score)
         except ResponseShapeError:
             continue
         # If the class computes its score, the copy does not show the new score and is useless.
@@ -473,7 +475,7 @@ def _read_scores(item: Any) -> Iterable[Any]:
     """Return the values in *item* that may be its score, likeliest value first."""
     if type(item) is dict:
         return _list_values(item, SCORES)
-    return (get_path(item, path) for path in _find_score_paths(item))
+    return (get_nested_value(item, path) for path in _find_score_paths(item))
 
 
 def _read_named_field(item: Any, name: str) -> Iterator[Any]:
@@ -484,7 +486,7 @@ def _read_named_field(item: Any, name: str) -> Iterator[Any]:
     """
     for root in (read_metadata(item), _unwrap_item(item), item):
         for path in ((name,), name.split(".")):
-            if (value := get_path(root, path)) is not ABSENT:
+            if (value := get_nested_value(root, path)) is not ABSENT:
                 yield value
 
 
@@ -500,7 +502,7 @@ def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
         for middle in (*METADATA, None):
             for inner in ((name,), name.split(".")):
                 path = (*start, *inner) if middle is None else (*start, middle, *inner)
-                if get_path(item, path) is not ABSENT:
+                if get_nested_value(item, path) is not ABSENT:
                     yield path
 
 

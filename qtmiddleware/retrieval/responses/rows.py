@@ -13,7 +13,7 @@ from qtmiddleware.retrieval.responses.fields import (
     PLAIN,
     find_kind,
     is_number,
-    replace_path,
+    replace_nested_value,
     to_number,
 )
 
@@ -46,7 +46,9 @@ class PlainRow(dict[str, Any]):
         """
         if name not in self.names:
             return self
-        return PlainRow(replace_path(self.row, (self.names.index(name),), score), self.names)
+        return PlainRow(
+            replace_nested_value(self.row, (self.names.index(name),), score), self.names
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlainRow, (self.row, self.names)
