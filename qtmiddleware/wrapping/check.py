@@ -437,7 +437,7 @@ class _Checkup:
 
     @property
     def _query_location_text(self) -> str:
-        """The name of the question's argument, with the types and fields of its clauses, as text."""
+        """A phrase with the question's argument, and the types and fields of its clauses."""
         kinds = " and ".join(f"`{kind}`" for kind in self._query_location.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
