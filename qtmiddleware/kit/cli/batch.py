@@ -229,6 +229,7 @@ def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterat
         )
     if status.spent.read or status.spent.written:
         yield f"answered: {_describe_cost(status.spent)}"
+    # A part is saved before it is sent, so an interruption leaves a part without a batch.
     if any(not part.batch and not part.settled for part in status.parts):
         yield "a submit was interrupted; run --batch submit again to continue"
     if status.missing:
