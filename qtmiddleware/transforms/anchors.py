@@ -10,7 +10,7 @@ from datetime import date
 from typing import Final
 
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.preprocessing.dates import Times, find_unit_days, split_tokens
+from qtmiddleware.preprocessing.dates import Times, find_first_and_last_day, split_tokens
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import write_json_message
 
@@ -48,7 +48,7 @@ class Anchors:
         dates = {"today": f"{today:%A}, {today}"}
         for unit in ("week", "month", "year"):
             try:
-                first, last = find_unit_days(today, unit, -1)
+                first, last = find_first_and_last_day(today, unit, -1)
             except (ValueError, OverflowError):
                 # In the first year of the calendar there is no last year.
                 continue

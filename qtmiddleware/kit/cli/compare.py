@@ -152,6 +152,7 @@ def compare_command(
             )
         require_jinja()
         check_writable(report.parent, [report.name], "--report")
+    # What the user's function prints must not mix with the result on stdout.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
@@ -329,7 +330,7 @@ def _ask_systems(
     try:
         return ask_systems(search, questions, names, **options)
     except (QtMiddlewareError, TimeoutError):
-        raise
+        raise  # These messages already say what went wrong.
     except Exception as error:
         subject = function or "the index"
         raise WrapError(f"{subject} raised {type(error).__name__}: {error}") from error
@@ -394,6 +395,7 @@ def _choose_systems(
     names = split_system_names(names_option)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
+    # The baseline is always asked, even if the user does not name it.
     if is_judged and len({BASELINE, *names}) > MOST_SYSTEMS:
         raise ConfigError(
             f"a judge ranks at most {MOST_SYSTEMS} systems, not {len(names)}", path="systems"

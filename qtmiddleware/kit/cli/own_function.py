@@ -105,6 +105,7 @@ def confirm_searches(
     write_note(f"{name} is called at most {forecast.searches:,} times.{cost}")
     if is_confirmed or forecast.searches <= MOST_UNASKED:
         return
+    # A script cannot answer the question.
     if not sys.stdin.isatty():
         priced = "" if forecast.usd is not None else f". {_PRICE}"
         raise ConfigError(

@@ -83,6 +83,7 @@ def report_command(
         report_default_files({}, config=config)
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
+        # The chat model judges, but `as_language_model` opens the transformation model.
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
         summary = judge_lists(
             summary, as_language_model(None, settings), max_questions=judge, seed=seed
@@ -95,6 +96,7 @@ def report_command(
         write_json(plain)
     else:
         _show_report(summary, sample)
+    # The command fails only if the judge failed on every question.
     if set(summary.count_verdicts()) == {"failed"}:
         raise typer.Exit(FAILED)
 

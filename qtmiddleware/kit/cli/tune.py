@@ -244,6 +244,7 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
             f"{out_file} already exists; overwrite it with --force, or name another file with --out"
         )
         raise ConfigError(message, path="--out", value=str(out_file))
+    # A config file may be TOML, but this command writes only JSON.
     if out_file.suffix.lower() == ".toml":
         raise ConfigError(f"--out must end in .json, not {out_file}", path="--out")
     check_writable(out_file.parent, (out_file.name,), "--out")

@@ -396,6 +396,7 @@ def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
     for name, row in TEXT_FIELDS.items():
         for text in retrieval.transformation.texts(name):
             remark = "" if text in merged or not row.variant else ", without a search of its own"
+            # A variant with weight 0 is searched, but its list is not merged.
             if remark and text in searched:
                 remark = ", searched, with weight 0"
             yield row.label + remark, text[:MOST_SHOWN]
@@ -468,6 +469,7 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+# Tabs and line breaks are kept, because passages contain them.
 _UNSEEN: Final = {
     **dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "�"),
     # Characters that change the direction of the text after them. The browser detects a text's own

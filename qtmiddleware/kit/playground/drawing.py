@@ -92,6 +92,7 @@ def find_direction(movement: Movement) -> Way:
 
 def make_passage_key(match: Match) -> str:
     """Return a short key that identifies the passage in *match* on the whole page."""
+    # The key becomes an HTML attribute, and a passage's id may contain any characters.
     return f"{crc32(repr(match.key).encode()):08x}"
 
 

@@ -80,6 +80,7 @@ class Page:
             fold_reason: The sentence shown instead of tiers for which no model replies.
         """
         self.tiers = tiers
+        # The address holds the question's text and not its id, so the text finds the answers.
         self._answers = {
             (question.text.strip(), question.history): answers
             for question in judged_questions or examples
@@ -112,6 +113,7 @@ class Page:
             page=self,
             chosen=chosen,
             is_running=is_running,
+            # Without an argument of the function, the page cannot set the number of passages.
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
             describe_usual=self._describe_default,
             follow_up=state.build_follow_up().write(shown),
