@@ -11,7 +11,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import all_keys, find_marked_keys
+from qtmiddleware.config.keys import find_marked_keys, list_all_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
@@ -166,7 +166,7 @@ def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[
         yield "dataPath to hidden files"
     if "embeddingModel" in keys and Path(settings.embedding_model).expanduser().exists():
         yield "embeddingModel to a folder"
-    budgets = [key for key in all_keys() if key.path[0] == "budget"]
+    budgets = [key for key in list_all_keys() if key.path[0] == "budget"]
     # A file overrides the environment, but a file that nobody named must not raise your limit.
     if any(key.environment in os.environ for key in budgets):
         yield from (
