@@ -235,8 +235,10 @@ class _Call:
     def __enter__(self) -> _Call:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+            self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
     ) -> None:
         if isinstance(error, ModelError):
             self._record_error(error)
