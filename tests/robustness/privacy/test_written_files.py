@@ -15,7 +15,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.cli.reports import check_files_writable, write_report
 from qtmiddleware.kit.cli.session import make_history_file
@@ -131,7 +131,7 @@ def submit(place: Path) -> None:
     (place.parent / "asked.txt").write_text(QUERY)
     config = qtm.Config.load({"transformationType": "rewrite"}, environ={})
     client = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9")
-    with open_file_work(
+    with open_batch_work(
         place.parent / "asked.txt", place, config=config, client=client, overwrite=True
     ):
         pass

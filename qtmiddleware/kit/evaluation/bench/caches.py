@@ -196,7 +196,7 @@ class CachedEmbedder:
             vectors |= embedded
         return [vectors[text] for text in texts]
 
-    def embed_ahead(
+    def embed_missing_texts(
         self,
         pages: Iterable[Sequence[str]],
         engine: Engine,
@@ -221,7 +221,7 @@ class CachedEmbedder:
             return
         batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
-        build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
+        build = partial(_build_timed_embedder, self._inner, identify_embedding(self._inner))
         for vectors, seconds_per_text in engine.map(build, batches):
             self._store_vectors(
                 (key, decode_vector(blob), seconds_per_text) for key, blob in vectors
@@ -296,7 +296,7 @@ class CachedEmbedder:
 
 
 @declare_needed_secrets(*HUB_SECRETS)
-def _build_timed_batch(
+def _build_timed_embedder(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
     """Return a function that embeds a batch. It returns the vectors and the seconds per text."""
