@@ -106,12 +106,12 @@ def run_transform_batch(config: Config, file: str, output: str, options: BatchOp
 
     Raises `typer.Exit` with code 1 if a question failed, or if ``collect`` leaves open requests.
     """
-    from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+    from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 
     with (
         open_bulk_progress() as show,
         show_warnings(),
-        open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
+        open_batch_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
             work,
             report,
         ),
