@@ -387,7 +387,9 @@ class _TimeReader:
             if token.isalpha() and token not in starts:
                 position += 1
                 continue
-            position += self._read_with_comparison(position) or self._read_newest(position) or 1
+            position += (
+                self._read_with_comparison(position) or self._read_newest_phrase(position) or 1
+            )
         return self._times
 
     def _match_phrase(self, phrases: _Phrases, position: int) -> tuple[int, str]:
@@ -404,7 +406,7 @@ class _TimeReader:
                 return len(words), meaning
         return 0, ""
 
-    def _read_newest(self, position: int) -> int:
+    def _read_newest_phrase(self, position: int) -> int:
         """Record whether a phrase at *position* asks for the newest document or version.
 
         Returns:
@@ -516,8 +518,8 @@ class _TimeReader:
             step = int(self._match_phrase(self._words.days, position)[1])
             return self._build_relative_period("day", step, step), size
         return (
-            self._read_ago(position)
-            or self._read_last_or_next(position)
+            self._read_period_ago(position)
+            or self._read_last_or_next_period(position)
             or (read_period(token), int(read_period(token) is not None))
         )
 
@@ -587,7 +589,7 @@ class _TimeReader:
             is_relative=True, words=(str(year),)
         ), start + 1 - position
 
-    def _read_ago(self, position: int) -> tuple[Period | None, int] | None:
+    def _read_period_ago(self, position: int) -> tuple[Period | None, int] | None:
         """Read a period such as "three years ago", "vor drei Jahren" or "il y a trois ans".
 
         Returns:
@@ -610,7 +612,7 @@ class _TimeReader:
             else None
         )
 
-    def _read_last_or_next(self, position: int) -> tuple[Period | None, int] | None:
+    def _read_last_or_next_period(self, position: int) -> tuple[Period | None, int] | None:
         """Read a period such as "last year", "this quarter" or "the last three months".
 
         In some languages, the unit comes first: "l'année dernière".
@@ -663,8 +665,8 @@ class _TimeReader:
         if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
             return None
         try:
-            begin, _ = find_unit_days(today, unit, first_step)
-            _, end = find_unit_days(today, unit, last_step)
+            begin, _ = find_first_and_last_day(today, unit, first_step)
+            _, end = find_first_and_last_day(today, unit, last_step)
         except (ValueError, OverflowError):
             return None
         return Period(begin, end, is_relative=True, words=self._list_period_words(unit, begin, end))
@@ -684,7 +686,7 @@ class _TimeReader:
         return (str(begin),) if begin == end else ()
 
 
-def find_unit_days(today: date, unit: str, step: int) -> tuple[date, date]:
+def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, date]:
     """Return the first and last day of the period that is *step* units away from *today*.
 
     Args:

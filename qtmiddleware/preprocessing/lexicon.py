@@ -342,7 +342,7 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
     opener = markers.openers.get(keys[0]) if keys else None
     if opener is not None and opener in scores:
         scores[opener] += WEAK
-    winner = _find_winner(scores, keys, opener) if scores else ""
+    winner = _choose_language(scores, keys, opener) if scores else ""
     if not winner:
         # If no language wins, plain ASCII counts as the default language, unless a word belongs
         # only to other languages.
@@ -383,7 +383,7 @@ def _excludes_default(weights: Sequence[tuple[str, int]], language: str) -> bool
     return language in languages and DEFAULT not in languages
 
 
-def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
+def _choose_language(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
     """Return the language with the highest score, or ``""`` if the score is too low or tied.
 
     If the default language ties with *opener*, the default language wins.

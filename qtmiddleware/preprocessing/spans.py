@@ -144,7 +144,7 @@ def _trim_name(text: str, group: list[Token], lexicon: Lexicon) -> Iterator[Span
     The name has no articles at its start and no final 's. Nothing is yielded if *group* is only an
     article, or a single noun in a language that capitalises all nouns.
     """
-    # "The Who" keeps its article, because the rest is a stop word.
+    # "The Who" keeps its article, because all of its words are stop words.
     while (
         len(group) > 1 and group[0].key in lexicon.articles and not _are_stop_words(group, lexicon)
     ):

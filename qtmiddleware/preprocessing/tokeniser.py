@@ -261,14 +261,14 @@ def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
     """
     pieces = [
         _Piece(kind, chunk[left:right], fold_case(chunk[left:right]), left, right, closed)
-        for kind, left, right, closed in _find_pieces(chunk)
+        for kind, left, right, closed in _locate_pieces(chunk)
     ]
     return pieces, not SENTENCE_ENDS.isdisjoint(chunk[-3:]) and (
         not pieces or pieces[-1].end < len(chunk)
     )
 
 
-def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
+def _locate_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     """Return the tokens in *chunk*, a stretch of a query without spaces.
 
     Each token is a tuple: kind, start, end, and whether punctuation follows.

@@ -366,7 +366,7 @@ class Wrapped(Generic[P, R]):
     def _prepare_check(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
-        from qtmiddleware.wrapping.check import check
+        from qtmiddleware.wrapping.check import build_check_flow
         from qtmiddleware.wrapping.order_sample import read_questions
 
         signature = self._signature.choose_for_call(args, kwargs)
@@ -390,7 +390,7 @@ class Wrapped(Generic[P, R]):
             call.args, call.kwargs = signature.replace_arguments(
                 call.args, call.kwargs, query=request.original, top_k=None
             )
-        return check(request, call, questions), call
+        return build_check_flow(request, call, questions), call
 
     def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

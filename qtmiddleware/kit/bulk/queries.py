@@ -139,10 +139,10 @@ def _parse_line(
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
     text = raw.decode("utf-8").strip("\r\n")
     if not has_json:
-        return InputQuery(number, _check_text(text, settings))
+        return InputQuery(number, _check_question(text, settings))
     record = _parse_json(text)
     if isinstance(record, str):
-        return InputQuery(number, _check_text(record, settings))
+        return InputQuery(number, _check_question(record, settings))
     if not isinstance(record, dict):
         raise ValueError("neither an object nor text")
     query = next((record[name] for name in _TEXT if record.get(name) is not None), None)
@@ -153,7 +153,7 @@ def _parse_line(
         raise ValueError("an id that is neither text nor a whole number")
     if isinstance(id_, str):
         _check_characters(id_)
-    return InputQuery(number, _check_text(query, settings), id_, _read_history(record))
+    return InputQuery(number, _check_question(query, settings), id_, _read_history(record))
 
 
 def _parse_json(text: str) -> Any:
@@ -163,7 +163,7 @@ def _parse_json(text: str) -> Any:
         raise ValueError("not JSON") from None
 
 
-def _check_text(text: Any, settings: Settings) -> str:
+def _check_question(text: Any, settings: Settings) -> str:
     try:
         query = validate_query(text, "the query", settings)
     except InvalidQuery as error:

@@ -35,6 +35,7 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
     hashed = 0
     is_judged = path.is_dir() or path.suffix.lower() in TABLES
     for text, relevant in _read_judged_questions(path) if is_judged else _read_question_lines(path):
+        # A query log holds only hashes of the questions, unless log.queryText is true.
         if text.startswith(_HASH):
             hashed += 1
         elif len(questions) < MOST_READ:

@@ -106,12 +106,12 @@ def run_transform_batch(config: Config, file: str, output: str, options: BatchOp
 
     Raises `typer.Exit` with code 1 if a question failed, or if ``collect`` leaves open requests.
     """
-    from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+    from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 
     with (
         open_bulk_progress() as show,
         show_warnings(),
-        open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
+        open_batch_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
             work,
             report,
         ),
@@ -229,6 +229,7 @@ def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterat
         )
     if status.spent.read or status.spent.written:
         yield f"answered: {_describe_cost(status.spent)}"
+    # A part is saved before it is sent, so an interruption leaves a part without a batch.
     if any(not part.batch and not part.settled for part in status.parts):
         yield "a submit was interrupted; run --batch submit again to continue"
     if status.missing:

@@ -90,6 +90,7 @@ def check_command(
     if question is not None and ask_file is not None:
         raise typer.BadParameter("pass a question or --ask-file, not both", param_hint="--ask-file")
     questions: Any = question if ask_file is None else read_ask_file(ask_file)
+    # A file with a single question gets the report on one question.
     if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
         questions = questions[0]
     arguments_by_name = dict(read_argument(text) for text in arguments or ())

@@ -36,7 +36,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation import (
     BASELINE,
@@ -151,7 +151,8 @@ def compare_command(
                 "--report needs ideal answers; pass --reference or --questions", path="--report"
             )
         require_jinja()
-        check_writable(report.parent, [report.name], "--report")
+        check_files_writable(report.parent, [report.name], "--report")
+    # What the user's function prints must not mix with the result on stdout.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
@@ -329,7 +330,7 @@ def _ask_systems(
     try:
         return ask_systems(search, questions, names, **options)
     except (QtMiddlewareError, TimeoutError):
-        raise
+        raise  # These messages already say what went wrong.
     except Exception as error:
         subject = function or "the index"
         raise WrapError(f"{subject} raised {type(error).__name__}: {error}") from error
@@ -394,6 +395,7 @@ def _choose_systems(
     names = split_system_names(names_option)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
+    # The baseline is always asked, even if the user does not name it.
     if is_judged and len({BASELINE, *names}) > MOST_SYSTEMS:
         raise ConfigError(
             f"a judge ranks at most {MOST_SYSTEMS} systems, not {len(names)}", path="systems"

@@ -189,6 +189,7 @@ def _show_rank_tables(
     cells: dict[str, dict[Key, Text]] = {}
     for answer in row.systems:
         system_movements = movements.get(answer.system)
+        # In reverse order, so that the best rank remains if two chunks have the same key.
         places = (
             {}
             if system_movements is None
@@ -213,6 +214,7 @@ def _show_rank_tables(
     # Each table begins with the baseline, so that every table shows what moved against it.
     while True:
         room = float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        # Each table has at least one system, even if the system does not fit.
         fitting_systems: list[str] = []
         while other_systems and (
             not fitting_systems or room >= widths[other_systems[0]] + _COLUMN_GAP
@@ -248,6 +250,7 @@ def _format_rank(movement: Movement) -> Text:
 
 def _shorten_to_width(text: str, columns: int) -> str:
     """Return *text* in at most *columns* columns. A shortened text ends with ``...``."""
+    # Characters differ in width, so the text gets shorter step by step.
     while measure_width(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."

@@ -76,6 +76,7 @@ def init(
 
     A JSON schema is written beside the file, so that editors can complete and check keys.
     """
+    # In `qtm config init rules`, the user probably means the preset and not a file.
     if str(path) in list_presets():
         message = (
             f"{path} is the name of a preset; write --preset {path}, and name a file that ends in"

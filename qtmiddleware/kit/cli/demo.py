@@ -108,6 +108,7 @@ def demo_command(
     data = load_dataset()
     asked_data = data.first(questions) if questions else data
     example = _find_question(data, question)
+    # The demo reads no config, so the note must not name the file in QTM_CONFIG.
     report_default_files({"index": index if index == _INDEX else None}, config=True)
     client, origin = _open_model(model, replays=recorded, record_file=record)
     notes.print(origin)
@@ -122,6 +123,7 @@ def demo_command(
             chosen(USUAL),
             progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
+        # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
         retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:

@@ -87,6 +87,7 @@ def ingest_command(
     for file in report.skipped:
         if not file.extra:
             write_note(escape_line(f"skipped: {file.path}: {file.reason}"))
+    # Files that lack only an installable extra share one line per extra.
     for extra in sorted({file.extra for file in report.skipped} - {""}):
         counts = Counter(
             Path(file.path).suffix.casefold() for file in report.skipped if file.extra == extra

@@ -47,7 +47,7 @@ Yes = Annotated[
 ]
 
 
-def read_source(
+def read_function_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
     """Return the function named by ``--function``, or ``None`` without this option.
@@ -105,6 +105,7 @@ def confirm_searches(
     write_note(f"{name} is called at most {forecast.searches:,} times.{cost}")
     if is_confirmed or forecast.searches <= MOST_UNASKED:
         return
+    # A script cannot answer the question.
     if not sys.stdin.isatty():
         priced = "" if forecast.usd is not None else f". {_PRICE}"
         raise ConfigError(

@@ -79,6 +79,7 @@ def playground_command(
     require_web()
     examples = () if questions is None else load_questions(questions)
     arguments_by_name = dict(read_argument(text) for text in arguments or ())
+    # The socket comes first, so that a port in use fails before the index is loaded.
     with open_socket(port) as listener:
         if function is None:
             loaded = load_config(config, sets)

@@ -12,7 +12,7 @@ import typer
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, write_json
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, report_default_files
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation.shadow import (
     ListedPassage,
@@ -70,7 +70,7 @@ def report_command(
     """
     if report is not None:
         require_jinja()
-        check_writable(report, _REPORTS, "--report")
+        check_files_writable(report, _REPORTS, "--report")
     summary = read_shadow_log(log)
     if not summary.questions:
         raise ConfigError(
@@ -83,6 +83,7 @@ def report_command(
         report_default_files({}, config=config)
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
+        # The chat model judges, but `as_language_model` opens the transformation model.
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
         summary = judge_lists(
             summary, as_language_model(None, settings), max_questions=judge, seed=seed
@@ -95,6 +96,7 @@ def report_command(
         write_json(plain)
     else:
         _show_report(summary, sample)
+    # The command fails only if the judge failed on every question.
     if set(summary.count_verdicts()) == {"failed"}:
         raise typer.Exit(FAILED)
 

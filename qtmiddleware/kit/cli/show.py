@@ -71,6 +71,7 @@ def show_outcome(outcome: Outcome) -> None:
         write_note(
             f"{problem}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}"
         )
+    # The texts differ if the answer broke off and a sub-answer replaced it.
     elif answer is not None and outcome.streamed not in ("", answer.text):
         write_note("The answer was cut off; one sub-answer is shown instead:")
     if answer is not None and outcome.streamed != answer.text:

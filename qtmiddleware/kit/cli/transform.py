@@ -166,7 +166,8 @@ def transform_command(
                 notes.print(f"{stage}: {remark}")
     if json_output:
         write_json(rows)
-    if calls_model and rows and not any(map(_is_answered, rows)):
+    # One usable reply shows that the model works, so the command succeeds.
+    if calls_model and rows and not any(map(_has_usable_reply, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = (
             "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service"
@@ -179,7 +180,7 @@ def transform_command(
         )
 
 
-def _is_answered(row: Mapping[str, Any]) -> bool:
+def _has_usable_reply(row: Mapping[str, Any]) -> bool:
     """Return whether the model wrote a text, or replied that no text is needed.
 
     No text is needed if there is nothing to split or to improve. A note in *row* says so.

@@ -192,6 +192,7 @@ class PageState:
 
         *default_tiers* contains the names of the tiers that are asked by default.
         """
+        # A lone surrogate in a text cannot be encoded.
         return "?" + urlencode(self.list_pairs(default_tiers), errors="replace")
 
     def build_follow_up(self) -> PageState:

@@ -199,7 +199,7 @@ def build_card(
         cost=_format_cost(retrieval),
         headline=format_count(len(retrieval.matches), "passage")
         if is_baseline
-        else _summarise_moves(moves),
+        else _summarize_moves(moves),
         is_unsure=retrieval.is_unsure,
         rows=rows,
         dropped=tuple(map(write, moves.dropped)),
@@ -352,7 +352,7 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
     return " ".join(drop_function_words(parts, language))
 
 
-def _summarise_moves(moves: Movements) -> str:
+def _summarize_moves(moves: Movements) -> str:
     """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
     ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
@@ -396,17 +396,18 @@ def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
     for name, row in TEXT_FIELDS.items():
         for text in retrieval.transformation.texts(name):
             remark = "" if text in merged or not row.variant else ", without a search of its own"
+            # A variant with weight 0 is searched, but its list is not merged.
             if remark and text in searched:
                 remark = ", searched, with weight 0"
             yield row.label + remark, text[:MOST_SHOWN]
 
 
-def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
+def _list_figures(retrieval: Retrieval, call_seconds: float) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each figure: confidence, times, searches, calls and costs."""
     trace = retrieval.trace
     if retrieval.confidence is not None:
         yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
-    yield "took", figures.format_duration(seconds * 1e3)
+    yield "took", figures.format_duration(call_seconds * 1e3)
     yield "added", figures.format_duration(trace.added_ms)
     yield "searches", str(trace.searches)
     if trace.read_units != trace.searches:
@@ -468,6 +469,7 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+# Tabs and line breaks are kept, because passages contain them.
 _UNSEEN: Final = {
     **dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "�"),
     # Characters that change the direction of the text after them. The browser detects a text's own

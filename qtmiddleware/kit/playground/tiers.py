@@ -151,6 +151,7 @@ class Tiers:
         """Return the names of all tiers, in the order in which the page shows them."""
         own_tier = (OWN,) if has_own_tier else ()
         transforms = (name for name in TRANSFORMS if name != "none")
+        # A name may be that of a preset and of a transform; it keeps its first position.
         return tuple(
             dict.fromkeys((BASELINE, "rules", "combined", *own_tier, *_PRESETS, *transforms))
         )
@@ -269,6 +270,7 @@ class Tiers:
             for done in asyncio.as_completed(tasks):
                 yield await done
         finally:
+            # The browser may disconnect before all tiers have answered.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -284,6 +286,7 @@ class Tiers:
                 retrieval = await _copy_with_learned_state(tier.function, self._learned).aretrieve(
                     question, **arguments
                 )
+        # A tier that fails shows its error, and the other tiers still show their results.
         except Exception as error:
             problem = self._describe_error(error, is_late=limit.expired())
         return TierAnswer(tier, retrieval, problem, perf_counter() - start)
@@ -298,13 +301,13 @@ class Tiers:
         )
 
 
-def _copy_with_learned_state(function: Any, learned: Learned) -> Any:
-    """Return a copy of the wrapped *function* with a copy of the state *learned*.
+def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
+    """Return a copy of the wrapped *function* with a copy of *learned_state*.
 
-    What the copy learns later changes neither *function* nor *learned*.
+    Later learning of the copy changes neither *function* nor *learned_state*.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
-    source._learned, source._latest = deepcopy(learned), (None, None)
+    source._learned, source._latest = deepcopy(learned_state), (None, None)
     branch = type(wrapped)(wrapped._fn, wrapped._signature, source)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch

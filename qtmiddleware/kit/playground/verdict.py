@@ -68,6 +68,7 @@ def write_headline(cards: Sequence[Card]) -> str:
             if cards and not cards[0].rows
             else "The plain list."
         )
+    # The text of a degradation begins with its stage.
     failed_tiers = sum(
         any(reason.startswith("transform") for reason in card.degradations) for card in tier_cards
     )

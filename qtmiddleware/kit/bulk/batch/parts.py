@@ -88,12 +88,12 @@ class RequestResult:
 def parse_result_line(line: bytes) -> RequestResult | None:
     """Parse a *line* of a batch's output or error file; ``None`` if the line is invalid."""
     try:
-        return _read_result(json.loads(line))
+        return _parse_entry(json.loads(line))
     except (ValueError, RecursionError):
         return None
 
 
-def _read_result(entry: Any) -> RequestResult | None:
+def _parse_entry(entry: Any) -> RequestResult | None:
     if not isinstance(entry, dict) or not isinstance(id_ := entry.get("custom_id"), str):
         return None
     response, error = entry.get("response"), entry.get("error")

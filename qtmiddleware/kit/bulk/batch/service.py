@@ -101,7 +101,7 @@ class BatchService:
                         input_file_id=file_id,
                         metadata=dict(metadata),
                     )
-                    return self._read_description(batch)
+                    return self._parse_description(batch)
             except ModelError as error:
                 if wait is None or error.reason not in TRANSIENT:
                     raise
@@ -121,7 +121,7 @@ class BatchService:
             for _ in range(MOST_PAGES):
                 for batch in page.data:
                     if batch.input_file_id == file_id:
-                        return self._read_description(batch)
+                        return self._parse_description(batch)
                 if not page.data or not page.has_next_page():
                     break
                 page = page.get_next_page()
@@ -136,7 +136,7 @@ class BatchService:
     def retrieve_batch(self, batch_id: str) -> dict[str, Any]:
         """Return the service's current description of the batch *batch_id*."""
         with self._convert_errors("/batches", resource_id=batch_id):
-            return self._read_description(self._client.batches.retrieve(batch_id))
+            return self._parse_description(self._client.batches.retrieve(batch_id))
 
     def cancel_batch(self, batch_id: str) -> dict[str, Any]:
         """Cancel the batch *batch_id* unless it has ended, and return its current description."""
@@ -144,7 +144,7 @@ class BatchService:
         if now.get("status") in ENDED:
             return now
         with self._convert_errors("/batches", resource_id=batch_id):
-            return self._read_description(self._client.batches.cancel(batch_id))
+            return self._parse_description(self._client.batches.cancel(batch_id))
 
     def download_lines(self, file_id: str, *, lines: int, size: int) -> Iterator[bytes]:
         """Download the file *file_id*, and yield its lines as they arrive.
@@ -164,7 +164,7 @@ class BatchService:
                     )
                 yield line
 
-    def _read_description(self, batch: Any) -> dict[str, Any]:
+    def _parse_description(self, batch: Any) -> dict[str, Any]:
         description = parse_batch(batch.to_dict(mode="json", warnings=False))
         if not description:
             raise ModelError(

@@ -139,33 +139,37 @@ def parse_batch(description: Any) -> dict[str, Any]:
     """
     raw = description if isinstance(description, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
-    batch: dict[str, Any] = {name: raw[name] for name in texts if _is_name(raw.get(name))}
-    batch |= {name: raw[name] for name in ("created_at", "expires_at") if _is_time(raw.get(name))}
+    batch: dict[str, Any] = {name: raw[name] for name in texts if _is_valid_name(raw.get(name))}
+    batch |= {
+        name: raw[name]
+        for name in ("created_at", "expires_at")
+        if _is_valid_timestamp(raw.get(name))
+    }
     counts = raw.get("request_counts")
     if isinstance(counts, Mapping):
         names = ("total", "completed", "failed")
         batch["request_counts"] = {
-            name: counts[name] for name in names if _is_count(counts.get(name))
+            name: counts[name] for name in names if _is_valid_count(counts.get(name))
         }
     errors = raw.get("errors")
     error_list = errors.get("data") if isinstance(errors, Mapping) else None
     if isinstance(error_list, list):
         checked_errors = (
-            _read_error(error) for error in error_list[:_MOST_ERRORS] if isinstance(error, Mapping)
+            _parse_error(error) for error in error_list[:_MOST_ERRORS] if isinstance(error, Mapping)
         )
         batch["errors"] = {"data": [error for error in checked_errors if error]}
     return batch if "id" in batch else {}
 
 
-def _is_name(value: Any) -> bool:
+def _is_valid_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _MOST_ID
 
 
-def _is_count(value: Any) -> bool:
+def _is_valid_count(value: Any) -> bool:
     return _is_whole_number(value) and value <= _MOST_COUNT
 
 
-def _is_time(value: Any) -> bool:
+def _is_valid_timestamp(value: Any) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
     )
@@ -175,7 +179,7 @@ def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _read_error(error: Mapping[Any, Any]) -> dict[str, str]:
+def _parse_error(error: Mapping[Any, Any]) -> dict[str, str]:
     texts = {name: error[name] for name in ("code", "message") if isinstance(error.get(name), str)}
     return {
         name: text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}..."
@@ -229,7 +233,7 @@ class BatchState:
         facts = {"run": secrets.token_hex(8)}
         self._connection = open_file(str(path), STATE_FILE, timeout=0, exclusive=True, facts=facts)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
-        self.run = self.read_fact("run") or ""
+        self.run = self.read_value("run") or ""
         if not _RUN.fullmatch(self.run):
             self.close()
             raise self.build_file_error("its name is damaged")
@@ -249,12 +253,12 @@ class BatchState:
         """Return the error for a file that cannot be used because of *reason*."""
         return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
-    def read_fact(self, key: str) -> str | None:
+    def read_value(self, key: str) -> str | None:
         """Return the value stored under *key*; ``None`` if there is none."""
         rows = self._execute("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
-    def store_fact(self, key: str, value: str) -> None:
+    def store_value(self, key: str, value: str) -> None:
         """Store *value* under *key*, replacing any earlier value."""
         self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
@@ -263,19 +267,28 @@ class BatchState:
         rows = self._execute(
             "SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number"
         )
-        return [self._read_part(*row) for row in rows]
+        return [self._build_part(*row) for row in rows]
 
-    def _read_part(
-        self, number: Any, requests: Any, size: Any, file: Any, batch: Any, settled: Any
+    def _build_part(
+        self,
+        number: Any,
+        request_count: Any,
+        size: Any,
+        file_id: Any,
+        batch_json: Any,
+        is_settled: Any,
     ) -> Part:
+        # The file may be damaged, so any column may have any value.
         try:
-            description = parse_batch(json.loads(batch)) if isinstance(batch, str) else {}
+            description = parse_batch(json.loads(batch_json)) if isinstance(batch_json, str) else {}
         except (ValueError, RecursionError):
             description = {}
-        is_read = all(map(_is_count, (number, requests, size))) and (file is None or _is_name(file))
-        if not is_read or (batch is not None and not description):
+        is_valid = all(map(_is_valid_count, (number, request_count, size))) and (
+            file_id is None or _is_valid_name(file_id)
+        )
+        if not is_valid or (batch_json is not None and not description):
             raise self.build_file_error("a part of it is damaged")
-        return Part(number, requests, size, file, description, settled=bool(settled))
+        return Part(number, request_count, size, file_id, description, settled=bool(is_settled))
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
         """Store and return a new part with the requests *ids*, in a file of *size* bytes.
@@ -330,7 +343,7 @@ class BatchState:
                     "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row
                 ).rowcount:
                     usage = usage.add_reply(row[1], reply.body)
-            self.store_fact("usage", json.dumps(astuple(usage)))
+            self.store_value("usage", json.dumps(astuple(usage)))
 
     def find_reply(self, request_id: str) -> tuple[int, str] | None:
         """Return the HTTP status and the JSON body of the reply to a request.
@@ -348,7 +361,7 @@ class BatchState:
     def sum_usage(self) -> Usage:
         """Return the token counts of all stored replies, as reported by the service."""
         try:
-            counts = json.loads(self.read_fact("usage") or "null")
+            counts = json.loads(self.read_value("usage") or "null")
         except (ValueError, RecursionError):
             counts = None
         if (

@@ -1,6 +1,6 @@
 """Transform a file of questions with OpenAI's Batch API.
 
-The output file is that of `transform_file`, and each of the two can continue it.
+The output file has the same format as that of `transform_file`, so each can continue the other's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _NoPace(Pace):
     """Makes each call once and never retries, because stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
-        """Call *call* and return its result."""
+        """Run *call* once, and return its result."""
         return call()
 
 
@@ -69,7 +69,7 @@ class FilePass:
         journal: The output file. Questions with a result in it are not open, and are skipped.
         recording: The file that records the replies.
         price_factor: The batch price as a fraction of the normal price; ``None`` if unknown.
-        report: Counts the output records.
+        report: The report that counts the output records.
         show: A function that is called with the report after each record.
     """
 
@@ -131,7 +131,7 @@ class FilePass:
 
 
 @contextmanager
-def open_file_work(
+def open_batch_work(
     source: str | Path,
     out: str | Path,
     *,
@@ -204,7 +204,7 @@ def _check_unchanged(
     else:
         size = file.seek(0, os.SEEK_END)
         now = {"config": fingerprint, "bytes": size, "digest": _compute_digest(file, size)}
-        state.store_fact("fingerprint", json.dumps(now))
+        state.store_value("fingerprint", json.dumps(now))
 
 
 def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
@@ -212,7 +212,7 @@ def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str]
 
     Returns ``None`` if nothing is stored. Raises `StoreError` if the stored values are damaged.
     """
-    fact = state.read_fact("fingerprint")
+    fact = state.read_value("fingerprint")
     if fact is None:
         return None
     try:

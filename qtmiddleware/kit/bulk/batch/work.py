@@ -160,14 +160,14 @@ class BatchWork:
         unsent_ids: set[str] = set()
         missing = 0
         for _, lines in groupby(
-            assign_parts(self._list_open_lines(unsent_ids), replace(self._limits, size=size)),
+            assign_parts(self._build_unsent_lines(unsent_ids), replace(self._limits, size=size)),
             key=itemgetter(0),
         ):
             # After the first part that does not fit into the queue, all others wait, too.
             if missing:
                 missing += sum(1 for _ in lines)
                 continue
-            ids, size = self._write_lines(line for _, line in lines)
+            ids, size = self._write_request_file(line for _, line in lines)
             if (
                 max_queued_tokens is not None
                 and (self._count_queued_bytes() + size) // TOKEN_BYTES > max_queued_tokens
@@ -268,7 +268,7 @@ class BatchWork:
             else:
                 self._answered += 1
 
-    def _list_open_lines(self, unsent_ids: set[str]) -> Iterator[Line]:
+    def _build_unsent_lines(self, unsent_ids: set[str]) -> Iterator[Line]:
         """Yield the line for each request that must be sent, and add its id to *unsent_ids*.
 
         The caller removes an id from *unsent_ids* when its request is sent.
@@ -281,7 +281,7 @@ class BatchWork:
                     unsent_ids.add(id_)
                     yield build_line(id_, request)
 
-    def _write_lines(self, lines: Iterator[Line]) -> tuple[list[str], int]:
+    def _write_request_file(self, lines: Iterator[Line]) -> tuple[list[str], int]:
         """Write *lines* to the file for the next upload.
 
         Returns the ids of the requests, and the size of the file in bytes.

@@ -215,7 +215,7 @@ def open_index(
     store.close()
     if engine is not None and isinstance(embedder, CachedEmbedder):
         pages = ([passage.text for passage in page] for page in _split_into_batches(data))
-        embedder.embed_ahead(
+        embedder.embed_missing_texts(
             pages,
             engine,
             None if progress is None else partial(progress, "embedding by the engine"),
@@ -664,11 +664,11 @@ def _require_writable(recording: Path) -> Path:
 
 
 def _describe_recording(
-    path: Path, model_ms: float, recorded_count: int, total: int
+    path: Path, model_ms: float, recorded_count: int, total_count: int
 ) -> Iterator[str]:
     """Yield notes about the recording at *path*, for the report.
 
-    *recorded_count* of the *total* questions are in the recording.
+    The recording has *recorded_count* of the *total_count* questions.
     """
     time = (
         f"{model_ms:g} ms are counted for each"
@@ -676,8 +676,8 @@ def _describe_recording(
         else "the added milliseconds do not include the model's time"
     )
     yield f"Recorded replies of a language model ({path.name}): no model was called, and {time}."
-    if recorded_count < total:
-        yield f"{recorded_count} of {total} questions were recorded; the others are skipped."
+    if recorded_count < total_count:
+        yield f"{recorded_count} of {total_count} questions were recorded; the others are skipped."
 
 
 def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterator[str]:

@@ -157,8 +157,8 @@ class CachedEmbedder:
     """Wraps an embedder, and caches its vectors in a file.
 
     The file contains no text: a vector's key is the sha256 of the model's name, the dimension and
-    the text. The class is safe for threads and for several processes. The embedder's exceptions
-    pass through. If the file cannot be used, the methods raise `StoreError`.
+    the text. Several threads and processes may share the file. The embedder's exceptions pass
+    through. If the file cannot be used, the methods raise `StoreError`.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
@@ -196,7 +196,7 @@ class CachedEmbedder:
             vectors |= embedded
         return [vectors[text] for text in texts]
 
-    def embed_ahead(
+    def embed_missing_texts(
         self,
         pages: Iterable[Sequence[str]],
         engine: Engine,
@@ -221,7 +221,7 @@ class CachedEmbedder:
             return
         batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
-        build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
+        build = partial(_build_timed_embedder, self._inner, identify_embedding(self._inner))
         for vectors, seconds_per_text in engine.map(build, batches):
             self._store_vectors(
                 (key, decode_vector(blob), seconds_per_text) for key, blob in vectors
@@ -296,7 +296,7 @@ class CachedEmbedder:
 
 
 @declare_needed_secrets(*HUB_SECRETS)
-def _build_timed_batch(
+def _build_timed_embedder(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
     """Return a function that embeds a batch. It returns the vectors and the seconds per text."""
@@ -331,8 +331,7 @@ class CachedModel:
     *options*.
 
     Failures and truncated replies are not stored. If the file cannot be read or written, a warning
-    is logged and the model is asked. The class is safe for threads, event loops and several
-    processes.
+    is logged and the model is asked. Several threads, event loops and processes may share the file.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:

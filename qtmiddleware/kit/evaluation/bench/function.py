@@ -108,6 +108,7 @@ def open_function(
             # The user must change the settings or judgements, so no later run can reuse the runs.
             memory.finish()
             raise
+        # After any other exception, the file stays, so that the measurement can resume.
         memory.finish()
 
 
@@ -141,11 +142,11 @@ def _identify_measurement(source: FunctionSource, data: Dataset, config: Config)
     ]
 
 
-def _hash_source(fn: Any) -> str:
-    """Return the sha256 of the file that defines *fn*, or an empty string if there is no file."""
+def _hash_source(function: Any) -> str:
+    """Return the sha256 of the file that defines *function*, or ``""`` if there is no file."""
     # A partial has the function in "func". A callable object is defined by its class.
-    fn = inspect.unwrap(getattr(fn, "func", fn))
-    for code in (fn, type(fn)):
+    function = inspect.unwrap(getattr(function, "func", function))
+    for code in (function, type(function)):
         try:
             file = inspect.getsourcefile(code)
             if file is not None:

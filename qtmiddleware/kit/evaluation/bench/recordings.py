@@ -106,8 +106,8 @@ class EstimatedModel:
     def __init__(
         self,
         inner: LanguageModel,
-        name: str,
-        seconds: float = 0.0,
+        priced_model: str,
+        reply_seconds: float = 0.0,
         *,
         input_price: float | None = None,
         output_price: float | None = None,
@@ -116,17 +116,17 @@ class EstimatedModel:
 
         Args:
             inner: The model that replies.
-            name: The name of the model whose prices are used.
-            seconds: The time of a reply that reports no time.
+            priced_model: The name of the model whose prices are used.
+            reply_seconds: The time of a reply that reports no time.
             input_price: The price of the tokens that the model reads, in US dollars per million.
                 Default: the known price.
             output_price: The price of the tokens that the model writes, in US dollars per million.
                 Default: the known price.
         """
         self._inner = inner
-        self._priced_model = name
-        self._reply_seconds = seconds
-        self._prices = Prices(name, input_price, output_price)
+        self._priced_model = priced_model
+        self._reply_seconds = reply_seconds
+        self._prices = Prices(priced_model, input_price, output_price)
         self.can_async: bool = getattr(inner, "can_async", True)
 
     def __repr__(self) -> str:
@@ -157,6 +157,7 @@ class EstimatedModel:
 
     def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
         """Return *reply* with estimates for missing time, tokens and cost."""
+        # A replayed reply has neither tokens nor a time. A live reply keeps its figures.
         timed = replace(reply, seconds=reply.seconds or self._reply_seconds)
         if reply.input_tokens or reply.output_tokens:
             return timed

@@ -216,7 +216,7 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
     Stop words, other words in the language's word list, and words of one or two ASCII letters are
     not content words.
     """
-    weak_words = _load_weak_words(detect_language(text))
+    weak_words = _load_non_content_words(detect_language(text))
     return [
         not (word in weak_words or (len(word) < 3 and word.isascii() and word.isalpha()))
         for word in words
@@ -224,7 +224,7 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
 
 
 @lru_cache(len(LANGUAGES) + 1)
-def _load_weak_words(language: str) -> frozenset[str]:
+def _load_non_content_words(language: str) -> frozenset[str]:
     """Return the words of *language* that are not content words, such as stop words.
 
     The result is empty if *language* is empty.

@@ -107,7 +107,7 @@ def build_gate_settings(call_rate: float) -> Flat:
     return {"escalation.mode": "auto", "escalation.targetCallRate": call_rate}
 
 
-def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
+def estimate_trial_count(tiers: Sequence[Flat], passes: int) -> int:
     """Estimate the maximum number of candidates that a search tries.
 
     Progress reports show this number as the total. *passes* is the number of passes over all
@@ -139,7 +139,7 @@ class Search:
     tiers: Sequence[str]
     has_word_search: bool
 
-    def find_default(self) -> Trial:
+    def find_default_trial(self) -> Trial:
         """Return the library's default, or the raw query if every default breaks the budget.
 
         A default that breaks the budget is tried again with a gate, which calls the model less
@@ -150,21 +150,21 @@ class Search:
         )
         return next((trial for trial in candidates if not trial.broken), self.trials.raw)
 
-    def find_best(self) -> Trial:
+    def find_best_trial(self) -> Trial:
         """Return the best candidate if it is clearly better than the default, else the default.
 
-        The required gain is larger than in `choose_better`, because the best of many candidates
-        often owes its score to luck. A candidate with fewer model calls may replace the default
-        without a gain.
+        The required gain is larger than in `choose_better_trial`, because the best of many
+        candidates often owes its score to luck. A candidate with fewer model calls may replace the
+        default without a gain.
         """
-        default, best = self.find_default(), self._search_greedily()
+        default, best = self.find_default_trial(), self._search_greedily()
         is_sure = best.is_clearly_better(default, OVERALL_ERRORS) or best.can_replace(default)
         return best if is_sure or default is self.trials.raw else default
 
     def _search_greedily(self) -> Trial:
         """Choose the best tier, then change one setting at a time. Return the best candidate."""
         tiers = [trial for tier in self.tiers for trial in self._try_tier(tier)]
-        best = choose_better(self.find_default(), [self.trials.raw, *tiers])
+        best = choose_better_trial(self.find_default_trial(), [self.trials.raw, *tiers])
         # No tier beats the raw query, and the raw query has no settings to change.
         if best is self.trials.raw:
             return best
@@ -176,7 +176,7 @@ class Search:
                 has_word_search=self.has_word_search,
             )
             for options in options_by_key.values():
-                best = choose_better(
+                best = choose_better_trial(
                     best,
                     [
                         self.trials.run_candidate(best.tier, {**best.settings, **option})
@@ -224,7 +224,7 @@ class Search:
         return min(rates)
 
 
-def choose_better(current: Trial, candidates: Iterable[Trial]) -> Trial:
+def choose_better_trial(current: Trial, candidates: Iterable[Trial]) -> Trial:
     """Return the best candidate that is clearly better than *current*, or else *current*.
 
     Candidates that break the budget are ignored. If another candidate needs fewer model calls and

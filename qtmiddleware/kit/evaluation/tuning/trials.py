@@ -157,14 +157,14 @@ class Budget:
         return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}
 
 
-def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
-    """Return *text* filled with *value* and *limit* if *value* exceeds *limit*, or else ``""``.
+def _describe_excess(value: float | None, limit: float | None, template: str) -> str:
+    """Return *template* filled with *value* and *limit* if *value* exceeds *limit*, or else ``""``.
 
     If *value* is ``None``, return a phrase which says that the cost is not known.
     """
     if limit is None or (value is not None and value <= limit):
         return ""
-    return "its cost is not known" if value is None else text.format(value, limit)
+    return "its cost is not known" if value is None else template.format(value, limit)
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

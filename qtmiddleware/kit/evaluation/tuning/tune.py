@@ -31,7 +31,7 @@ from qtmiddleware.kit.evaluation.tuning.search import (
     PASSES,
     TIERS,
     Search,
-    estimate_trials,
+    estimate_trial_count,
 )
 from qtmiddleware.kit.evaluation.tuning.trials import (
     Budget,
@@ -50,7 +50,7 @@ TUNED: Final = "tuned"
 TRYING: Final = "trying candidates"
 """The name of the stage that tries candidates, in progress reports."""
 _POWER: Final = 2.8
-"""A gain of this many standard errors is significant in 80 % of tests (5 % level, two-sided)."""
+"""A true gain of this many standard errors is significant in 80 % of tests (5 %, two-sided)."""
 
 
 def tune(
@@ -97,7 +97,7 @@ def tune(
     start = perf_counter()
     settings = {name: flat(options) for name, options in chosen(tiers).items() if name != BASELINE}
     train, held_out = split(data, seed=seed, holdout=holdout)
-    most_trials = estimate_trials(list(settings.values()), PASSES)
+    most_trials = estimate_trial_count(list(settings.values()), PASSES)
 
     def report_progress(trial_count: int) -> None:
         if progress is not None:
@@ -107,7 +107,7 @@ def tune(
         trials = Trials(cached_bench, train, budget, seed=seed, report_progress=report_progress)
         has_word_search = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
         search = Search(trials, budget, tuple(settings), has_word_search)
-        default, best = search.find_default(), search.find_best()
+        default, best = search.find_default_trial(), search.find_best_trial()
         compared = _list_compared_trials(trials, tuple(settings), default, best)
         # The total is an estimate. A search that ends earlier is complete too.
         report_progress(most_trials)
@@ -173,7 +173,7 @@ def forecast_tuning(
             for tier, settings in systems.items()
         )
 
-    most = estimate_trials([flat(settings) for settings in systems.values()], PASSES)
+    most = estimate_trial_count([flat(settings) for settings in systems.values()], PASSES)
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
     # On the held-out questions, the raw query and the tuned config join the defaults.
@@ -234,16 +234,16 @@ def _list_refusal_reasons(
     return tuple(reasons)
 
 
-def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
+def _estimate_needed_questions(score: SystemScore, training_count: int) -> int:
     """Estimate the number of judged questions that make the gain of *score* significant.
 
     The estimate includes the training questions and is rounded up to two significant digits.
-    *trained_on* is the current number of training questions.
+    *training_count* is the current number of training questions.
     """
     gains = list(score.gains.values())
     held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
     # The gain is not significant yet, so at least one more held-out question is needed.
-    total = ceil(max(held_out, len(gains) + 1) * (1.0 + trained_on / len(gains)))
+    total = ceil(max(held_out, len(gains) + 1) * (1.0 + training_count / len(gains)))
     step: int = 10 ** max(0, len(str(total)) - 2)
     return ceil(total / step) * step
 
@@ -454,9 +454,9 @@ class Tuned:
             for name, trial in self.trained.items()
             if trial.broken
         ]
-        return "\n".join([*lines, *self._advise()])
+        return "\n".join([*lines, *self._list_advice()])
 
-    def _advise(self) -> Iterator[str]:
+    def _list_advice(self) -> Iterator[str]:
         """Yield the sentences of the recommendation, or the reasons for not making one."""
         if not self.is_better:
             yield from (f"Refused: {why}" for why in self.refusals)
