@@ -235,7 +235,8 @@ class _Call:
     def __enter__(self) -> _Call:
         return self
 
-            self,
+    def __exit__(
+        self,
         error_type: type[BaseException] | None,
         error: BaseException | None,
         _: TracebackType | None,
