@@ -32,6 +32,7 @@ class ScriptedModel:
         prompts: the prompts that the model was asked.
     """
 
+    # This attribute says that `acomplete` works too.
     can_async = True
 
     def __init__(self, script: Script, *, name: str = "scripted", seconds: float = 0.0) -> None:
@@ -83,6 +84,7 @@ class ScriptedModel:
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script
+        # A function may return another function.
         while callable(script):
             script = script(prompt)
         if isinstance(script, Exception):

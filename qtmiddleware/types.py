@@ -219,6 +219,7 @@ class Trace:
     @property
     def started_at(self) -> float:
         """The start of the retrieval, in seconds since the epoch."""
+        # `perf_counter` has no fixed origin, so the start is computed backwards from now.
         return time() - (perf_counter() - self._began)
 
     def measure_elapsed(self) -> float:
@@ -286,7 +287,7 @@ class Trace:
         self.total_ms = self.measure_elapsed() * 1e3
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the trace as plain values for `json.dumps`."""
+        """Return the trace as a dict, ready for JSON."""
         return {
             "query_id": self.query_id,
             "total_ms": round(self.total_ms, 3),
@@ -417,8 +418,8 @@ class Ranking(Noun):
         variant: the variant that was searched.
         keys: the keys of the passages.
         scores: the backend's scores; ``None`` for a passage without a score.
-        items: the objects that the function returned. A plain tuple, or a passage whose fields are
-            in parallel columns, becomes a mapping.
+        items: the objects that the function returned. A tuple without field names, or a passage
+            whose fields are in parallel columns, becomes a mapping.
         initial: the two lists that a `Hybrid` search merged, under ``vector`` and ``bm25``; empty
             for other searches.
     """
@@ -519,7 +520,7 @@ class Standing(Noun):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the confidence, its reasons and its signals as plain values for `json.dumps`."""
+        """Return the confidence, its reasons and its signals as a dict, ready for JSON."""
         return {
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "is_unsure": self.is_unsure,

@@ -165,6 +165,7 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
     """
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
+        # Only a list that repeats an id shows that chunks of a document share the id.
         if len(set(ranking.keys)) == len(ranking.keys):
             continue
         repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}

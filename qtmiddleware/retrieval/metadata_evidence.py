@@ -403,9 +403,9 @@ class _QuestionDemands:
         return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) if the question contains values of the field *name*.
+        """Yield (demand, note, shares) once if the question contains values of the field *name*.
 
-        The tuple has the same meaning as in `match_field`. Otherwise, nothing is yielded.
+        The tuple has the same meaning as in `match_field`.
         """
         is_number = column.kind == "numbers"
         if is_number and not any(

@@ -523,6 +523,7 @@ def find_text(holder: Any) -> str | None:
         node = json.loads(packed)
     except (ValueError, RecursionError):
         return None
+    # Without this field, a node that contains another node cannot recurse without end.
     return find_text({**node, "_node_content": None}) if isinstance(node, dict) else None
 
 
