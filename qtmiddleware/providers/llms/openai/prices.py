@@ -57,8 +57,8 @@ def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | Non
     """Return the input and output prices of *model*; ``None`` if they are unknown.
 
     Prices are in US dollars per million tokens. They come from the package genai-prices (extra
-    ``prices``), or else, for OpenAI's models, from ``prices.json``. A dated snapshot without a price
-    has the prices of its model. The network is not used.
+    ``prices``), or else, for OpenAI's models, from ``prices.json``. A dated snapshot without a
+    price has the prices of its model. The network is not used.
 
     Args:
         model: The model's name.
