@@ -425,10 +425,10 @@ class _Pipeline:
             return None, NOTHING
         # Imported here so that calls without a model do not load the modules for models.
         from qtmiddleware.retrieval.question import Question
-        from qtmiddleware.transforms.prompt import select_recent
+        from qtmiddleware.transforms.prompt import select_recent_messages
 
         if request.history:
-            recent = select_recent(
+            recent = select_recent_messages(
                 request.history, request.original, self.settings.llm.history_messages
             )
             if opens_new_topic(self.query, recent):
