@@ -399,6 +399,7 @@ The first provider is used if no client is given.
 def _find_languages() -> tuple[str, ...]:
     folder = os.path.join(os.path.dirname(__file__), "preprocessing", "lexicons")  # noqa: PTH118, PTH120
     names = os.listdir(folder)  # noqa: PTH208
+    # A word list has the name of a two-letter language code. Other files in the folder do not.
     return tuple(
         sorted(name.removesuffix(".json") for name in names if len(name) == len("en.json"))
     )

@@ -52,8 +52,8 @@ def describe_retrieval(retrieval: Any) -> str:
 def list_table_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     """Return one table row per passage of *retrieval*.
 
-    A row has four values: the passage's position, its position in the plain function's result, its
-    match, and the reason why it moved.
+    A row has four values: the passage's position, its position without qtmiddleware, its match, and
+    the reason why it moved.
     """
     plain_keys = next(
         (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None
@@ -61,6 +61,7 @@ def list_table_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     former_positions = (
         {}
         if plain_keys is None
+        # Reversed, so that a repeated passage gets its first position.
         else {key: position for position, key in reversed(list(enumerate(plain_keys, start=1)))}
     )
     evidence = retrieval.evidence
@@ -87,12 +88,12 @@ def _explain_move(
 ) -> str:
     """Return the reason why the passage of *match* moved.
 
-    Returns ``""`` if the passage did not move, or if the plain function's result is not known.
+    Returns ``""`` if the passage did not move, or if *former_positions* is empty.
 
     Args:
         match: The passage.
         position: The passage's position in the result, from 1.
-        former_positions: The positions in the plain function's result, by key.
+        former_positions: The positions without qtmiddleware, by key.
         shares: The amounts that keywords added to the passages' scores, by key.
     """
     former_position = former_positions.get(match.key)

@@ -32,6 +32,7 @@ class ScriptedModel:
         prompts: the prompts that the model was asked.
     """
 
+    # This attribute says that `acomplete` works too.
     can_async = True
 
     def __init__(self, script: Script, *, name: str = "scripted", seconds: float = 0.0) -> None:
@@ -83,6 +84,7 @@ class ScriptedModel:
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script
+        # A function may return another function.
         while callable(script):
             script = script(prompt)
         if isinstance(script, Exception):
@@ -118,8 +120,8 @@ class RecordingObserver:
     """An observer that collects all operations it receives.
 
     Attributes:
-        started: the operations as they started.
-        ended: the operations as they ended.
+        started: the operations, as the observer received them at their start.
+        ended: the operations, as the observer received them at their end.
     """
 
     def __init__(self) -> None:

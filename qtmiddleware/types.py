@@ -154,7 +154,7 @@ class Decision(Noun):
 class Trace:
     """The record of one retrieval, written while the retrieval runs.
 
-    It holds no text of queries or passages, except dates and versions named in a question.
+    It contains no text of queries or passages, except dates and versions named in a question.
 
     Attributes:
         query_id: a random id of 16 hex digits.
@@ -219,6 +219,7 @@ class Trace:
     @property
     def started_at(self) -> float:
         """The start of the retrieval, in seconds since the epoch."""
+        # `perf_counter` has no fixed origin, so the start is computed backwards from now.
         return time() - (perf_counter() - self._began)
 
     def measure_elapsed(self) -> float:
@@ -286,7 +287,7 @@ class Trace:
         self.total_ms = self.measure_elapsed() * 1e3
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the trace as plain values for `json.dumps`."""
+        """Return the trace as a dict, ready for JSON."""
         return {
             "query_id": self.query_id,
             "total_ms": round(self.total_ms, 3),
@@ -387,7 +388,7 @@ class Match(Noun):
             was searched. ``None`` if only variants found the passage, because their scores were
             computed for other texts. With the ``concat`` fusion, the score in the passage's list.
         fused_score: qtmiddleware's score, by which the result is sorted; higher is better.
-        text: the passage's text; ``None`` if the response holds none.
+        text: the passage's text; ``None`` if the response does not contain it.
         metadata: the passage's metadata.
         found_by: the kinds of the variants that found the passage, in the order of their searches.
         rerank_score: the reranker's score; ``None`` if the reranker did not score this passage.
@@ -417,8 +418,8 @@ class Ranking(Noun):
         variant: the variant that was searched.
         keys: the keys of the passages.
         scores: the backend's scores; ``None`` for a passage without a score.
-        items: the objects that the function returned. A plain tuple, or a passage whose fields are
-            in parallel columns, becomes a mapping.
+        items: the objects that the function returned. A tuple without field names, or a passage
+            whose fields are in parallel columns, becomes a mapping.
         initial: the two lists that a `Hybrid` search merged, under ``vector`` and ``bm25``; empty
             for other searches.
     """
@@ -519,7 +520,7 @@ class Standing(Noun):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the confidence, its reasons and its signals as plain values for `json.dumps`."""
+        """Return the confidence, its reasons and its signals as a dict, ready for JSON."""
         return {
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "is_unsure": self.is_unsure,
@@ -557,7 +558,7 @@ class Retrieval(Noun):
         gains: for fusion methods that add scores, the amount that each rank of each ranking added.
             If a ranking contains a passage twice, only its best rank counts.
         evidence: the effect of keywords on the order; ``None`` if keywords were not used.
-        standing: the result's signals, compared with those of earlier questions.
+        standing: the confidence in the result, and the signals behind it.
     """
 
     original_query: str = field(repr=False)

@@ -13,8 +13,8 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import (
     append_digest,
-    find_own_instruction,
-    select_recent,
+    find_user_instruction,
+    select_recent_messages,
     write_json_message,
 )
 from qtmiddleware.types import Match, Message, SubAnswer
@@ -171,8 +171,8 @@ class Task:
         The system message holds only instructions and rules, so that nothing in a passage can pass
         for an instruction. The user message holds *material*, *question* and *history*.
         """
-        own_instruction = find_own_instruction(settings, self.mode)
-        turns = select_recent(history, question, settings.llm.history_messages)
+        own_instruction = find_user_instruction(settings, self.mode)
+        turns = select_recent_messages(history, question, settings.llm.history_messages)
         conversation = (
             {"history": [{"role": turn.role, "content": turn.content} for turn in turns]}
             if turns

@@ -83,6 +83,8 @@ class Standings:
         if not signals:
             return _NO_SIGNALS
         with self._lock.free:
+            # The limit is computed before this result is added, so that the result is compared only
+            # with earlier ones.
             seen = min(len(self._percentiles[name]) for name in signals)
             score_limit = self._find_low_score_limit() if seen >= LEAST_SEEN else None
             observed = {

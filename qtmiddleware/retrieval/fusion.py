@@ -165,6 +165,7 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
     """
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
+        # Only a list that repeats an id shows that chunks of a document share the id.
         if len(set(ranking.keys)) == len(ranking.keys):
             continue
         repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}
@@ -384,9 +385,9 @@ class FusionPluginError(Exception):
 def _find_plugin_method(method: str) -> FoundFusion:
     """Return the fusion *method* that an installed package provides."""
     # Imported here so that only users of such a method load the module.
-    from qtmiddleware.plugins import find_fusion
+    from qtmiddleware.plugins import find_fusion_method
 
-    return find_fusion(method)
+    return find_fusion_method(method)
 
 
 def _merge_by_plugin_method(

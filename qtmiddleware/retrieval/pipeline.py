@@ -63,7 +63,7 @@ from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, score_by_
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
-    collect_keywords,
+    collect_weighted_keywords,
     find_question_keywords,
     prepare_query,
     read_today,
@@ -272,14 +272,14 @@ class _Pipeline:
     def run(self) -> Flow[Retrieval]:
         """Run the whole flow and return its result.
 
-        If qtmiddleware itself fails, the plain function's result is returned.
+        If qtmiddleware itself fails, the result of the unchanged call is returned.
         """
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
-            return (yield from self._make_plain_call())
+            return (yield from self._call_function_unchanged())
         if self.settings.shadow is not None:
             self.trace.note("original", "shadow mode: the plain function's result")
-            return (yield from self._make_plain_call())
+            return (yield from self._call_function_unchanged())
         try:
             return (yield from self._improve_retrieval())
         except Exception as error:
@@ -290,7 +290,7 @@ class _Pipeline:
             self._record_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
         response = yield from self._perform_search(Search(self.original.text, None))
-        return self._build_plain_retrieval(response, self.original)
+        return self._build_unchanged_retrieval(response, self.original)
 
     def run_transform(self) -> Flow[Transformation]:
         """Ask the model for a transformation and return it, without searching.
@@ -425,10 +425,10 @@ class _Pipeline:
             return None, NOTHING
         # Imported here so that calls without a model do not load the modules for models.
         from qtmiddleware.retrieval.question import Question
-        from qtmiddleware.transforms.prompt import select_recent
+        from qtmiddleware.transforms.prompt import select_recent_messages
 
         if request.history:
-            recent = select_recent(
+            recent = select_recent_messages(
                 request.history, request.original, self.settings.llm.history_messages
             )
             if opens_new_topic(self.query, recent):
@@ -473,9 +473,9 @@ class _Pipeline:
         from qtmiddleware.transforms.anchors import Anchors
 
         self._times = times = read_times(
-            self.request.original, self.query.language, self._find_today
+            self.request.original, self.query.language, self._get_today
         )
-        today = self._find_today() if times.needs_today else None
+        today = self._get_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
     # --- the original's own search, and the model -------------------------------------------------
@@ -824,11 +824,11 @@ class _Pipeline:
         # In a conversation, a date may be in an earlier message. The standalone form repeats it.
         if times is None or transformation.standalone:
             times = read_times(
-                transformation.standalone or request.original, self.query.language, self._find_today
+                transformation.standalone or request.original, self.query.language, self._get_today
             )
         ranked = rerank_by_keywords(
             fusion.fused,
-            lambda: collect_keywords(
+            lambda: collect_weighted_keywords(
                 choice.question_keywords, transformation, choice.weighed, self.settings
             ),
             self.settings.keyword_evidence,
@@ -841,7 +841,7 @@ class _Pipeline:
             score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
             date_words=times.words,
         )
-        if times.needs_today and times.periods and (today := self._find_today()) is not None:
+        if times.needs_today and times.periods and (today := self._get_today()) is not None:
             self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
         self.trace.record_stage("keyword_evidence", self.trace.measure_elapsed() - began)
         return ranked
@@ -917,7 +917,7 @@ class _Pipeline:
                 self.trace.note("glossary", sentence)
 
     def _score_by_metadata(
-        self, times: Times, constraints: Sequence[str], fields: Sequence[Mapping[str, Any]]
+        self, times: Times, constraints: Sequence[str], metadata: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
         """Return the evidence in the candidates' metadata; ``None`` if there is none.
 
@@ -926,17 +926,17 @@ class _Pipeline:
         Args:
             times: The dates and versions in the question.
             constraints: The constraints that the model found, as ``field: value``.
-            fields: The metadata of each candidate.
+            metadata: The metadata of each candidate.
         """
-        today = self._find_today() if times.newest else None
+        today = self._get_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
-            return score_by_metadata(times, fields, rules, today, constraints)
+            return score_by_metadata(times, metadata, rules, today, constraints)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None
 
-    def _find_today(self) -> date | None:
+    def _get_today(self) -> date | None:
         """Return today's date by the user's clock; ``None`` if the clock fails.
 
         The clock is read once per question, so that midnight cannot change the date in between.
@@ -952,7 +952,7 @@ class _Pipeline:
     def _measure_confidence(
         self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
-        """Return the confidence in the result, which is compared with results of earlier questions.
+        """Compare the result with results of earlier questions, and return the confidence in it.
 
         Args:
             fusion: The fused list, and the rankings that it was made from.
@@ -1011,10 +1011,10 @@ class _Pipeline:
             **fields,
         )
 
-    # --- the plain function's answer, if nothing can be improved ----------------------------------
+    # --- the result of the unchanged call, if nothing can be improved -----------------------------
 
-    def _make_plain_call(self) -> Flow[Retrieval]:
-        """Call the plain function exactly as the caller did, and return its result.
+    def _call_function_unchanged(self) -> Flow[Retrieval]:
+        """Call the wrapped function exactly as the caller did, and return its result.
 
         Used in shadow mode, and for queries that are not text, blank or too long.
         """
@@ -1026,10 +1026,10 @@ class _Pipeline:
         self._original_search = Search(query if is_text else None, None)
         response = yield from self._perform_search(self._original_search)
         self._record_original_search(began, perf_counter() - began, None)
-        return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
+        return self._build_unchanged_retrieval(response, *((self.original,) if is_text else ()))
 
-    def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
-        """Return a result with the plain function's *response*, in its own order."""
+    def _build_unchanged_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
+        """Return a result with the passages of *response* in unchanged order."""
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 

@@ -84,7 +84,7 @@ class Question:
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
         """Return *prompts*, with dates if the query depends on today's date."""
-        return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
+        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates_to, prompts))
 
     def _limit_prompts(
         self, prompts: tuple[Prompt, ...], calls_made: int = 0
@@ -249,5 +249,5 @@ def _guard_texts(
         # Models may answer in English, which is easy to detect. Other languages with the same
         # script are harder to tell apart.
         may_be_english=language in ("auto", "en"),
-        facts=facts,
+        glossary=facts,
     )

@@ -56,7 +56,7 @@ def build_result(
 
     The response has the type of the function's own response, and as many passages as the caller
     asked for. If this number is unknown, it has as many passages as the longest list. With the
-    ``concat`` fusion, it has all passages. It never has fewer passages than the plain call returns.
+    ``concat`` fusion, it has all passages. It never has fewer passages than the unchanged call.
 
     Args:
         results: The responses that were read, the original's first.
@@ -160,17 +160,17 @@ def hide_field(
 def _choose_passages(
     ranked: FusedList, original_ranking: Ranking, passage_count: int, top_k: int | None
 ) -> list[_Passage]:
-    """Return the best passages of *ranked*, and add passages of the plain call if some are missing.
+    """Return the best passages of *ranked*, and add missing passages of *original_ranking*.
 
-    - If the plain call returns fewer than *top_k* passages, or *top_k* is unknown, all its passages
+    - If *original_ranking* has fewer than *top_k* passages, or *top_k* is unknown, all its passages
       are included. If this gives more than *top_k* passages, passages that only variants found are
       removed, the last one first.
-    - A passage that the plain call returns twice is included twice only if the result is otherwise
-      shorter than the plain call's.
+    - A passage that is twice in *original_ranking* is included twice only if the result is
+      otherwise shorter than this ranking.
 
     Args:
         ranked: The fused list after keyword evidence and reranking.
-        original_ranking: The plain call's list.
+        original_ranking: The ranking that the search for the question returned.
         passage_count: How many of the best passages to take.
         top_k: How many passages the caller asked for. ``None`` if that is unknown or the call is
             for a page.
@@ -223,7 +223,10 @@ def _choose_passages(
 def _find_missing_and_repeated_indexes(
     keys: Sequence[Key], chosen_keys: set[Key]
 ) -> tuple[list[int], list[int]]:
-    """Return two lists of indexes in *keys*: of keys not in *chosen_keys*, and of repeated keys."""
+    """Return two lists of indexes: of *keys* that are not in *chosen_keys*, and of repeated *keys*.
+
+    Each missing key is listed once.
+    """
     seen: set[Key] = set()
     missing: list[int] = []
     repeated: list[int] = []
@@ -237,9 +240,9 @@ def _find_missing_and_repeated_indexes(
 
 
 def make_strictly_falling(scores: Sequence[float]) -> list[float]:
-    """Return *scores* sorted from highest to lowest, with equal scores made different.
+    """Sort *scores* from highest to lowest, and make equal scores different.
 
-    Each score that is not lower than the score before it is lowered by about a millionth.
+    A score that equals the score before it is lowered by about a millionth.
     """
     falling: list[float] = []
     for score in sorted(scores, reverse=True):
@@ -303,10 +306,11 @@ def _build_match(
 
 
 def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
-    """Return those *kinds* of variant that found a passage: bit i is set if ranking i found it.
+    """Return the kinds of variant that found a passage.
 
-    If no bit is set, only the search for the question found the passage, and its list was not
-    fused. Then ``original`` is returned.
+    Bit i of *source_bits* is set if ranking i found the passage, and its kind is ``kinds[i]``. If
+    no bit is set, ``original`` is returned: the passage comes from the search for the question, and
+    this search was not fused.
     """
     return tuple(
         dict.fromkeys(kind for bit, kind in enumerate(kinds) if source_bits >> bit & 1)

@@ -12,7 +12,7 @@ import typer
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, write_json
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, report_default_files
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation.shadow import (
     ListedPassage,
@@ -70,7 +70,7 @@ def report_command(
     """
     if report is not None:
         require_jinja()
-        check_writable(report, _REPORTS, "--report")
+        check_files_writable(report, _REPORTS, "--report")
     summary = read_shadow_log(log)
     if not summary.questions:
         raise ConfigError(

@@ -199,7 +199,7 @@ def build_card(
         cost=_format_cost(retrieval),
         headline=format_count(len(retrieval.matches), "passage")
         if is_baseline
-        else _summarise_moves(moves),
+        else _summarize_moves(moves),
         is_unsure=retrieval.is_unsure,
         rows=rows,
         dropped=tuple(map(write, moves.dropped)),
@@ -352,7 +352,7 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
     return " ".join(drop_function_words(parts, language))
 
 
-def _summarise_moves(moves: Movements) -> str:
+def _summarize_moves(moves: Movements) -> str:
     """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
     ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
@@ -402,12 +402,12 @@ def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
             yield row.label + remark, text[:MOST_SHOWN]
 
 
-def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
+def _list_figures(retrieval: Retrieval, call_seconds: float) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each figure: confidence, times, searches, calls and costs."""
     trace = retrieval.trace
     if retrieval.confidence is not None:
         yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
-    yield "took", figures.format_duration(seconds * 1e3)
+    yield "took", figures.format_duration(call_seconds * 1e3)
     yield "added", figures.format_duration(trace.added_ms)
     yield "searches", str(trace.searches)
     if trace.read_units != trace.searches:

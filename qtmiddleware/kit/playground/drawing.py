@@ -401,14 +401,14 @@ def cut_snippet(
         (start, 2 if owner == "question" else 1)
         for start, _, owner in _locate_owned_keywords(whole, question_words, model_words, language)
     ]
-    start = _find_densest_part(hits, max(1, length - 30))
+    start = _find_densest_window(hits, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = whole[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(whole) else "")
 
 
-def _find_densest_part(hits: Sequence[tuple[int, int]], length: int) -> int:
+def _find_densest_window(hits: Sequence[tuple[int, int]], length: int) -> int:
     """Return the start of the window of *length* characters with the highest total weight.
 
     Each of *hits* is the position and the weight of a keyword. They are sorted by position.

@@ -301,13 +301,13 @@ class Tiers:
         )
 
 
-def _copy_with_learned_state(function: Any, learned: Learned) -> Any:
-    """Return a copy of the wrapped *function* with a copy of the state *learned*.
+def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
+    """Return a copy of the wrapped *function* with a copy of *learned_state*.
 
-    What the copy learns later changes neither *function* nor *learned*.
+    Later learning of the copy changes neither *function* nor *learned_state*.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
-    source._learned, source._latest = deepcopy(learned), (None, None)
+    source._learned, source._latest = deepcopy(learned_state), (None, None)
     branch = type(wrapped)(wrapped._fn, wrapped._signature, source)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch

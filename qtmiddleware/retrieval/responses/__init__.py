@@ -293,6 +293,7 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[st
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
         items = _get_nested_value_safely(response, _PATHS[name])
+        # Chroma's column of texts has the same name as other libraries' list of passages.
         if name == "documents" and _has_columns(response):
             continue
         if is_list(items) and _holds_passages(items, options):
@@ -309,8 +310,7 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[st
 def _is_list_or_columns(response: Any) -> bool:
     """Return whether *response* is ``None``, a list, an array or a mapping of columns.
 
-    A field such as ``data`` of these types is part of the type itself, and is not a list of
-    passages.
+    An attribute of such an object, such as ``data``, is not a list of passages.
     """
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
@@ -575,6 +575,7 @@ def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) 
     for name in SCORES if score_field is None else (score_field,):
         if name in frame.columns:
             old_values, new_values = frame[name].tolist(), [row.get(name) for row in items]
+            # A column without new scores is not assigned, so that it keeps its type.
             if any(
                 is_number(new_value) and new_value != old_value
                 for new_value, old_value in zip(new_values, old_values, strict=True)

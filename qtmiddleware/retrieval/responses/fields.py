@@ -100,7 +100,7 @@ def list_instance_names(holder: Any) -> tuple[str, ...]:
 
 
 def _pick_names_in_keys(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the *names* that are among *keys*, in their own order."""
+    """Return the *names* that are among *keys*, in the order of *names*."""
     return tuple(name for name in names if name in keys)
 
 
