@@ -22,7 +22,7 @@ from qtmiddleware.runtime.fields import read_annotations
 PageArgument = str | Literal[False] | None
 """The argument that selects a page; ``False`` if there is none; ``None`` to look for one."""
 
-# The names, folded by `_fold_name`, of a number of passages or pages, and of a token to continue from.
+# The names (see `_fold_name`) of a number of passages or pages, and of a token to continue from.
 _COUNTS: Final = frozenset(
     (
         *(
@@ -255,8 +255,8 @@ def _may_hold_page(name: str) -> bool:
 def _is_page_argument(name: str, value: Any, depth: int = _DEEPEST) -> bool:
     """Return whether an argument with this *name* and *value* selects a page.
 
-    *name* is folded by `_fold_name`. *value* is not ``None``. Objects inside *value* are read down to
-    *depth* levels.
+    *name* is folded by `_fold_name`. *value* is not ``None``. Objects inside *value* are read down
+    to *depth* levels.
     """
     if isinstance(value, str):
         if name in _OFTEN_DATES:
@@ -321,7 +321,8 @@ def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collec
     """Return whether a parameter selects a page, judged by its name, annotation and default.
 
     This decides for calls that omit the parameter, because such calls request the first page.
-    *siblings* are the names of the other parameters or fields. All names are folded by `_fold_name`.
+    *siblings* are the names of the other parameters or fields. All names are folded by
+    `_fold_name`.
     """
     if name not in _NAMES:
         return (
