@@ -63,7 +63,7 @@ from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, score_by_
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
-    collect_keywords,
+    collect_weighted_keywords,
     find_question_keywords,
     prepare_query,
     read_today,
@@ -473,9 +473,9 @@ class _Pipeline:
         from qtmiddleware.transforms.anchors import Anchors
 
         self._times = times = read_times(
-            self.request.original, self.query.language, self._find_today
+            self.request.original, self.query.language, self._get_today
         )
-        today = self._find_today() if times.needs_today else None
+        today = self._get_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
     # --- the original's own search, and the model -------------------------------------------------
@@ -824,11 +824,11 @@ class _Pipeline:
         # In a conversation, a date may be in an earlier message. The standalone form repeats it.
         if times is None or transformation.standalone:
             times = read_times(
-                transformation.standalone or request.original, self.query.language, self._find_today
+                transformation.standalone or request.original, self.query.language, self._get_today
             )
         ranked = rerank_by_keywords(
             fusion.fused,
-            lambda: collect_keywords(
+            lambda: collect_weighted_keywords(
                 choice.question_keywords, transformation, choice.weighed, self.settings
             ),
             self.settings.keyword_evidence,
@@ -841,7 +841,7 @@ class _Pipeline:
             score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
             date_words=times.words,
         )
-        if times.needs_today and times.periods and (today := self._find_today()) is not None:
+        if times.needs_today and times.periods and (today := self._get_today()) is not None:
             self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
         self.trace.record_stage("keyword_evidence", self.trace.measure_elapsed() - began)
         return ranked
@@ -928,7 +928,7 @@ class _Pipeline:
             constraints: The constraints that the model found, as ``field: value``.
             metadata: The metadata of each candidate.
         """
-        today = self._find_today() if times.newest else None
+        today = self._get_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
             return score_by_metadata(times, metadata, rules, today, constraints)
@@ -936,7 +936,7 @@ class _Pipeline:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None
 
-    def _find_today(self) -> date | None:
+    def _get_today(self) -> date | None:
         """Return today's date by the user's clock; ``None`` if the clock fails.
 
         The clock is read once per question, so that midnight cannot change the date in between.

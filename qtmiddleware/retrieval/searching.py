@@ -32,10 +32,10 @@ from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transforma
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Term
 
+# Notes in the trace on a variant that is not searched separately.
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
 NOT_SEARCHED: Final = "not searched"
 PASSAGE_LEADS: Final = "not searched: the hypothetical passage is used instead"
-"""Notes in the trace on a variant that is not searched separately."""
 
 # A text with at least this fraction of the question's keywords keeps its full weight.
 ON_TOPIC: Final = 0.4
