@@ -68,7 +68,7 @@ class BatchService:
             )
         self._clients = Clients(client, settings.llm.base_url)
         # This client does not retry, because a retry could create a batch twice.
-        self._once = self._clients.get_sync()
+        self._once = self._clients.get_sync_client()
         self._client = self._once.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
         self.host = read_host(self.address)
