@@ -264,9 +264,9 @@ def choose_type_or_line(
         elif (
             line.isidentifier()
             and line not in LEAVING
-            and (near := find_nearest(line, [*KINDS, *own_types]))
+            and (nearest_type := find_nearest(line, [*KINDS, *own_types]))
         ):
-            write_note(f"There is no type {line}: did you mean {near}?")
+            write_note(f"There is no type {line}: did you mean {nearest_type}?")
         else:
             # `read_choice` saves nothing, but this line is a question.
             keyboard.save_question(text)

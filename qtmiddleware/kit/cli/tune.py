@@ -160,9 +160,9 @@ def tune_command(
     require_extras()
     report_default_files({"replies and vectors": cache if cache == CACHE else None})
     source = _read_function_source(function, arguments, embed, top_k, workers)
-    judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
+    data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
-    divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
+    divide(data_set if questions is None else data_set.sampled(questions, seed=seed), seed=seed)
     options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, seed=seed,
@@ -170,7 +170,7 @@ def tune_command(
     )  # fmt: skip
     with (
         open_measurement(source) as update,
-        open_bench(judged, replace(options, progress=update)) as opened_bench,
+        open_bench(data_set, replace(options, progress=update)) as opened_bench,
     ):
         for text in opened_bench.notes:
             write_note(text)
