@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OwnFusion", "OwnTransform"]
 
+# The groups of entry points, as a package's ``pyproject.toml`` names them.
 TRANSFORM_GROUP: Final = "qtmiddleware.transforms"
 FUSION_GROUP: Final = "qtmiddleware.fusion"
 READER_GROUP: Final = "qtmiddleware.readers"
-"""The groups of entry points in a package's ``pyproject.toml``."""
 
 MAX_WEIGHT: Final = 100.0
 PROMPT_ALLOWED: Final = "a text that is not empty"
@@ -203,7 +203,11 @@ def list_definition_problems(
             yield "fields", field, f"one of {kinds}"
         elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
             yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
-        elif isinstance(fields, Mapping) and fields[field] is not None and not _is_searched(field):
+        elif (
+            isinstance(fields, Mapping)
+            and fields[field] is not None
+            and not _is_searched_field(field)
+        ):
             yield (
                 f"fields.{field}",
                 fields[field],
@@ -228,7 +232,7 @@ def _is_weight(weight: Any) -> bool:
     return type(weight) in (int, float) and 0 <= weight <= MAX_WEIGHT
 
 
-def _is_searched(field: str) -> bool:
+def _is_searched_field(field: str) -> bool:
     return bool(TEXT_FIELDS[_convert_to_snake_case(field)].variant)
 
 
@@ -253,7 +257,7 @@ class FoundFusion:
 
 
 @cache
-def find_fusion(name: str) -> FoundFusion:
+def find_fusion_method(name: str) -> FoundFusion:
     """Return the fusion method *name* from an installed package.
 
     Raises:

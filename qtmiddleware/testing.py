@@ -120,8 +120,8 @@ class RecordingObserver:
     """An observer that collects all operations it receives.
 
     Attributes:
-        started: the operations as they started.
-        ended: the operations as they ended.
+        started: the operations, as the observer received them at their start.
+        ended: the operations, as the observer received them at their end.
     """
 
     def __init__(self) -> None:

@@ -154,7 +154,7 @@ class Decision(Noun):
 class Trace:
     """The record of one retrieval, written while the retrieval runs.
 
-    It holds no text of queries or passages, except dates and versions named in a question.
+    It contains no text of queries or passages, except dates and versions named in a question.
 
     Attributes:
         query_id: a random id of 16 hex digits.
@@ -388,7 +388,7 @@ class Match(Noun):
             was searched. ``None`` if only variants found the passage, because their scores were
             computed for other texts. With the ``concat`` fusion, the score in the passage's list.
         fused_score: qtmiddleware's score, by which the result is sorted; higher is better.
-        text: the passage's text; ``None`` if the response holds none.
+        text: the passage's text; ``None`` if the response does not contain it.
         metadata: the passage's metadata.
         found_by: the kinds of the variants that found the passage, in the order of their searches.
         rerank_score: the reranker's score; ``None`` if the reranker did not score this passage.
@@ -558,7 +558,7 @@ class Retrieval(Noun):
         gains: for fusion methods that add scores, the amount that each rank of each ranking added.
             If a ranking contains a passage twice, only its best rank counts.
         evidence: the effect of keywords on the order; ``None`` if keywords were not used.
-        standing: the result's signals, compared with those of earlier questions.
+        standing: the confidence in the result, and the signals behind it.
     """
 
     original_query: str = field(repr=False)

@@ -155,10 +155,11 @@ class QueryTransformRetriever(BaseRetriever):
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `aretrieve` or `afind`")
-        count = self._choose_node_count(similarity_top_k)
+        node_count = self._choose_node_count(similarity_top_k)
         messages = _read_messages(self.history if history is None else history)
         return self._limit_nodes(
-            self._bind_call(self._search.retrieve, query, count, messages, qtm_config)(), count
+            self._bind_call(self._search.retrieve, query, node_count, messages, qtm_config)(),
+            node_count,
         )
 
     async def afind(
@@ -170,11 +171,13 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
         """Return the same as `find`, without blocking the event loop."""
-        count = self._choose_node_count(similarity_top_k)
+        node_count = self._choose_node_count(similarity_top_k)
         messages = await _aread_messages(self.history if history is None else history)
         return self._limit_nodes(
-            await self._bind_call(self._asearch.aretrieve, query, count, messages, qtm_config)(),
-            count,
+            await self._bind_call(
+                self._asearch.aretrieve, query, node_count, messages, qtm_config
+            )(),
+            node_count,
         )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
@@ -256,7 +259,7 @@ class QueryTransformRetriever(BaseRetriever):
             raise _build_config_error(
                 f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner
             )
-        self._takes_bundle = is_retriever or _takes_bundle(inner)
+        self._takes_bundle = is_retriever or _takes_query_bundle(inner)
         if is_wrapped:
             return inner, inner
         middleware = QueryMiddleware(**settings)
@@ -273,16 +276,16 @@ class QueryTransformRetriever(BaseRetriever):
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
     def _choose_node_count(self, similarity_top_k: int | None) -> int | None:
-        """Return the number of nodes to return: *similarity_top_k*, or else the retriever's number.
+        """Choose the number of nodes: *similarity_top_k*, or else the retriever's number.
 
         Returns ``None`` if neither is set.
         """
         usual = self._inner.similarity_top_k if self._is_count_settable else None
         return next(
             (
-                count
-                for count in (similarity_top_k, self._similarity_top_k, usual)
-                if count is not None
+                node_count
+                for node_count in (similarity_top_k, self._similarity_top_k, usual)
+                if node_count is not None
             ),
             None,
         )
@@ -291,36 +294,36 @@ class QueryTransformRetriever(BaseRetriever):
         self,
         retrieve: Callable[..., Any],
         query: QueryType,
-        count: int | None,
+        node_count: int | None,
         messages: Any,
         qtm_config: Mapping[str, Any] | None,
     ) -> partial[Any]:
         """Return a function without parameters that calls *retrieve* with these arguments."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
         arguments: dict[str, Any] = {"history": messages, "qtm_config": qtm_config}
-        if (name := self._search.top_k_argument) is not None and count is not None:
-            arguments[name] = count
-        # With *count* candidates, the middleware does not ask the retriever for more.
-        if self._never_widens and count is not None:
+        if (name := self._search.top_k_argument) is not None and node_count is not None:
+            arguments[name] = node_count
+        # With *node_count* candidates, the middleware does not ask the retriever for more.
+        if self._never_widens and node_count is not None:
             arguments["qtm_config"] = {
-                "keywordEvidence": {"candidates": count},
+                "keywordEvidence": {"candidates": node_count},
                 **(qtm_config or {}),
             }
         return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
-    def _limit_nodes(self, retrieval: Retrieval, count: int | None) -> Retrieval:
-        """Return *retrieval* with at most *count* matches.
+    def _limit_nodes(self, retrieval: Retrieval, node_count: int | None) -> Retrieval:
+        """Truncate the matches of *retrieval* to *node_count*.
 
-        If the wrapped function takes the number as an argument, the result is unchanged.
+        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
         """
-        if count is None or self._search.top_k_argument is not None:
+        if node_count is None or self._search.top_k_argument is not None:
             return retrieval
         response = (
-            retrieval.response[:count]
+            retrieval.response[:node_count]
             if isinstance(retrieval.response, list)
             else retrieval.response
         )
-        return replace(retrieval, matches=retrieval.matches[:count], response=response)
+        return replace(retrieval, matches=retrieval.matches[:node_count], response=response)
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
@@ -385,19 +388,21 @@ class _Search:
             self.choose_retriever(similarity_top_k).retrieve(query), similarity_top_k
         )
 
-    def choose_retriever(self, count: int | None) -> Any:
-        """Return a copy of the retriever that returns *count* nodes.
+    def choose_retriever(self, node_count: int | None) -> Any:
+        """Return a copy of the retriever that returns *node_count* nodes.
 
-        Returns the retriever itself if *count* is ``None`` or cannot be set.
+        Returns the retriever itself if *node_count* is ``None`` or cannot be set.
         """
-        if count is None or not self.is_count_settable:
+        if node_count is None or not self.is_count_settable:
             return self.retriever
         # Another call may search with the same retriever now, so its own number stays unchanged.
-        return _copy_with_count(self.retriever, count)
+        return _copy_with_node_count(self.retriever, node_count)
 
-    def limit_nodes(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
-        """Truncate *nodes* to *count*, unless the retriever takes this number itself."""
-        return nodes if count is None or self.is_count_settable else nodes[:count]
+    def limit_nodes(
+        self, nodes: list[NodeWithScore], node_count: int | None
+    ) -> list[NodeWithScore]:
+        """Truncate *nodes* to *node_count*, unless the retriever takes this number itself."""
+        return nodes if node_count is None or self.is_count_settable else nodes[:node_count]
 
     def __repr__(self) -> str:
         return f"{type(self.retriever).__name__}.retrieve"
@@ -444,10 +449,10 @@ def _make_retriever(
     return class_(**options)
 
 
-def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
-    """Return a copy of *retriever* that returns *count* nodes."""
+def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:
+    """Return a copy of *retriever* that returns *node_count* nodes."""
     twin: Any = copy.copy(retriever)
-    twin.similarity_top_k = count
+    twin.similarity_top_k = node_count
     return twin
 
 
@@ -463,18 +468,18 @@ def _is_count_settable(retriever: BaseRetriever) -> bool:
         fields[name] is not None for name in other_counts
     ):
         return False
-    count = getattr(retriever, "similarity_top_k", None)
-    if type(count) is not int or count < 1:
+    node_count = getattr(retriever, "similarity_top_k", None)
+    if type(node_count) is not int or node_count < 1:
         return False
     # A property may ignore the value or reject it, so a copy shows whether it can be set.
     try:
-        accepted = _copy_with_count(retriever, count + 1).similarity_top_k
+        accepted = _copy_with_node_count(retriever, node_count + 1).similarity_top_k
     except (AttributeError, TypeError, ValueError):
         return False
-    return bool(accepted == count + 1)
+    return bool(accepted == node_count + 1)
 
 
-def _takes_bundle(function: Callable[..., Any]) -> bool:
+def _takes_query_bundle(function: Callable[..., Any]) -> bool:
     """Return whether a parameter's name or type shows that *function* takes a `QueryBundle`."""
     try:
         return any(

@@ -385,9 +385,9 @@ class FusionPluginError(Exception):
 def _find_plugin_method(method: str) -> FoundFusion:
     """Return the fusion *method* that an installed package provides."""
     # Imported here so that only users of such a method load the module.
-    from qtmiddleware.plugins import find_fusion
+    from qtmiddleware.plugins import find_fusion_method
 
-    return find_fusion(method)
+    return find_fusion_method(method)
 
 
 def _merge_by_plugin_method(

@@ -69,9 +69,9 @@ class Glossary:
             for form in forms:
                 # The other meanings of an abbreviation are not forms of this meaning.
                 abbreviations = [short for short in shorts if _is_abbreviation_of(short, form)]
-                self._index_form(form, abbreviations or other_forms)
+                self._add_form_to_index(form, abbreviations or other_forms)
 
-    def _index_form(self, form: str, other_forms: Sequence[str]) -> None:
+    def _add_form_to_index(self, form: str, other_forms: Sequence[str]) -> None:
         """Add *form* to the index, together with the *other_forms* of the same entry."""
         words = [_fold_word(word) for word in _WORD.findall(form)]
         if not words or (len(other_forms) == 1 and other_forms[0] == form):
@@ -240,14 +240,16 @@ def choose_term_meanings(
             continue
         other_keywords = _remove_term_words(keywords, term.written, language)
         counts = [
-            _count_keywords_with_form(forms, texts, other_keywords, language)
+            _count_keywords_beside_forms(forms, texts, other_keywords, language)
             for forms in term.meanings
         ]
         best = max(counts)
         if is_common and word:
             best = max(
                 best,
-                _count_keywords_with_form((word,), texts, other_keywords, language, match_case=True)
+                _count_keywords_beside_forms(
+                    (word,), texts, other_keywords, language, match_case=True
+                )
                 + 1,
             )
         if best and counts.count(best) == 1:
@@ -268,7 +270,7 @@ def _lowercase_abbreviation(form: str) -> str:
     return form.lower() if form.isalpha() and _is_abbreviation(form) else ""
 
 
-def _count_keywords_with_form(
+def _count_keywords_beside_forms(
     forms: Iterable[str],
     texts: Sequence[str | None],
     other_keywords: str,

@@ -15,10 +15,13 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.glossary import Glossary, Row
 
 MOST_BYTES: Final = 50_000_000
+"""The most bytes of a glossary file."""
 MOST_ENTRIES: Final = 200_000
+"""The most entries of a glossary."""
 MOST_FORMS: Final = 100
+"""The most forms of one entry."""
 LONGEST_FORM: Final = 200
-"""The limits of a glossary: bytes and entries per file, forms per entry, characters per form."""
+"""The most characters of one form."""
 
 # In Solr's format, a backslash before a comma or a backslash makes it part of the term.
 _COMMA: Final = re.compile(r"(?<!\\),")

@@ -89,7 +89,7 @@ class _WordEvidence:
 
 def rerank_by_keywords(
     fused: FusedList,
-    collect_keywords: Callable[[], WeightedKeywords],
+    collect_weighted_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
     original_scores: Sequence[float | None],
     trace: Trace,
@@ -108,7 +108,7 @@ def rerank_by_keywords(
 
     Args:
         fused: The list to rerank.
-        collect_keywords: Returns the keywords. Called only if a candidate has a text.
+        collect_weighted_keywords: Returns the keywords. Called only if a candidate has a text.
         options: The settings for keyword evidence.
         original_scores: The scores of the passages that the question itself found.
         trace: Receives notes on the evidence.
@@ -132,7 +132,7 @@ def rerank_by_keywords(
     if add_terms is not None:
         texts = add_terms(texts)
     fields = read_all_metadata(items)
-    keywords, scores_before = collect_keywords(), [passage.score for passage in candidates]
+    keywords, scores_before = collect_weighted_keywords(), [passage.score for passage in candidates]
     spread = max(scores_before) - min(scores_before) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:
         # BM25 over several queries uses no word rules, so the evidence names no language.
@@ -163,11 +163,11 @@ def rerank_by_keywords(
     if word_evidence.coverage and top_k and top_k < len(order):
         order = _protect_first_passages(order, word_evidence.coverage, top_k)
         _lower_scores_to_order(order, scores, shares)
-    weighed = [
+    rescored = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
         for passage, score in zip(fused.items, scores, strict=True)
     ]
-    leading = [weighed[place] for place in order]
+    leading = [rescored[place] for place in order]
     evidence = Evidence(
         keywords=tuple(keywords),
         weight=word_evidence.strength,
@@ -177,7 +177,7 @@ def rerank_by_keywords(
         language=language,
         coverage=word_evidence.joint_coverage,
     )
-    return FusedList([*leading, *weighed[len(candidates) :]], fused.method, evidence=evidence)
+    return FusedList([*leading, *rescored[len(candidates) :]], fused.method, evidence=evidence)
 
 
 def _score_all_words(
@@ -438,9 +438,10 @@ def score_by_keywords(
     Returns ``None`` if no text contains any keyword. A query's score is BM25 over its words, plus
     `PAIR` x idf for each pair of words that are neighbours in both the query and the text.
 
-    evidence = sum of weight x min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest))) over the
-    queries / (sum of weight ** `OVERLAP`) ** (1 / `OVERLAP`). Queries that match no text are left
-    out.
+    The result combines the queries that match a text:
+
+    - scaled = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest)))
+    - result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
     """
     return _score_queries(*_count_keywords(keywords, texts))
 

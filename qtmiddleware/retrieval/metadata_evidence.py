@@ -46,10 +46,13 @@ with evenly spaced scores, one more matching value lifts the last passage of a l
 NEUTRAL: Final = 0.5
 """The fraction of `WEIGHT` for "All", if the question names another value of the same field."""
 MOST_FIELDS: Final = 40
+"""How many metadata fields of a passage are read."""
 MOST_CHARS: Final = 64
+"""The most characters of a value. Longer values are not read."""
 MOST_WORDS: Final = 5
+"""The most words of a value. Values with more words are not read."""
 MOST_LISTED: Final = 16
-"""The limits for one passage: fields, characters and words per value, and values per list."""
+"""How many values of a list are read."""
 BY_MODEL: Final = 0.5
 """The fraction of `WEIGHT` for a value that only the model names.
 
@@ -234,7 +237,7 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
     """
     columns: dict[str, list[_Row]] = {}
     for index, fields in enumerate(metadata):
-        for name, value in _read_fields(fields):
+        for name, value in _list_evidence_fields(fields):
             if row := _read_values(name, value):
                 rows = columns.get(name)
                 if rows is None:
@@ -245,7 +248,7 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
     }
 
 
-def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """Return (name, value) for each of a passage's metadata *fields* that may be evidence.
 
     Returns an empty tuple if *fields* cannot be read.

@@ -44,21 +44,22 @@ from qtmiddleware.retrieval.bm25 import (
 WEIGHT: Final = 0.7
 """The weight of each measure at full strength, in units of the function's score spread."""
 LEAST_LEAD: Final = 0.1
-"""The smallest lead that counts: a passage has a lead if it contains more of the question's words.
+"""The smallest lead that counts.
 
-A lead is the difference between two fractions of the question's words.
+A passage leads another one if it contains more of the question's words. The lead is the difference
+between the two fractions of these words.
 """
 FULL_LEAD: Final = 0.3
-"""The lead from which the words count in full."""
+"""The smallest lead at which keyword evidence has its full strength. See `LEAST_LEAD`."""
 WHOLE: Final = 0.2
-"""The factor on the strength if the list is a whole collection.
+"""The factor for the strength of keyword evidence if the candidates are the whole collection.
 
 A whole collection has a wide range of scores, so every lead looks small.
 """
 HALF: Final = 0.5
-"""`WHOLE` is not applied if the first passage contains at most this fraction of the words.
+"""If the first passage contains at most this fraction of the words, `WHOLE` has an exception.
 
-Another passage must contain all the words.
+The factor is then not applied if another passage contains all the words.
 """
 LEADING: Final = 3
 """The number of first passages that are checked together for the question's words."""
@@ -251,7 +252,7 @@ def _find_offsets(
     offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in ends]
     forms: dict[str, str | None] = {}
     for term in terms:
-        is_spaced = _is_spaced_script(term)
+        is_spaced = _is_in_spaced_script(term)
         # Every form of a term begins with the term. A very short term has no other forms.
         beginning = (
             term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
@@ -301,7 +302,7 @@ def _is_pair_near(
     return False
 
 
-def _is_spaced_script(term: str) -> bool:
+def _is_in_spaced_script(term: str) -> bool:
     """Return whether the script of *term* separates words with spaces."""
     return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
 

@@ -365,7 +365,7 @@ def find_question_keywords(query: Query, transformation: Transformation, setting
     return prepare_query(standalone, settings).keywords if standalone else query.keywords
 
 
-def collect_keywords(
+def collect_weighted_keywords(
     question_keywords: str,
     transformation: Transformation,
     variants: Iterable[Variant],

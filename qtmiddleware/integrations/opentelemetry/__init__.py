@@ -119,11 +119,17 @@ class _Account(NamedTuple):
             trace.read_cost_usd,
         )
 
-    def subtract(self, earlier: _Account) -> _Account:
-        """Return the model calls, cost and stages added since the *earlier* account."""
-        cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
+    def subtract(self, earlier_account: _Account) -> _Account:
+        """Return the model calls, cost and stages added since the *earlier_account*."""
+        cost = (
+            None
+            if self.cost is None or earlier_account.cost is None
+            else self.cost - earlier_account.cost
+        )
         return _Account(
-            self.model_calls - earlier.model_calls, cost, self.stages[len(earlier.stages) :]
+            self.model_calls - earlier_account.model_calls,
+            cost,
+            self.stages[len(earlier_account.stages) :],
         )
 
 
@@ -221,7 +227,7 @@ class OpenTelemetryObserver:
             operation_token = _current_operation.set(operation.id)
             context_token = attach(set_span_in_context(span, around))
         self._open[operation.id] = _OpenSpan(span, context_token, operation_token)
-        _forget_oldest(self._open)
+        _drop_oldest_entry(self._open)
 
     def on_end(self, operation: Operation) -> None:
         """End the span of *operation*, and queue its metrics. Works in any thread and context."""
@@ -239,7 +245,7 @@ class OpenTelemetryObserver:
                 partial(self._finish_operation, operation, span, self._read_account(operation))
             )
         if operation.parent is None:
-            self._ended.hand_over()
+            self._ended.start_thread()
             if not self._is_registered:
                 self._is_registered = True
                 _flush_at_exit(self)
@@ -252,7 +258,7 @@ class OpenTelemetryObserver:
             if operation.parent is not None:
                 # Only the first retrieval of an answer is stored. Later ones are its sub-queries.
                 self._retrieval_accounts.setdefault(operation.parent.id, account)
-                _forget_oldest(self._retrieval_accounts)
+                _drop_oldest_entry(self._retrieval_accounts)
             return account
         retrieval_account = self._retrieval_accounts.pop(operation.id, None)
         if isinstance(result, Answer) and retrieval_account is not None:
@@ -267,7 +273,7 @@ class OpenTelemetryObserver:
             self._spans.put(partial(_end_span, span, attributes, operation.outcome, end_time))
         self._record_metrics(operation, span, account)
         if operation.parent is None:
-            self._spans.hand_over()
+            self._spans.start_thread()
 
     def _count_dropped(self) -> None:
         """Count a dropped span, and log the first one."""
@@ -330,7 +336,7 @@ class OpenTelemetryObserver:
     ) -> Iterator[tuple[str, Any]]:
         """Yield the attributes that are known at the end of *operation*."""
         yield Names.OUTCOME, operation.outcome
-        if error := _find_error(operation):
+        if error := _find_error_type(operation):
             yield Names.ERROR, error
         if operation.top_k is not None:
             yield Names.TOP_K, operation.top_k
@@ -368,7 +374,9 @@ class OpenTelemetryObserver:
         if isinstance(result, Reply) and result.model:
             model[Names.RESPONSE_MODEL] = result.model
         labels = (
-            _list_labels(operation) if row.metric is REQUESTS else _list_labels(operation) | model
+            _list_metric_labels(operation)
+            if row.metric is REQUESTS
+            else _list_metric_labels(operation) | model
         )
         instruments[row.metric].record(operation.seconds, labels, context)
         costs: tuple[str, float | None] = "", None
@@ -382,7 +390,7 @@ class OpenTelemetryObserver:
                     instruments[by_call].record(tokens, model, context)
             costs = "models", result.cost_usd
         elif isinstance(result, Retrieval | Answer):
-            for entry in _select_own_degradations(result):
+            for entry in _select_new_degradations(result):
                 labels = {
                     Names.STAGE: _clean_label(entry.stage),
                     Names.REASON: _clean_label(entry.reason),
@@ -411,7 +419,7 @@ def _make_instrument(meter: Meter, metric: Metric) -> Any:
     )
 
 
-def _forget_oldest(operations: dict[int, Any]) -> None:
+def _drop_oldest_entry(operations: dict[int, Any]) -> None:
     """Remove the oldest entry of *operations* if there are more than `MAX_OPEN` entries.
 
     This limits the memory for operations that never end.
@@ -447,7 +455,7 @@ def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time:
     span.end(end_time)
 
 
-def _find_error(operation: Operation) -> str:
+def _find_error_type(operation: Operation) -> str:
     """Return the ``error.type`` of *operation*; ``""`` if it did not fail."""
     if operation.outcome == "late":
         return "timeout"
@@ -464,7 +472,7 @@ def _clean_label(word: str) -> str:
     return word if _WORD.fullmatch(word) else "_OTHER"
 
 
-def _list_labels(operation: Operation) -> dict[str, str]:
+def _list_metric_labels(operation: Operation) -> dict[str, str]:
     """Return the labels for the duration metric of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
@@ -476,12 +484,12 @@ def _list_labels(operation: Operation) -> dict[str, str]:
         labels = {Names.KIND: operation.kind, Names.STATUS: status}
     elif operation.kind == "search":
         labels[Names.VARIANT] = _clean_label(operation.name)
-    if error := _find_error(operation):
+    if error := _find_error_type(operation):
         labels[Names.ERROR] = error
     return labels
 
 
-def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
+def _select_new_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
     """Return the degradations of *result*. For an answer, exclude those of its retrieval."""
     # The retrieval's own span and metrics already report them.
     degradations = result.degradations
@@ -523,7 +531,7 @@ def _list_result_attributes(
     trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
     yield Names.STATUS, result.status
     yield Names.QUERY_ID, trace.query_id
-    if degradations := _select_own_degradations(result):
+    if degradations := _select_new_degradations(result):
         yield (
             Names.DEGRADATIONS,
             tuple(

@@ -16,7 +16,7 @@ from qtmiddleware.runtime.threads import Threads
 
 MAX_WAITING: Final = 2048
 """The most queued tasks, as in the SDK's batch processor. Further tasks are dropped."""
-_HAND_OVER_EVERY: Final = 64
+_TASKS_PER_START: Final = 64
 
 
 class Outbox:
@@ -44,16 +44,16 @@ class Outbox:
     def put(self, task: Callable[[], object]) -> None:
         """Queue *task*, or drop it if the queue is full.
 
-        Every 64th task starts the background thread. `hand_over` starts it earlier.
+        Every 64th task starts the background thread. `start_thread` starts it earlier.
         """
         if len(self._waiting) >= MAX_WAITING:
             self._count_dropped()
             return
         self._waiting.append(task)
-        if len(self._waiting) % _HAND_OVER_EVERY == 0:
-            self.hand_over()
+        if len(self._waiting) % _TASKS_PER_START == 0:
+            self.start_thread()
 
-    def hand_over(self) -> bool:
+    def start_thread(self) -> bool:
         """Start the background thread that runs the queued tasks.
 
         Returns ``False`` if no thread can be started.
@@ -80,10 +80,10 @@ class Outbox:
         finally:
             turn.append(None)
         # A task may have been queued after the loop and before the token was put back.
-        self.hand_over()
+        self.start_thread()
 
-    def flush(self, seconds: float) -> bool:
-        """Run the queued tasks, and return whether they all finished within *seconds*."""
+    def flush(self, max_seconds: float) -> bool:
+        """Run the queued tasks, and return whether they all finished within *max_seconds*."""
         done = threading.Event()
         self._waiting.append(done.set)
-        return self.hand_over() and done.wait(max(0.0, seconds))
+        return self.start_thread() and done.wait(max(0.0, max_seconds))

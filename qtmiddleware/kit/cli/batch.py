@@ -152,8 +152,8 @@ def run_bench_batch(
         closing(BatchService(settings)) as service,
         BatchState(bench_options.cache / "batch") as state,
     ):
-        asks = BenchPass(systems, data, replace(bench_options, progress=update))
-        status = options.run(BatchWork(settings, service, state, asks))
+        bench_pass = BenchPass(systems, data, replace(bench_options, progress=update))
+        status = options.run(BatchWork(settings, service, state, bench_pass))
     if options.as_json:
         console.write_json(status.to_dict())
     else:
@@ -259,7 +259,7 @@ def _describe_problems(status: BatchStatus) -> Iterator[str]:
     """Yield lines on rejected batches, failed requests, and unreadable or skipped replies."""
     tally = status.tally
     for part in status.parts:
-        # A rejected batch may have thousands of errors; the rest are only counted.
+        # A rejected batch may have many errors; one is shown, and the rest are counted.
         for error in part.errors[:1]:
             suffix = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
             yield f"part {part.number} was rejected: {error}{suffix}{_suggest_fix(error)}"

@@ -39,9 +39,9 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     open_measurement,
-    read_source,
+    read_function_source,
 )
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import (
@@ -220,11 +220,11 @@ def bench_command(
     gating = Gating.read_options(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
-        check_writable(report, _REPORTS, "--report")
+        check_files_writable(report, _REPORTS, "--report")
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
     report_default_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
-    source = read_source(function, arguments, embed, top_k)
+    source = read_function_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
     bench_options = BenchOptions(
@@ -250,38 +250,48 @@ def bench_command(
     with open_measurement(source) as update:
         if generate is not None:
             generate_test_set(
-                data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update
+                data,
+                docs or (),
+                settings,
+                count=generate,
+                cache=cache,
+                seed=seed,
+                show_progress=update,
             )
-        with open_bench(data, replace(bench_options, progress=update)) as opened:
-            contenders = _select_systems(opened, selection, own_systems)
+        with open_bench(data, replace(bench_options, progress=update)) as opened_bench:
+            contenders = _select_systems(opened_bench, selection, own_systems)
             if source is not None and source.is_wrapped:
                 contenders[OWN] = {}
             is_deep = deep if deep is not None else source is None
             gating.check_systems(contenders, is_deep=is_deep)
             if source is not None:
                 confirm_searches(
-                    opened.forecast_searches(contenders, deep=is_deep),
+                    opened_bench.forecast_searches(contenders, deep=is_deep),
                     source.name,
                     is_confirmed=yes,
                     reducing_options=_FEWER,
                 )
-            sample = () if judge is None else draw_judged_questions(opened, contenders, judge, seed)
-            comparison = opened.measure(contenders, deep=is_deep, seed=seed, progress=update)
-            for remark in comparison.notes[len(opened.notes) :]:
+            sample = (
+                ()
+                if judge is None
+                else draw_judged_questions(opened_bench, contenders, judge, seed)
+            )
+            comparison = opened_bench.measure(contenders, deep=is_deep, seed=seed, progress=update)
+            for remark in comparison.notes[len(opened_bench.notes) :]:
                 write_note(remark)
             verdicts = (
-                judge_answers(opened, comparison, contenders, sample, update=update)
+                judge_answers(opened_bench, comparison, contenders, sample, show_progress=update)
                 if sample
                 else None
             )
     if verdicts is not None:
         comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
-    _report_outcome(comparison, opened, verdicts, gating, report, json_output=json_output)
+    _report_outcome(comparison, opened_bench, verdicts, gating, report, json_output=json_output)
 
 
 def _report_outcome(
     comparison: Comparison,
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     verdicts: Judged | None,
     gating: Gating,
     report: Path | None,
@@ -292,15 +302,15 @@ def _report_outcome(
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
-    gate = gating.check_comparison(comparison, opened.model_name)
-    plain = _to_dict(comparison, opened, verdicts, gate)
-    _write_report(comparison, opened, report, verdicts, plain)
+    gate = gating.check_comparison(comparison, opened_bench.model_name)
+    json_values = _to_dict(comparison, opened_bench, verdicts, gate)
+    _write_report(comparison, opened_bench, report, verdicts, json_values)
     is_worse = gating.violates_rule(gate)
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
         if json_output:
-            write_json(plain)
+            write_json(json_values)
         else:
             _show_outcome(comparison, verdicts, gate)
     if is_worse:
@@ -434,7 +444,7 @@ def _read_explicit_settings(config: Config) -> System:
 
 
 def _select_systems(
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     named_systems: Mapping[str, System] | None,
     own_systems: Mapping[str, System],
 ) -> dict[str, System]:
@@ -447,15 +457,17 @@ def _select_systems(
             system has no recorded replies.
     """
     systems = dict(
-        named_systems if named_systems is not None else chosen(USUAL if opened.has_model else FREE)
+        named_systems
+        if named_systems is not None
+        else chosen(USUAL if opened_bench.has_model else FREE)
     )
     unrecorded = {
-        name for name, settings in systems.items() if opened.list_missing_fields(settings)
+        name for name, settings in systems.items() if opened_bench.list_missing_fields(settings)
     }
     if named_systems is None:
         systems = {name: settings for name, settings in systems.items() if name not in unrecorded}
     systems |= own_systems
-    if not opened.has_model and (
+    if not opened_bench.has_model and (
         model_systems := [name for name, settings in systems.items() if _calls_model(settings)]
     ):
         raise ConfigError(
@@ -464,7 +476,7 @@ def _select_systems(
             path="systems",
         )
     if missing := [
-        name for name, settings in systems.items() if opened.list_missing_fields(settings)
+        name for name, settings in systems.items() if opened_bench.list_missing_fields(settings)
     ]:
         # Without replies they would be measured as if they had no model, at no cost.
         raise ConfigError(
@@ -475,7 +487,7 @@ def _select_systems(
             "Skipped, because the recording has no replies for them:"
             f" {', '.join(sorted(unrecorded))}."
         )
-    for remark in opened.notes:
+    for remark in opened_bench.notes:
         write_note(remark)
     return systems
 
@@ -487,7 +499,7 @@ def _calls_model(settings: System) -> bool:
 
 def _write_report(
     comparison: Comparison,
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     folder: Path | None,
     verdicts: Any,
     json_values: Mapping[str, Any],
@@ -497,15 +509,15 @@ def _write_report(
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.markdown(comparison, opened.data),
-        reporting.page(comparison, opened.data, judged=verdicts),
+        reporting.markdown(comparison, opened_bench.data),
+        reporting.page(comparison, opened_bench.data, judged=verdicts),
         json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
 def _to_dict(
-    comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: GateResult | None
+    comparison: Comparison, opened_bench: OpenedBench, verdicts: Any, gate: GateResult | None
 ) -> dict[str, Any]:
     """Return the comparison with its verdict, judgements and gate as a dict, ready for JSON."""
     from qtmiddleware.kit.evaluation import reporting
@@ -513,7 +525,7 @@ def _to_dict(
     return {
         **comparison.to_dict(),
         "verdict": reporting.verdict(comparison),
-        "model": opened.model_name,
+        "model": opened_bench.model_name,
         "judged": None if verdicts is None else verdicts.to_dict(),
         "gate": (
             None
@@ -531,7 +543,7 @@ def generate_test_set(
     count: int,
     cache: Path,
     seed: int,
-    update: ShowProgress,
+    show_progress: ShowProgress,
 ) -> None:
     """Let the model write *count* questions about *docs*, and save them to *folder* as a data set.
 
@@ -551,7 +563,7 @@ def generate_test_set(
             count=count,
             seed=seed,
             name=folder.name,
-            progress=lambda done, total: update("writing questions", done, total),
+            progress=lambda done, total: show_progress("writing questions", done, total),
         )
     if not generated.dataset.questions:
         raise ConfigError(
@@ -572,7 +584,7 @@ def _describe_dropped_drafts(test_set: Any) -> str:
 
 
 def draw_judged_questions(
-    opened: OpenedBench, systems: System, count: int, seed: int
+    opened_bench: OpenedBench, systems: System, count: int, seed: int
 ) -> tuple[Question, ...]:
     """Draw *count* random questions with a reference answer, for the model to judge the answers.
 
@@ -581,11 +593,11 @@ def draw_judged_questions(
     """
     if len(systems) < 2:
         raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
-    if not opened.has_model:
+    if not opened_bench.has_model:
         raise ConfigError(NO_MODEL, path="judge")
     answered = {
         question.id
-        for question in opened.data.questions
+        for question in opened_bench.data.questions
         if str(question.metadata.get("answer") or "").strip()
     }
     if not answered:
@@ -593,16 +605,16 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened.data.only(answered).sampled(count, seed=seed).questions
+    return opened_bench.data.only(answered).sampled(count, seed=seed).questions
 
 
 def judge_answers(
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     comparison: Comparison,
     systems: Mapping[str, System],
     questions: Sequence[Question],
     *,
-    update: ShowProgress,
+    show_progress: ShowProgress,
 ) -> Judged:
     """Let the model answer each question twice, and judge the two answers.
 
@@ -612,8 +624,8 @@ def judge_answers(
     from qtmiddleware.kit.evaluation.judging import judge
 
     best = max(comparison.challengers, key=lambda score: score.difference.gain)
-    model = cast(LanguageModel, opened.model)
-    bench = replace(cast(Bench, opened.bench), model=model)
+    model = cast(LanguageModel, opened_bench.model)
+    bench = replace(cast(Bench, opened_bench.bench), model=model)
 
     def make_answerer(system: str) -> Callable[[Question], str]:
         wrapped = bench.wrap(systems[system])
@@ -627,7 +639,7 @@ def judge_answers(
         baseline_name=comparison.baseline,
         challenger_name=best.name,
         seed=comparison.seed,
-        progress=lambda done, total: update("judging answers", done, total),
+        progress=lambda done, total: show_progress("judging answers", done, total),
     )
 
 
@@ -712,5 +724,5 @@ def _measure_table_width(
         rows: The rows of the table.
         columns: The indices of the columns to show.
     """
-    # Between two columns, the table's box needs three characters.
+    # The padding and the box of the table take three characters per column.
     return sum(3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in columns)

@@ -36,7 +36,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation import (
     BASELINE,
@@ -151,7 +151,7 @@ def compare_command(
                 "--report needs ideal answers; pass --reference or --questions", path="--report"
             )
         require_jinja()
-        check_writable(report.parent, [report.name], "--report")
+        check_files_writable(report.parent, [report.name], "--report")
     # What the user's function prints must not mix with the result on stdout.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model

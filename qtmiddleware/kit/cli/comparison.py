@@ -174,9 +174,9 @@ def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
     The key contains the passage's id. If the id is missing or several chunks have this id, the key
     also contains the text.
     """
-    with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
-    plain = (match.namespace, match.id) if match.id else with_text
-    return with_text if "\0" in match.key[1] or with_text in known_keys else plain
+    text_key = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
+    id_key = (match.namespace, match.id) if match.id else text_key
+    return text_key if "\0" in match.key[1] or text_key in known_keys else id_key
 
 
 def _show_rank_tables(
@@ -213,13 +213,15 @@ def _show_rank_tables(
     label = _LABEL_CHARS
     # Each table begins with the baseline, so that every table shows what moved against it.
     while True:
-        room = float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        free_columns = (
+            float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        )
         # Each table has at least one system, even if the system does not fit.
         fitting_systems: list[str] = []
         while other_systems and (
-            not fitting_systems or room >= widths[other_systems[0]] + _COLUMN_GAP
+            not fitting_systems or free_columns >= widths[other_systems[0]] + _COLUMN_GAP
         ):
-            room -= widths[other_systems[0]] + _COLUMN_GAP
+            free_columns -= widths[other_systems[0]] + _COLUMN_GAP
             fitting_systems.append(other_systems.pop(0))
         names = [BASELINE, *fitting_systems]
         numbered_rows = [
@@ -227,7 +229,7 @@ def _show_rank_tables(
             for key, numbered in numbers.items()
             if any(key in cells[name] for name in names)
         ]
-        label_width = label + (label if width is None else min(label, max(0, int(room))))
+        label_width = label + (label if width is None else min(label, max(0, int(free_columns))))
         body = [
             [
                 Text(_shorten_to_width(f"[{number}] {describe_match(match)}", label_width)),
@@ -297,11 +299,15 @@ def _describe_answer(
     """Yield the model's answer, then one line per cited passage with its number in the tables."""
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
-        cited = {citation.number: citation.match for citation in system_answer.answer.citations}
-        for number, match in sorted(cited.items()):
+        cited_matches = {
+            citation.number: citation.match for citation in system_answer.answer.citations
+        }
+        for number, match in sorted(cited_matches.items()):
             numbered = numbers.get(_choose_key(match, numbers))
-            beside = "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
-            yield f"    [{number}] {describe_match(match)}{beside}"
+            table_note = (
+                "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
+            )
+            yield f"    [{number}] {describe_match(match)}{table_note}"
 
 
 def _describe_error(error: Exception) -> str:

@@ -182,16 +182,16 @@ def _is_in_current_folder(path: str) -> bool:
     """
     expanded = Path(path).expanduser()
     return all(
-        Path(whole).is_relative_to(Path.cwd())
-        for whole in (os.path.abspath(expanded), os.path.realpath(expanded))  # noqa: PTH100 - links stay links in one of them
+        Path(absolute_path).is_relative_to(Path.cwd())
+        for absolute_path in (os.path.abspath(expanded), os.path.realpath(expanded))  # noqa: PTH100 - links stay links in one of them
     )
 
 
 def _is_hidden(path: str) -> bool:
     """Return whether *path* leads to a hidden file or folder inside the current folder."""
-    whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
-    return whole.is_relative_to(Path.cwd()) and any(
-        part.startswith(".") for part in whole.relative_to(Path.cwd()).parts
+    absolute_path = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
+    return absolute_path.is_relative_to(Path.cwd()) and any(
+        part.startswith(".") for part in absolute_path.relative_to(Path.cwd()).parts
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.reports import check_writable, name_option_in_errors
+from qtmiddleware.kit.cli.reports import check_files_writable, name_option_in_errors
 from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.gate import Baseline, GateResult, Rule, compare_with_baseline
@@ -64,7 +64,7 @@ class Gating:
         rule = None if fail_if is None else Rule.parse(fail_if)
         # Checked now: the comment is written only after the measurement, which may take hours.
         if comment is not None:
-            check_writable(comment.parent, (comment.name,), "--comment")
+            check_files_writable(comment.parent, (comment.name,), "--comment")
         return cls(Baseline.read(baseline), rule, comment)
 
     def check_data(self, data: Dataset) -> None:

@@ -26,7 +26,7 @@ from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note
-from qtmiddleware.kit.mcp.clients import CLIENTS, build_entry
+from qtmiddleware.kit.mcp.clients import CLIENTS, build_server_entry
 from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
 from qtmiddleware.kit.mcp.stdio import Wire, claim_wire, serve_wire
 
@@ -154,12 +154,12 @@ def config_command(
     arguments = list(ctx.args)
     # Wrong arguments fail here, and not later, when a client starts the server.
     serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
-    checked = serve.make_context("qtm mcp serve", list(arguments)).params
+    parameters = serve.make_context("qtm mcp serve", list(arguments)).params
     # A client may start the server in another folder.
-    if checked["folder"] is None:
+    if parameters["folder"] is None:
         arguments += ["--folder", str(Path.cwd())]
-    name = (checked["function"] or "qtmiddleware").replace(":", "-")
-    print(json.dumps(build_entry(client, name, arguments), indent=2))
+    name = (parameters["function"] or "qtmiddleware").replace(":", "-")
+    print(json.dumps(build_server_entry(client, name, arguments), indent=2))
     write_note(f"Add this to {CLIENTS[client][1]}.")
 
 
@@ -193,8 +193,8 @@ def _serve_http(
         used_port = listener.getsockname()[1]
         shown_host = f"[{host}]" if ":" in host else host
         # stdout itself is redirected to stderr here.
-        wire.writing.write(f"http://{shown_host}:{used_port}{PATH}\n".encode())
-        wire.writing.flush()
+        wire.output_stream.write(f"http://{shown_host}:{used_port}{PATH}\n".encode())
+        wire.output_stream.flush()
         write_note("Press Ctrl-C to stop.")
         application = build_app(server, host=host, port=used_port, token=token)
 

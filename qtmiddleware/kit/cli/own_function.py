@@ -47,7 +47,7 @@ Yes = Annotated[
 ]
 
 
-def read_source(
+def read_function_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
     """Return the function named by ``--function``, or ``None`` without this option.

@@ -21,7 +21,7 @@ def require_jinja() -> None:
         raise MissingExtra("jinja2", "eval") from error
 
 
-def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
+def check_files_writable(folder: Path, names: Sequence[str], option: str) -> None:
     """Create *folder*, and check that files with these *names* can be written to it.
 
     Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line
@@ -43,7 +43,7 @@ def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
             raise ConfigError(message, path=option, value=str(folder / name))
 
 
-def write_report(folder: Path, texts: Mapping[str, str]) -> None:
+def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
     """Write the files of a report to *folder*, and name the folder on stderr.
 
     An interrupt leaves no incomplete file. The files get the default permissions, because teams
@@ -51,9 +51,9 @@ def write_report(folder: Path, texts: Mapping[str, str]) -> None:
 
     Args:
         folder: The folder.
-        texts: The text of each file, by file name.
+        text_by_name: The text of each file, by file name.
     """
-    for name, text in texts.items():
+    for name, text in text_by_name.items():
         with name_option_in_errors(folder / name, "--report"):
             # Markdown and pages were escaped when they were made, each by its own rules.
             safe = escape_json(text) if name.endswith(".json") else text

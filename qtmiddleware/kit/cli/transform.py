@@ -167,7 +167,7 @@ def transform_command(
     if json_output:
         write_json(rows)
     # One usable reply shows that the model works, so the command succeeds.
-    if calls_model and rows and not any(map(_is_answered, rows)):
+    if calls_model and rows and not any(map(_has_usable_reply, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = (
             "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service"
@@ -180,7 +180,7 @@ def transform_command(
         )
 
 
-def _is_answered(row: Mapping[str, Any]) -> bool:
+def _has_usable_reply(row: Mapping[str, Any]) -> bool:
     """Return whether the model wrote a text, or replied that no text is needed.
 
     No text is needed if there is nothing to split or to improve. A note in *row* says so.

@@ -72,10 +72,10 @@ def transform_question_file(
     """
     report = BulkReport()
 
-    def update_report(current: BulkReport) -> None:
+    def update_report(new_report: BulkReport) -> None:
         nonlocal report
-        report = current
-        show(current)
+        report = new_report
+        show(new_report)
 
     try:
         with open_bulk_progress() as show, show_warnings(), open_engine(engine, workers) as opened:

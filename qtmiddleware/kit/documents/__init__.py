@@ -66,7 +66,7 @@ def read_document(
         follow_link: whether to follow a symbolic link; if false, a link raises an error.
         reader: the user's own reader.
         converter: a running converter; by default, one is started for this file only.
-        bound: limits the text of all documents of a run; text from *reader* is not limited.
+        bound: the limit for the text of all documents of a run. It does not apply to *reader*.
 
     Raises:
         UnreadableDocument: if the reader fails, possibly after some pieces.
@@ -107,7 +107,7 @@ class DocumentChunk:
     Attributes:
         chunk: the chunk.
         location: the location of the chunk's first word, such as ``{"page": 3}``. If the last word
-            has another location, its values that differ are added with the prefix ``last_``, such
+            has another location, the values that differ are added with the prefix ``last_``, such
             as ``last_page``.
     """
 
@@ -188,7 +188,7 @@ class _LocationFinder:
     def find_location(self, chunk: Chunk) -> Mapping[str, str | int | float]:
         """Return the location of the first word of *chunk*, such as ``{"page": 3}``.
 
-        If the last word has another location, its values that differ are added with the prefix
+        If the last word has another location, the values that differ are added with the prefix
         ``last_``, such as ``last_page``. Call this method for the chunks in document order.
         """
         # The location is that of the words: a page break in the white space around them is ignored.

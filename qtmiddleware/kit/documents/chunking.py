@@ -262,7 +262,10 @@ def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
 
 
 def _find_text_ends(kind: str, window: str, start: int) -> Iterator[int]:
-    """Yield the position at which the text before each boundary of *kind* ends, from *start* on."""
+    """Yield the position of each boundary of *kind* after *start*.
+
+    The position is the end of the text before the boundary.
+    """
     for boundary in _compile_pattern(kind).finditer(window, start):
         yield boundary.end() if kind in _ENDINGS else boundary.start()
 

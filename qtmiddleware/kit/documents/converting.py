@@ -93,8 +93,8 @@ class Converter:
     block or the current process. Not thread-safe.
     """
 
-    def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
-        self._limits = [seconds, memory]
+    def __init__(self, timeout_seconds: float = SECONDS, max_memory_bytes: int = MEMORY) -> None:
+        self._limits = [timeout_seconds, max_memory_bytes]
         self._process: subprocess.Popen[bytes] | None = None
         self._is_reading = False
 
@@ -225,10 +225,10 @@ def serve() -> None:
                 _send_message(out, answer)
 
 
-def _start_watchdog(seconds: float, null_file: Any) -> None:
-    """Start or restart a timer that ends this process after *seconds*, unless it is cancelled."""
+def _start_watchdog(timeout_seconds: float, null_file: Any) -> None:
+    """Start or restart a timer that ends this process after *timeout_seconds*."""
     # A thread in C ends the process, even if Python code or a library hangs.
-    faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
+    faulthandler.dump_traceback_later(timeout_seconds, exit=True, file=null_file)
 
 
 def _queue_requests(requests: queue.SimpleQueue[list[Any]]) -> None:
@@ -238,13 +238,13 @@ def _queue_requests(requests: queue.SimpleQueue[list[Any]]) -> None:
     os._exit(0)  # The parent process is gone.
 
 
-def _limit_memory(size: int) -> None:
-    """Limit the address space of this process to *size* bytes, if the system allows it."""
+def _limit_memory(max_bytes: int) -> None:
+    """Limit the address space of this process to *max_bytes*, if the system allows it."""
     # Windows has no module `resource`, and some systems reject the limit.
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
 
 
 def _answer_request(

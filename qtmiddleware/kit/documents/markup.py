@@ -1,4 +1,4 @@
-"""Read HTML pages, and EPUB books, which are archives of HTML pages."""
+"""Read HTML pages and EPUB books."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per row of an Excel file, such as ``Item: Pump | Price: 7``.
 
     The location of each line is the sheet's name and the row's number, from 1. Only one row is in
-    memory at a time. A formula becomes its value that is saved in the file, or an empty cell if
-    there is none.
+    memory at a time. For a formula, the value saved in the file is used. Without a saved value, the
+    cell is empty.
     """
     try:
         import openpyxl

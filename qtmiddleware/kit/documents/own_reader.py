@@ -28,7 +28,7 @@ class _InvalidResult(TypeError):
 def call_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
     """Read the file at *path* with the user's *reader*, and return an iterator of its pieces.
 
-    If *reader* returns ``None``, returns ``None``, and the built-in readers should read the file.
+    Returns ``None`` if *reader* returns ``None``, so that the built-in readers read the file.
 
     Raises `UnreadableDocument`, at the call or during iteration, if *reader* raises any exception
     or returns something other than text.

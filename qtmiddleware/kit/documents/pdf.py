@@ -131,9 +131,10 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
 def _drop_repeated_pages(reader: Any) -> int:
     """Remove repeated pages, and repeated branches of the page tree, from *reader*.
 
-    Returns the number of removed pages and branches. Otherwise a file of 1 KB could have a billion
-    pages, if each of nine levels repeats its branch ten times.
+    Returns the number of removed pages and branches.
     """
+    # A file of 1 KB could have a billion pages, if each of nine levels repeats its branch ten
+    # times.
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NameObject
 
     known_ids: set[tuple[int, int]] = set()

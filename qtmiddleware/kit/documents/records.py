@@ -178,9 +178,9 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def _read_record(record: Any, number: int) -> Iterator[Piece]:
     """Yield the title and text of *record* as one piece, which shares no chunk with other pieces.
 
-    The piece's location contains the record's number, its id as ``record_id``, its title, and its
-    other fields. It includes the fields of an object ``metadata``, but no lists, objects and nulls.
-    If *record* has no text, yields its values like `_describe_record`.
+    The piece's location contains the record's number, its id as ``record_id``, its title, its other
+    fields, and the fields of an object ``metadata``. Lists, objects and nulls are skipped. If
+    *record* has no text, yields its values like `_describe_record`.
     """
     fields = record if isinstance(record, Mapping) else {}
     text = next(

@@ -20,8 +20,8 @@ class Engine(Protocol):
         An exception of a batch is raised here and ends the run.
 
         Args:
-            build: Returns the function that processes a batch. It takes no arguments, is called
-                once per worker, and must be picklable.
+            build: Returns the function that processes a batch. *build* must be picklable. It is
+                called once per worker, without arguments.
             batches: The batches. Only a few per worker are read in advance. The results may come in
                 another order, so each result must identify its batch.
         """

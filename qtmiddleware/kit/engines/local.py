@@ -105,9 +105,9 @@ class LocalEngine:
             pool.end()
 
     def _distribute(
-        self, build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
+        self, pickled_build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
     ) -> Iterator[Any]:
-        pool = _WorkerPool(build, environment, self.workers)
+        pool = _WorkerPool(pickled_build, environment, self.workers)
         self._pools.append(pool)
         rest, pending_count = iter(batches), 0
         try:
@@ -120,6 +120,7 @@ class LocalEngine:
                 yield pool.get()
                 pending_count -= 1
         except Exception:
+            # Finished work is not lost if a later batch fails.
             yield from pool.yield_finished_results()
             raise
         finally:
@@ -137,8 +138,8 @@ def count_processors() -> int:
 class _WorkerPool:
     """The worker processes of one run. The first *size* batches start one worker each."""
 
-    def __init__(self, build: bytes, environment: Mapping[str, str], size: int) -> None:
-        self._build = build
+    def __init__(self, pickled_build: bytes, environment: Mapping[str, str], size: int) -> None:
+        self._build = pickled_build
         self._environment = environment
         self._size = size
         self._workers: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
@@ -185,6 +186,7 @@ class _WorkerPool:
             with suppress(RuntimeError):
                 thread.join()
             process.wait()
+            # A pipe may still hold bytes for the dead worker, which closing tries to write.
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
                     stream.close()  # type: ignore[union-attr]

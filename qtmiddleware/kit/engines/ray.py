@@ -239,7 +239,7 @@ class _Feed:
     async def take_batch(self, number: int) -> tuple[bytes, int]:
         """Return the pickled batch *number*, and the number of earlier attempts to process it.
 
-        The result is empty bytes if the batch is already done.
+        For a batch that is already done, the bytes are empty.
         """
         payload = self._payloads.get(number, b"")
         self._attempts[number] += 1

@@ -84,8 +84,8 @@ def _find_token_problem(token: str, scope: Scope) -> str:
     """
     if not token:
         return ""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    wanted = b"Bearer " + token.encode()
-    if len(given) == 1 and hmac.compare_digest(given[0], wanted):
+    authorizations = [value for name, value in scope["headers"] if name == b"authorization"]
+    expected_value = b"Bearer " + token.encode()
+    if len(authorizations) == 1 and hmac.compare_digest(authorizations[0], expected_value):
         return ""
     return f"The header Authorization must be 'Bearer' and the token of {TOKEN}."

@@ -21,12 +21,12 @@ class Wire:
     """The original stdin and stdout, over which the client and the server communicate.
 
     Attributes:
-        reading: The original stdin, with the client's messages.
-        writing: The original stdout, for the server's messages.
+        input_stream: The original stdin, with the client's messages.
+        output_stream: The original stdout, for the server's messages.
     """
 
-    reading: BinaryIO
-    writing: BinaryIO
+    input_stream: BinaryIO
+    output_stream: BinaryIO
 
 
 @contextmanager
@@ -39,13 +39,13 @@ def claim_wire() -> Iterator[Wire]:
     """
     # Flush first, because buffered text would go to stderr after the redirection.
     sys.stdout.flush()
-    reading = os.fdopen(os.dup(0), "rb")
-    writing = os.fdopen(os.dup(1), "wb")
+    input_stream = os.fdopen(os.dup(0), "rb")
+    output_stream = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    yield Wire(reading, writing)
+    yield Wire(input_stream, output_stream)
 
 
 async def serve_wire(server: Server[Any], wire: Wire) -> None:
@@ -53,13 +53,15 @@ async def serve_wire(server: Server[Any], wire: Wire) -> None:
     import anyio
     from mcp.server.stdio import stdio_server
 
-    writing = TextIOWrapper(wire.writing, encoding="utf-8", newline="\n", write_through=True)
-    lines: Any = _read_lines(wire.reading)
+    output_text = TextIOWrapper(
+        wire.output_stream, encoding="utf-8", newline="\n", write_through=True
+    )
+    lines: Any = _read_lines(wire.input_stream)
     # A client that leaves during a call no longer reads the reply.
     with suppress(BrokenPipeError, ConnectionError):
         try:
-            async with stdio_server(lines, anyio.wrap_file(writing)) as (reading, sending):
-                await server.run(reading, sending, server.create_initialization_options())
+            async with stdio_server(lines, anyio.wrap_file(output_text)) as (receiver, sender):
+                await server.run(receiver, sender, server.create_initialization_options())
         # The SDK's task group wraps the error of a closed pipe in a group.
         except BaseExceptionGroup as errors:
             _, others = errors.split((BrokenPipeError, ConnectionError))

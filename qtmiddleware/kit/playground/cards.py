@@ -180,15 +180,17 @@ def build_card(
     is_baseline = answer.tier.name == BASELINE
     write = _RowWriter(moves, retrieval, state, answer_ids or (), is_baseline=is_baseline)
     rows = tuple(map(write, moves.passages))
-    judged, trace = answer_ids or (), retrieval.trace
+    relevant_ids, trace = answer_ids or (), retrieval.trace
     return Card(
         tier=answer.tier,
         answers=None if answer_ids is None else len(answer_ids),
         answer=_find_best_rank(
-            movement.place for movement in moves.passages if movement.match.id in judged
+            movement.place for movement in moves.passages if movement.match.id in relevant_ids
         ),
         lost=_find_best_rank(
-            drawing.find_rank(movement) for movement in moves.dropped if movement.match.id in judged
+            drawing.find_rank(movement)
+            for movement in moves.dropped
+            if movement.match.id in relevant_ids
         ),
         took=(
             figures.format_duration(answer.seconds * 1e3)
@@ -199,7 +201,7 @@ def build_card(
         cost=_format_cost(retrieval),
         headline=format_count(len(retrieval.matches), "passage")
         if is_baseline
-        else _summarise_moves(moves),
+        else _summarize_moves(moves),
         is_unsure=retrieval.is_unsure,
         rows=rows,
         dropped=tuple(map(write, moves.dropped)),
@@ -255,7 +257,7 @@ class _RowWriter:
         title, source = _find_title_and_source(match)
         # An index may have stored the title at the start of the text.
         text = (match.text or "").removeprefix(f"{title}\n")
-        shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
+        shown_text = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
         # A text may be very long, so only its beginning is searched for a snippet.
         snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
         words = () if is_baseline else self._list_raising_words(movement)
@@ -282,7 +284,7 @@ class _RowWriter:
             ),
             words=words,
             snippet=self._mark_words(snippet),
-            text=self._mark_words(replace_control_characters(shown)),
+            text=self._mark_words(replace_control_characters(shown_text)),
             is_answer=match.id in self._answer_ids,
         )
 
@@ -317,10 +319,10 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
         if name
     ]
     title = names[0] if names else clean(match.text or "") or "a passage without an id"
-    where = [name for name in names[1:] if name != title][:1] + [
+    source_names = [name for name in names[1:] if name != title][:1] + [
         place for place in [describe_location(metadata)] if place
     ]
-    return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
+    return shorten(title, _TITLE), shorten(", ".join(source_names), _TITLE)
 
 
 def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
@@ -352,7 +354,7 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
     return " ".join(drop_function_words(parts, language))
 
 
-def _summarise_moves(moves: Movements) -> str:
+def _summarize_moves(moves: Movements) -> str:
     """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
     ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
@@ -391,23 +393,25 @@ def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
 
     The label says so if the text had no separate search, or a search with weight 0.
     """
-    merged = {ranking.variant.text for ranking in retrieval.rankings}
-    searched = {variant.text for variant in retrieval.variants}
+    merged_texts = {ranking.variant.text for ranking in retrieval.rankings}
+    searched_texts = {variant.text for variant in retrieval.variants}
     for name, row in TEXT_FIELDS.items():
         for text in retrieval.transformation.texts(name):
-            remark = "" if text in merged or not row.variant else ", without a search of its own"
+            remark = (
+                "" if text in merged_texts or not row.variant else ", without a search of its own"
+            )
             # A variant with weight 0 is searched, but its list is not merged.
-            if remark and text in searched:
+            if remark and text in searched_texts:
                 remark = ", searched, with weight 0"
             yield row.label + remark, text[:MOST_SHOWN]
 
 
-def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
+def _list_figures(retrieval: Retrieval, call_seconds: float) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each figure: confidence, times, searches, calls and costs."""
     trace = retrieval.trace
     if retrieval.confidence is not None:
         yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
-    yield "took", figures.format_duration(seconds * 1e3)
+    yield "took", figures.format_duration(call_seconds * 1e3)
     yield "added", figures.format_duration(trace.added_ms)
     yield "searches", str(trace.searches)
     if trace.read_units != trace.searches:

@@ -93,30 +93,30 @@ class Page:
         self.collections = tuple(collections)
         self._example_types = dict(example_types or {})
         self._fold_reason = fold_reason
-        self._environment = _load_environment()
+        self._environment = _load_template_environment()
 
     def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
         """Return the first piece of the page: the form, and one empty area per tier."""
-        shown = self.tiers.shown
+        default_tiers = self.tiers.shown
         folded = self.tiers.list_folded_tiers(state) if is_running else ()
         chosen = [
             tier for tier in self.tiers.all if tier.name in state.tiers and tier.name not in folded
         ]
         examples = [self._build_example(question, state) for question in self.examples]
-        return self._render_part(
+        return self._render_template(
             "head",
             state=state,
             nonce=nonce,
-            style=read_file("house.css") + _read_file("page.css"),
-            script=_read_file("page.js"),
-            waiting=_read_file("waiting.css"),
+            style=read_file("house.css") + _read_page_file("page.css"),
+            script=_read_page_file("page.js"),
+            waiting=_read_page_file("waiting.css"),
             page=self,
             chosen=chosen,
             is_running=is_running,
             # Without an argument of the function, the page cannot set the number of passages.
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
             describe_usual=self._describe_default,
-            follow_up=state.build_follow_up().write(shown),
+            follow_up=state.build_follow_up().write(default_tiers),
             examples=examples[:FEW],
             more=examples[FEW:],
         )
@@ -130,7 +130,7 @@ class Page:
 
     def write_card(self, card: Card) -> str:
         """Return the HTML of *card*, which shows one tier's result."""
-        return self._render_part("card", card=card)
+        return self._render_template("card", card=card)
 
     def write_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
         """Return the HTML after the results: the verdict, a table of the tiers, and remarks.
@@ -144,7 +144,7 @@ class Page:
         card_by_tier = {card.tier.name: card for card in cards}
         ordered = [card_by_tier[tier.name] for tier in self.tiers.all if tier.name in card_by_tier]
         folded = self.tiers.list_folded_tiers(state)
-        return self._render_part(
+        return self._render_template(
             "tail",
             state=state,
             page=self,
@@ -163,7 +163,7 @@ class Page:
 
     def write_foot(self, *, is_running: bool) -> str:
         """Return the last piece of the page's HTML."""
-        return self._render_part("foot", is_running=is_running)
+        return self._render_template("foot", is_running=is_running)
 
     def make_card(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
         """Return the card that shows *answer* in comparison with the plain search in *baseline*."""
@@ -182,9 +182,9 @@ class Page:
             return str(settings.fusion.method)
         return knob.usual
 
-    def _render_part(self, part: str, **values: Any) -> str:
-        """Render the template named *part* with *values*."""
-        template = self._environment.get_template(f"{part}.html.jinja")
+    def _render_template(self, template_name: str, **values: Any) -> str:
+        """Return the HTML of the template *template_name* with *values*."""
+        template = self._environment.get_template(f"{template_name}.html.jinja")
         return template.render(
             figures=figures, rem=_to_rem, clean=replace_control_characters, **values
         )
@@ -220,13 +220,13 @@ class ComparedRow:
 
 def _build_comparison_rows(cards: Sequence[Card]) -> Iterator[ComparedRow]:
     """Yield one table row per passage found by any tier, in order of first appearance."""
-    shown = [{row.key: row for row in card.rows} for card in cards]
-    answers = {key for rows in shown for key, row in rows.items() if row.is_answer}
-    titles = {key: row.title for rows in shown for key, row in reversed(rows.items())}
-    for key in dict.fromkeys(key for rows in shown for key in rows):
+    rows_by_card = [{row.key: row for row in card.rows} for card in cards]
+    answers = {key for rows in rows_by_card for key, row in rows.items() if row.is_answer}
+    titles = {key: row.title for rows in rows_by_card for key, row in reversed(rows.items())}
+    for key in dict.fromkeys(key for rows in rows_by_card for key in rows):
         cells = [
             (str(rows[key].place), rows[key].way) if key in rows else ("–", "none")
-            for rows in shown
+            for rows in rows_by_card
         ]
         yield ComparedRow(key, titles[key], tuple(cells), key in answers)
 
@@ -244,10 +244,10 @@ def _to_rem(pixels: float) -> str:
 
 
 @cache
-def _load_environment() -> jinja2.Environment:
-    return build_environment(_read_file, "web")
+def _load_template_environment() -> jinja2.Environment:
+    return build_environment(_read_page_file, "web")
 
 
 @cache
-def _read_file(name: str) -> str:
+def _read_page_file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")

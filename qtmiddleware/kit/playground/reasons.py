@@ -99,7 +99,7 @@ def list_rarest_keywords(
     ):
         if owner:
             words.setdefault(find_stem(piece.casefold(), endings), (piece, owner))
-    # A keyword that all passages contain cannot have moved one of them.
+    # A keyword that all passages contain does not explain why one of them moved.
     counts = {key: sum(key in text for text in texts) for key in words}
     distinctive = [key for key in words if counts[key] < len(texts)] or list(words)
     rarest = sorted(distinctive, key=lambda key: (words[key][1] != "question", counts[key]))[

@@ -162,10 +162,15 @@ class Tiers:
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
         kind = settings.get("transformationType", wrapped._context.settings.transformation_type)
-        asks = kind != "none"
+        asks_model = kind != "none"
         label = _LABELS.get(name) or f"{TRANSFORMS[name].label}."
         return Tier(
-            name, label, asks, self.has_model or not asks, settings, configure(wrapped, settings)
+            name,
+            label,
+            asks_model,
+            self.has_model or not asks_model,
+            settings,
+            configure(wrapped, settings),
         )
 
     @property
@@ -259,10 +264,10 @@ class Tiers:
             yield answer
             if tier.name == BASELINE and not answer.is_readable:
                 return
-        room = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(AT_ONCE)
 
         async def ask_in_turn(tier: Tier) -> TierAnswer:
-            async with room:
+            async with slots:
                 return await self._ask_tier(tier, state.question, arguments)
 
         tasks = [asyncio.create_task(ask_in_turn(tier)) for tier in chosen if tier not in free]
@@ -301,13 +306,13 @@ class Tiers:
         )
 
 
-def _copy_with_learned_state(function: Any, learned: Learned) -> Any:
-    """Return a copy of the wrapped *function* with a copy of the state *learned*.
+def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
+    """Return a copy of the wrapped *function* with a copy of *learned_state*.
 
-    What the copy learns later changes neither *function* nor *learned*.
+    Later learning of the copy changes neither *function* nor *learned_state*.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
-    source._learned, source._latest = deepcopy(learned), (None, None)
+    source._learned, source._latest = deepcopy(learned_state), (None, None)
     branch = type(wrapped)(wrapped._fn, wrapped._signature, source)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch

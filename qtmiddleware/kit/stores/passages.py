@@ -177,7 +177,7 @@ def _is_storable_id(id_: Any) -> bool:
 def check_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
     """Return the query vector as an array of *dimension* numbers (float32).
 
-    Raises `StoreError` if the vector is invalid, or if *query* is a text: local stores do not embed
+    Raises `StoreError` if the vector is invalid, or if *query* is a text. Local stores do not embed
     texts.
     """
     if isinstance(query, str):

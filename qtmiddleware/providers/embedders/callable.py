@@ -2,9 +2,9 @@
 
 An embedding function takes one text and returns its vector, or takes a list of texts and returns a
 list of vectors. The function's type or signature usually shows which. Otherwise, the first calls
-do. A call without an error is no proof. With a list, a function for single texts often returns the
-vector of the first text. With a text, a function for lists returns one vector per letter. So the
-vectors are compared: there must be one per text, and different texts must have different vectors.
+do. A wrong call may succeed: with a list, a function for single texts often returns the vector of
+the first text, and with a text, a function for lists returns one vector per letter. So the vectors
+are compared. There must be one per text, and different texts must have different vectors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from qtmiddleware.runtime.steps import adrive_generator, drive_generator
 
 
 class Contract(Enum):
-    """Whether an embedding function takes one text or a list of texts."""
+    """The argument of an embedding function: one text, or a list of texts."""
 
     ONE = "a function from a text to its vector"
     MANY = "a function from a list of texts to a list of vectors"
@@ -161,9 +161,9 @@ class CallableEmbedder:
 
     @property
     def queries(self) -> CallableEmbedder:
-        """The embedder for questions. They need another method if the model has one for questions.
+        """The embedder that calls the model's method for questions.
 
-        Without such a method, this is the embedder itself.
+        If the model embeds questions and passages in the same way, this is the embedder itself.
         """
         if _find_embedding_methods(self._embedder, QUERY_METHODS)[0] == self._plain:
             return self
@@ -283,6 +283,7 @@ class CallableEmbedder:
             if len(set(texts)) > 1
             else [*texts, next(probe for probe in _PROBES if probe != texts[0])]
         )
+        # The list comes first: if it works, this single call returns all vectors.
         list_attempt = yield from self._try_call(sent, len(sent))
         if list_attempt.vectors and not _are_nearly_equal(list_attempt.vectors):
             self._contract = Contract.MANY

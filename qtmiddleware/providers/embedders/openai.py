@@ -239,7 +239,7 @@ class OpenAIEmbedder:
         while True:
             tries += 1
             try:
-                return self._send(client, texts, deadline)
+                return self._send_request(client, texts, deadline)
             except Exception as error:
                 pause = _choose_pause(error, tries) if tries <= max_retries else NEVER
                 # A retry after the deadline is useless, so the error is raised without waiting.
@@ -247,7 +247,7 @@ class OpenAIEmbedder:
                     raise
             time.sleep(pause)
 
-    def _send(self, client: Any, texts: list[str], deadline: Deadline) -> Any:
+    def _send_request(self, client: Any, texts: list[str], deadline: Deadline) -> Any:
         shorter = {} if self._asked is None else {"dimensions": self._asked}
         request = {"model": self._model, "input": texts, "timeout": deadline.remaining(), **shorter}
         if not is_vendor_client(client, _RESOURCE):

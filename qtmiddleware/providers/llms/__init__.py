@@ -78,6 +78,6 @@ def has_language_model(settings: Settings) -> bool:
     The key is read from the environment, and the address from *settings* or the environment. An
     address is enough, because a user's own server may need no key.
     """
-    from qtmiddleware.providers.llms.openai.clients import is_reachable
+    from qtmiddleware.providers.llms.openai.clients import is_configured
 
-    return is_reachable(settings.llm.base_url)
+    return is_configured(settings.llm.base_url)

@@ -18,7 +18,7 @@ from qtmiddleware.providers.llms.vendors import (
     make_provider_functions,
     make_usage,
     read_schema,
-    read_system_and_user,
+    read_system_and_user_messages,
     read_token_limit,
 )
 from qtmiddleware.runtime.fields import read_field
@@ -63,7 +63,7 @@ class _Anthropic(Vendor):
         return str(client.base_url)
 
     def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
-        system, user = read_system_and_user(request)
+        system, user = read_system_and_user_messages(request)
         # These options go into `extra_body`, because older clients have no parameters for them.
         body: dict[str, Any] = {}
         config: dict[str, Any] = {}

@@ -200,6 +200,7 @@ def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins have no readable signature.
         parameters = []
+    # A required parameter `model` gets the configured model. An optional one keeps its default.
     fixed = {
         parameter.name: model
         for parameter in parameters
@@ -211,7 +212,7 @@ def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     )
     if chosen is None:
         return lambda prompt: fn(_make_messages(prompt), **fixed), bool(fixed)
-    content = _join_texts if _takes_text(chosen) else _make_messages
+    content = _build_text_prompt if _takes_text(chosen) else _make_messages
     if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or (
         chosen.kind is chosen.POSITIONAL_OR_KEYWORD and chosen is parameters[0]
     ):
@@ -221,7 +222,7 @@ def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     return lambda prompt: fn(**{name: content(prompt)}, **fixed), bool(fixed)
 
 
-def _join_texts(prompt: Prompt) -> str:
+def _build_text_prompt(prompt: Prompt) -> str:
     return f"{prompt.system}\n\n{prompt.user}"
 
 
@@ -295,14 +296,16 @@ def read_answer(
         reply = make_reply(answer, None)
     elif isinstance(answer, Mapping) and any(field.name in answer for field in prompt.fields):
         reply = make_reply(json.dumps(dict(answer), ensure_ascii=False, default=str), answer)
-    elif isinstance(read_field(answer, "choices"), list | tuple) and not _is_old_completion(answer):
+    elif isinstance(read_field(answer, "choices"), list | tuple) and not _is_legacy_completion(
+        answer
+    ):
         reply = read_reply(answer)
     else:
         reply = _read_message(answer, label)
     return replace(reply, cost_usd=_find_cost(answer, reply, find_prices))
 
 
-def _is_old_completion(answer: Any) -> bool:
+def _is_legacy_completion(answer: Any) -> bool:
     # OpenAI's older completions API puts the text into the choice, without a message.
     return any(
         isinstance(read_field(choice, "text"), str) for choice in read_field(answer, "choices")

@@ -19,7 +19,7 @@ from qtmiddleware.providers.llms.vendors import (
     make_provider_functions,
     make_usage,
     read_schema,
-    read_system_and_user,
+    read_system_and_user_messages,
     read_token_limit,
 )
 from qtmiddleware.runtime.fields import read_field
@@ -72,7 +72,7 @@ class _Google(Vendor):
         return str(client._api_client._http_options.base_url)
 
     def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
-        system, user = read_system_and_user(request)
+        system, user = read_system_and_user_messages(request)
         config: dict[str, Any] = {
             "system_instruction": system,
             "temperature": request.get("temperature"),

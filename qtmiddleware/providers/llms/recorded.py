@@ -142,8 +142,8 @@ class _Entry:
         if mode := record.get("mode"):
             self.by_mode.setdefault(str(mode), {}).update(fields)
 
-    def get_value(self, name: str, mode: str) -> Any:
-        return self.by_mode.get(mode, {}).get(name) or self.fields.get(name)
+    def get_value(self, field_name: str, mode: str) -> Any:
+        return self.by_mode.get(mode, {}).get(field_name) or self.fields.get(field_name)
 
 
 class RecordedModel:
@@ -370,7 +370,7 @@ class RecordingModel:
             return reply
         # The fields are recorded, not the reply's text, so that other modes can use them too.
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
-        key = _make_id(prompt)
+        key = _make_query_id(prompt)
         record = {
             "_id": key,
             "query": prompt.query,
@@ -408,7 +408,7 @@ class RecordingModel:
         self._written.add((key, mode))
 
 
-def _make_id(prompt: Prompt) -> str:
+def _make_query_id(prompt: Prompt) -> str:
     texts = [
         normalise_spaces(prompt.query),
         *(f"{message.role}: {message.content}" for message in prompt.history),

@@ -2,7 +2,8 @@
 
 Each vendor's module only translates. It turns a request for a chat completion into a call of the
 client, and the client's answer into a completion or its chunks. `OpenAIModel` does everything else,
-such as fallbacks and streams. The vendor's package is never imported here: the user already did.
+such as fallbacks and streams. The vendor's package is never imported here, because the user has
+already imported it.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Vendor(ABC):
         """
 
 
-def read_system_and_user(request: Chunk) -> tuple[str, str]:
+def read_system_and_user_messages(request: Chunk) -> tuple[str, str]:
     """Return the system message and the user message of *request*."""
     system, user = request["messages"]
     return system["content"], user["content"]
@@ -227,29 +228,29 @@ class VendorClients(Clients):
             # Vendors keep the address in private attributes, which another version may lack.
             return ""
 
-    def get_sync(self) -> Any:
+    def get_sync_client(self) -> Any:
         """Return the resource for a synchronous call: a copy, if it can be copied."""
         client = self._user_sync_client
-        http = self._find_http(client, is_async=False)
+        http = self._find_http_client(client, is_async=False)
         if http is None:
             return self._vendor.find_resource(client, is_async=False)
         # In a forked process the parent's sockets must not be used.
         if os.getpid() != self._process and has_known_pools(http):
-            return self._per_process.get(self._make_sync).resource
+            return self._per_process.get(self._make_sync_client).resource
         return self._vendor.copy_resource(
             client, copy_with_limited_error_bodies(http), is_async=False
         )
 
-    async def get_async(self) -> Any:
+    async def get_async_client(self) -> Any:
         """Return the resource for an asynchronous call in the running event loop."""
-        resource = await super().get_async()
+        resource = await super().get_async_client()
         return (
             resource.resource
             if isinstance(resource, _CopiedResource)
             else self._vendor.find_resource(resource, is_async=True)
         )
 
-    def _find_http(self, client: Any, *, is_async: bool) -> Any:
+    def _find_http_client(self, client: Any, *, is_async: bool) -> Any:
         resource = self._vendor.find_resource(client, is_async=is_async)
         # A tracing library may have replaced a method. A copy would bypass it.
         if any(call in vars(resource) for call in self._vendor.calls):
@@ -262,16 +263,16 @@ class VendorClients(Clients):
         return http if hasattr(http, "event_hooks") else None
 
     def _can_copy(self, client: Any) -> bool:
-        http = self._find_http(client, is_async=True)
+        http = self._find_http_client(client, is_async=True)
         return http is not None and has_known_pools(http)
 
-    def _copy(self, client: Any, *, is_async: bool = True) -> Any:
-        http = copy_with_empty_pools(self._find_http(client, is_async=is_async))
+    def _copy_client(self, client: Any, *, is_async: bool = True) -> Any:
+        http = copy_with_empty_pools(self._find_http_client(client, is_async=is_async))
         limit_error_bodies(http)
         return _CopiedResource(self._vendor.copy_resource(client, http, is_async=is_async), http)
 
-    def _make_sync(self) -> Any:
-        return self._copy(self._user_sync_client, is_async=False)
+    def _make_sync_client(self) -> Any:
+        return self._copy_client(self._user_sync_client, is_async=False)
 
 
 class VendorModel(OpenAIModel):
@@ -300,12 +301,16 @@ class VendorModel(OpenAIModel):
         """Load the modules and prices that the first request needs. Send nothing."""
         find_prices(self._model, self._price_list)
         if self._clients.can_block:
-            self._clients.get_sync()
+            self._clients.get_sync_client()
 
-    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
+    def _send_request(
+        self, request: dict[str, Any], deadline: Deadline, stack: ExitStack
+    ) -> Received:
         seconds = find_request_timeout(deadline)
         with _convert_errors():
-            answer = self._vendor.send(self._clients.get_sync(), request, seconds, is_async=False)
+            answer = self._vendor.send(
+                self._clients.get_sync_client(), request, seconds, is_async=False
+            )
             if "stream" not in request:
                 return iter((self._vendor.convert_answer(answer),)), 0
             if hasattr(answer, "close"):
@@ -323,10 +328,10 @@ class VendorModel(OpenAIModel):
                     yield chunk
                 event = next(later_events, None)
 
-    async def _aopen(
+    async def _asend_request(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        resource = await self._clients.get_async()
+        resource = await self._clients.get_async_client()
         seconds = find_request_timeout(deadline)
         with _convert_errors():
             async with asyncio.timeout(seconds):

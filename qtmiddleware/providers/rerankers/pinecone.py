@@ -26,8 +26,8 @@ class PineconeReranker:
     requests are sent. This does not change the scores, because each text is scored independently.
     Pinecone cuts texts that are too long. A blank text is not sent and scores 0.
 
-    The client retries failed requests, which ``rerank.timeoutMs`` limits. Exceptions of the client
-    pass through unchanged.
+    The client retries failed requests. ``rerank.timeoutMs`` limits the total time. Exceptions of
+    the client pass through unchanged.
 
     Args:
         model: The model's name, with or without the prefix ``pinecone/``.

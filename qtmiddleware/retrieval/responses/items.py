@@ -388,7 +388,7 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     if type(item) is PlainRow:
         return item.rescore(score, score_field or "score")
     for path in (
-        _find_score_paths(item) if score_field is None else _find_named_paths(item, score_field)
+        _find_score_paths(item) if score_field is None else _find_field_paths(item, score_field)
     ):
         if _runs_setter_code(type(item), str(path[-1])) or not is_number(
             get_nested_value(item, path)
@@ -490,7 +490,7 @@ def _read_named_field(item: Any, name: str) -> Iterator[Any]:
                 yield value
 
 
-def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
+def _find_field_paths(item: Any, name: str) -> Iterator[Path]:
     """Yield the paths to all fields called *name* in *item*, in its metadata and in its node.
 
     A dot in *name* separates the names of nested fields.

@@ -227,7 +227,7 @@ def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
         replies = await asyncio.gather(
             *(model.acomplete(prompt, Deadline.after(30)) for _ in range(12))
         )
-        assert len({id(await model._clients.get_async()) for _ in range(3)}) == 1
+        assert len({id(await model._clients.get_async_client()) for _ in range(3)}) == 1
         assert count_new(is_open_client, before) == 1
         return len(replies)
 

@@ -413,7 +413,7 @@ def test_learning_does_not_depend_on_the_order_and_never_goes_back(
 @given(levels, st.sampled_from(["response_format", "tokens", "temperature", "reasoning_effort"]))
 def test_every_stair_has_an_end(capabilities: ProviderCapabilities, part: Any) -> None:
     steps = 0
-    while (lower := capabilities.step_down(part)) is not None:
+    while (lower := capabilities.simplify(part)) is not None:
         capabilities, steps = lower, steps + 1
     assert steps < len(FORMATS)
 

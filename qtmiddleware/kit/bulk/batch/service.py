@@ -68,7 +68,7 @@ class BatchService:
             )
         self._clients = Clients(client, settings.llm.base_url)
         # This client does not retry, because a retry could create a batch twice.
-        self._once = self._clients.get_sync()
+        self._once = self._clients.get_sync_client()
         self._client = self._once.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
         self.host = read_host(self.address)
@@ -165,6 +165,7 @@ class BatchService:
                 yield line
 
     def _parse_description(self, batch: Any) -> dict[str, Any]:
+        # Services with the same API may send values of other types. `parse_batch` checks them.
         description = parse_batch(batch.to_dict(mode="json", warnings=False))
         if not description:
             raise ModelError(

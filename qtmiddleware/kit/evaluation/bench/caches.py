@@ -157,8 +157,8 @@ class CachedEmbedder:
     """Wraps an embedder, and caches its vectors in a file.
 
     The file contains no text: a vector's key is the sha256 of the model's name, the dimension and
-    the text. The class is safe for threads and for several processes. The embedder's exceptions
-    pass through. If the file cannot be used, the methods raise `StoreError`.
+    the text. Several threads and processes may share the file. The embedder's exceptions pass
+    through. If the file cannot be used, the methods raise `StoreError`.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
@@ -331,8 +331,7 @@ class CachedModel:
     *options*.
 
     Failures and truncated replies are not stored. If the file cannot be read or written, a warning
-    is logged and the model is asked. The class is safe for threads, event loops and several
-    processes.
+    is logged and the model is asked. Several threads, event loops and processes may share the file.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:

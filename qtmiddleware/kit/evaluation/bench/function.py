@@ -108,6 +108,7 @@ def open_function(
             # The user must change the settings or judgements, so no later run can reuse the runs.
             memory.finish()
             raise
+        # After any other exception, the file stays, so that the measurement can resume.
         memory.finish()
 
 

@@ -49,7 +49,7 @@ class KeptRuns:
             if self.path.exists():
                 self._load_runs()
         except OSError as error:
-            raise self._build_error(error) from error
+            raise self._build_store_error(error) from error
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -71,7 +71,7 @@ class KeptRuns:
         try:
             append_line(self.path, line.encode())
         except OSError as error:
-            raise self._build_error(error) from error
+            raise self._build_store_error(error) from error
 
     def finish(self) -> None:
         """Forget all runs and delete the file, because the measurement is complete."""
@@ -90,7 +90,7 @@ class KeptRuns:
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
 
-    def _build_error(self, error: OSError) -> StoreError:
+    def _build_store_error(self, error: OSError) -> StoreError:
         """Return a `StoreError` whose message names the file and *error*."""
         why = error.strerror or type(error).__name__
         return StoreError(f"{self.path} cannot be used: {why}. Name another folder with --cache")

@@ -157,6 +157,7 @@ class EstimatedModel:
 
     def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
         """Return *reply* with estimates for missing time, tokens and cost."""
+        # A replayed reply has neither tokens nor a time. A live reply keeps its figures.
         timed = replace(reply, seconds=reply.seconds or self._reply_seconds)
         if reply.input_tokens or reply.output_tokens:
             return timed

@@ -50,7 +50,7 @@ TUNED: Final = "tuned"
 TRYING: Final = "trying candidates"
 """The name of the stage that tries candidates, in progress reports."""
 _POWER: Final = 2.8
-"""A gain of this many standard errors is significant in 80 % of tests (5 % level, two-sided)."""
+"""A true gain of this many standard errors is significant in 80 % of tests (5 %, two-sided)."""
 
 
 def tune(

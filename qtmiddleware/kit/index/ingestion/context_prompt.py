@@ -86,12 +86,12 @@ def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt
     )
 
 
-def hash_prompt(prompt: Prompt, model: str) -> bytes:
+def hash_prompt(prompt: Prompt, model_name: str) -> bytes:
     """Return a hash of the model's name, the prompt's version, and the user message.
 
     Chunks with equal hashes share one context.
     """
-    return hashlib.sha256(json.dumps([model, prompt.version, prompt.user]).encode()).digest()
+    return hashlib.sha256(json.dumps([model_name, prompt.version, prompt.user]).encode()).digest()
 
 
 def parse_context(prompt: Prompt, reply: Reply) -> str:

@@ -56,7 +56,7 @@ class LanceDBStore(LocalStore):
     across a fork.
 
     Args:
-        path: a folder; created if it does not exist, so that only its owner can open it.
+        path: a folder. If it does not exist, it is created, and only its owner can open it.
         embedding_model: the model of all vectors; saved in the folder.
         dimension: the length of all vectors; saved in the folder.
 
@@ -128,7 +128,7 @@ class LanceDBStore(LocalStore):
 
         Each result is a dictionary with the keys ``id``, ``score``, ``text`` and ``metadata``. The
         score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
-        sorted by id. If *query* is a text, raises `StoreError`.
+        sorted by id. Raises `StoreError` if *query* is a text.
 
         If few of the nearest passages meet the filter, the search reads all metadata. It caches the
         ids that meet the filter until the next write.

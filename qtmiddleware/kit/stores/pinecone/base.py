@@ -84,7 +84,7 @@ class ModelRecord:
         self.metric = ""
 
     def check_model_once(self) -> None:
-        """Read the record and check the model, at the first call only.
+        """Read the record and check the model. Only the first call does this.
 
         Raises `StoreError` if the index's vectors are from another model, or have another type or
         dimension.

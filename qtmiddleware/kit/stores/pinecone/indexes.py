@@ -67,7 +67,7 @@ class PineconeTextStore(PineconeBase):
     ) -> list[Record]:
         """Return the *top_k* passages nearest to the text *query* that meet *filter*, best first.
 
-        Returns at most 10,000 passages. If *query* is a vector, raises `StoreError`.
+        Returns at most 10,000 passages. Raises `StoreError` if *query* is a vector.
         """
         if not isinstance(query, str):
             raise StoreError("this index embeds texts itself; search it with the query's text")
@@ -375,7 +375,7 @@ class PineconeStore(PineconeBase):
         """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
 
         Returns at most 10,000 passages. The score depends on the index's metric, and greater is
-        better: a Euclidean distance is negated. If *query* is a text, raises `StoreError`.
+        better: a Euclidean distance is negated. Raises `StoreError` if *query* is a text.
         """
         if isinstance(query, str):
             raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -409,8 +409,8 @@ class PineconeStore(PineconeBase):
 class HybridPineconeStore(PineconeStore):
     """A `PineconeStore` that also finds passages by their words, in a second, sparse index.
 
-    Each write or removal changes the dense index first, then the sparse index. If it fails in
-    between, the indexes have different passages, and you should repeat it.
+    Each write or removal changes the dense index first, then the sparse index. If a write fails in
+    between, the indexes contain different passages. Repeat the write to fix this.
 
     Args:
         index: the dense index.

@@ -75,6 +75,7 @@ def build_fields(
     fields: dict[str, Any] = {}
     metadata: Mapping[Any, Any] = passage.metadata
     for key, value in metadata.items():
+        # Names that begin with $ are operators of filters.
         if (
             not isinstance(key, str)
             or key.startswith("$")
@@ -90,7 +91,7 @@ def build_fields(
                 f"the passage {passage.id!r} has a metadata key {key!r}, which {reason}; rename it"
             )
         if value is not None:
-            fields[replace_surrogates(key)] = _convert_value(value, passage.id, key)
+            fields[replace_surrogates(key)] = _convert_metadata_value(value, passage.id, key)
     fields[text_field] = replace_surrogates(passage.text)
     size = len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MOST_METADATA_BYTES:
@@ -101,10 +102,10 @@ def build_fields(
     return fields, size
 
 
-def _convert_value(value: Any, id_: str, key: str) -> Any:
+def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
     """Convert a metadata value to a type that Pinecone stores.
 
-    Raises `StoreError`, with the passage's *id_* and the field's *key*, if this is impossible.
+    Raises `StoreError` if this is impossible. The message names *passage_id* and the field *key*.
     """
     if isinstance(value, bool):
         return value
@@ -117,8 +118,8 @@ def _convert_value(value: Any, id_: str, key: str) -> Any:
     if isinstance(value, list | tuple) and all(isinstance(member, str) for member in value):
         return [replace_surrogates(member) for member in value]
     raise StoreError(
-        f"the metadata {key!r} of the passage {id_!r} cannot be kept in Pinecone: a value is a"
-        " text, a finite number (whole ones up to 2**53), true, false or a list of texts, not"
+        f"the metadata {key!r} of the passage {passage_id!r} cannot be kept in Pinecone: a value"
+        " is a text, a finite number (whole ones up to 2**53), true, false or a list of texts, not"
         f" {type(value).__name__}"
     )
 

@@ -116,7 +116,7 @@ class SQLiteStore(LocalStore):
 
         Each result is a dictionary with the keys ``id``, ``score``, ``text`` and ``metadata``. The
         score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
-        sorted by id. If *query* is a text, raises `StoreError`.
+        sorted by id. Raises `StoreError` if *query* is a text.
         """
         vector = check_query_vector(query, self._dimension)
         with self._connections.open_read_transaction() as connection:
@@ -203,7 +203,7 @@ def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
 
 
 def _read_record(connection: sqlite3.Connection, row: int, score: float) -> Record:
-    """Return the passage in row *row* of the file as a record with this *score*."""
+    """Return the passage in row *row* as a record with this *score*."""
     columns = connection.execute(
         "SELECT id, text, metadata FROM passages WHERE row = ?", (row,)
     ).fetchone()

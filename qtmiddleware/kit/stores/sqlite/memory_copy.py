@@ -84,8 +84,8 @@ class Matrix:
 class MemoryCopy:
     """A copy in memory of a store's vectors and metadata, reloaded when the store's file changes.
 
-    Call the methods at the beginning of a read transaction. The transaction's view of the file then
-    begins while the object is locked, so the copy is never newer than this view.
+    Call the methods at the beginning of a read transaction, so that the copy is never newer than
+    the transaction's view of the file.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -134,6 +134,7 @@ class MemoryCopy:
 
     def _drop_if_outdated(self, connection: sqlite3.Connection) -> None:
         """Drop the vectors and the metadata if the file has changed since they were read."""
+        # This first read begins the transaction's view of the file, while the lock is held.
         changes = read_meta_value(connection, "changes")
         if changes != self._changes:
             self._drop_all()

@@ -174,10 +174,11 @@ class OpenAIModel:
         If *should_stream* is true, the requests ask for a stream.
         """
         reader = StreamReader(deadline, is_stream=should_stream)
+        # A reload may retire the clients at any time. They close when the last call has ended.
         with self._clients.in_use, ExitStack() as stack:
             negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
             response = drive_generator(
-                negotiation, partial(self._open, deadline=deadline, stack=stack)
+                negotiation, partial(self._send_request, deadline=deadline, stack=stack)
             )
             while not reader.is_done:
                 try:
@@ -206,7 +207,7 @@ class OpenAIModel:
             async with AsyncExitStack() as stack:
                 negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
                 response = await adrive_generator(
-                    negotiation, partial(self._aopen, deadline=deadline, stack=stack)
+                    negotiation, partial(self._asend_request, deadline=deadline, stack=stack)
                 )
                 while not reader.is_done:
                     try:
@@ -247,7 +248,7 @@ class OpenAIModel:
 
         _ = pydantic.create_model, completions.Completions
         find_prices(self._model)
-        client = self._clients.get_sync()
+        client = self._clients.get_sync_client()
         if can_stream(client):
             _ = (
                 make_timeout(LONGEST_WAIT),
@@ -269,12 +270,14 @@ class OpenAIModel:
         """
         await self._clients.aclose()
 
-    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
+    def _send_request(
+        self, request: dict[str, Any], deadline: Deadline, stack: ExitStack
+    ) -> Received:
         """Send *request* and return its answer and the number of the SDK's retries.
 
         The answer is an iterator over its pieces. It can be read until *stack* is closed.
         """
-        client = self._clients.get_sync()
+        client = self._clients.get_sync_client()
         seconds = find_request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
@@ -288,17 +291,19 @@ class OpenAIModel:
         if "stream" not in request or is_whole_completion(answer):
             return iter((answer,)), 0
         chunks = iter(answer)
+        # The stream and its iterator may be two objects that must both be closed.
         for opened in (answer, chunks):
             if hasattr(opened, "close"):
                 stack.callback(opened.close)
         return chunks, 0
 
-    async def _aopen(
+    async def _asend_request(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        client = await self._clients.get_async()
+        client = await self._clients.get_async_client()
         seconds = find_request_timeout(deadline)
         completions = client.chat.completions
+        # A user's client may retry, so this timeout covers all of its tries.
         async with asyncio.timeout(seconds):
             if can_stream(client):
                 opened = completions.with_streaming_response.create(

@@ -114,20 +114,20 @@ class Clients:
             else str(getattr(client, "base_url", ""))
         )
 
-    def get_sync(self) -> Any:
+    def get_sync_client(self) -> Any:
         """Return the client for a synchronous call.
 
         This is a copy of the user's client without retries, if the client can be copied.
         """
         client = self._user_sync_client
         if client is None or (os.getpid() != self._process and can_copy(client)):
-            return self._per_process.get(self._make_sync)
+            return self._per_process.get(self._make_sync_client)
         if not can_stream(client) or client.is_closed():
             # A copy of a closed client would open its connections again.
             return client
         return copy_without_retries(client)
 
-    async def get_async(self) -> Any:
+    async def get_async_client(self) -> Any:
         """Return the client for a call in the running event loop.
 
         Raises `ModelError` if the user gave only a sync client.
@@ -149,7 +149,7 @@ class Clients:
                 client = (
                     self._make_client(is_async=True)
                     if self._makes_clients
-                    else self._copy(given_client)
+                    else self._copy_client(given_client)
                 )
             client_and_lifetime = clients[self] = client, _close_at_end(client)
             self._loops = {
@@ -212,17 +212,17 @@ class Clients:
     def _can_copy(self, client: Any) -> bool:
         return can_copy(client)
 
-    def _copy(self, client: Any) -> Any:
+    def _copy_client(self, client: Any) -> Any:
         return copy_with_own_connections(client)
 
-    def _make_sync(self) -> Any:
+    def _make_sync_client(self) -> Any:
         with explain_client_errors(partial(ModelError, "unavailable")):
             if self._makes_clients:
                 return self._make_client(is_async=False)
             return copy_with_own_connections(self._user_sync_client).with_options(max_retries=0)
 
     def _make_client(self, *, is_async: bool) -> Any:
-        if not is_reachable(self._base_url):
+        if not is_configured(self._base_url):
             raise ModelError(
                 "unauthorized",
                 f"the key for the language model is missing: set {KEY_VARIABLE}, or"
@@ -277,7 +277,7 @@ def hash_account(base_url: str | None) -> int:
     return hash((_read_address(base_url), read_key()))
 
 
-def is_reachable(base_url: str | None) -> bool:
+def is_configured(base_url: str | None) -> bool:
     """Return whether a key or an address is configured.
 
     An address is enough, because a user's own server may need no key.
@@ -330,12 +330,12 @@ def _has_own_connections(client: Any) -> bool:
     return type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
 
 
-def has_known_pools(http: Any) -> bool:
-    """Return whether `copy_with_empty_pools` can copy *http*, an `httpx` client."""
+def has_known_pools(http_client: Any) -> bool:
+    """Return whether `copy_with_empty_pools` can copy *http_client*, an `httpx` client."""
     # These attributes are private, so another version of the library may lack them.
-    mounts = getattr(http, "_mounts", {}).values()
+    mounts = getattr(http_client, "_mounts", {}).values()
     transports = [
-        getattr(http, "_transport", None),
+        getattr(http_client, "_transport", None),
         *(transport for transport in mounts if transport is not None),
     ]
     pools = [getattr(transport, "_pool", None) for transport in transports]
@@ -345,16 +345,16 @@ def has_known_pools(http: Any) -> bool:
     )
 
 
-def copy_with_empty_pools(http: Any) -> Any:
-    """Return a copy of *http*, an `httpx` client, without open connections.
+def copy_with_empty_pools(http_client: Any) -> Any:
+    """Return a copy of *http_client*, an `httpx` client, without open connections.
 
     The copy has the same proxies, certificates and hooks.
     """
-    http_copy = copy(http)
-    http_copy._transport = _copy_with_empty_pool(http._transport)
+    http_copy = copy(http_client)
+    http_copy._transport = _copy_with_empty_pool(http_client._transport)
     http_copy._mounts = {
         pattern: transport and _copy_with_empty_pool(transport)
-        for pattern, transport in http._mounts.items()
+        for pattern, transport in http_client._mounts.items()
     }
     return http_copy
 

@@ -56,9 +56,9 @@ class Prices:
 def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | None:
     """Return the input and output prices of *model*; ``None`` if they are unknown.
 
-    Prices are in US dollars per million tokens. The package genai-prices is asked first, if the
-    extra ``prices`` is installed. OpenAI's models are then looked up in ``prices.json``. A dated
-    snapshot without a price has the prices of its model. The network is not used.
+    Prices are in US dollars per million tokens. They come from the package genai-prices (extra
+    ``prices``), or else, for OpenAI's models, from ``prices.json``. A dated snapshot without a
+    price has the prices of its model. The network is not used.
 
     Args:
         model: The model's name.

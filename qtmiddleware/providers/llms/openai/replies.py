@@ -42,7 +42,7 @@ class Collector:
         self._size = 0
 
     def add(self, chunk: bytes) -> None:
-        """Add *chunk*.
+        """Add *chunk* to the collected bytes.
 
         Raises `ModelError` ``too_long`` if the total exceeds `MOST_BYTES`, and ``timeout`` or
         ``cancelled`` if no time is left.
@@ -319,7 +319,7 @@ class StreamReader:
     send a whole completion. The reader accepts it.
 
     Args:
-        deadline: The time limit; by default there is none. If it passes during the answer, a chunk
+        deadline: The time limit; by default there is none. If it passes during the answer, `feed`
             raises `ModelError`. If only the cost is missing, the reply is returned without it.
         is_stream: Whether the request asked for a stream. If not, the chunks are one completion.
 

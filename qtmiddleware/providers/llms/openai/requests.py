@@ -96,7 +96,7 @@ class ProviderCapabilities:
         """Return the capabilities that satisfy both objects: the higher level of each option."""
         return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
 
-    def step_down(self, option: RequestOption) -> ProviderCapabilities | None:
+    def simplify(self, option: RequestOption) -> ProviderCapabilities | None:
         """Return a copy that simplifies *option* by one level; ``None`` at the last level."""
         level: int = getattr(self, option)
         return replace(self, **{option: level + 1}) if level < _LAST_STEP[option] else None
@@ -188,9 +188,9 @@ def build_request(
     return request
 
 
-def _make_messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
+def _make_messages(prompt: Prompt, response_format: str) -> list[dict[str, str]]:
     system = prompt.system
-    if prompt.fields and shape != "json_schema" and "json" not in system.lower():
+    if prompt.fields and response_format != "json_schema" and "json" not in system.lower():
         # Providers refuse JSON mode if no message contains the word "JSON", and without a schema
         # nothing else names the keys.
         keys = ", ".join(field.name for field in prompt.fields)
@@ -391,7 +391,7 @@ class Negotiator:
         if option is None or (option == "response_format" and self._format is not None):
             return None
         key = self._choose_limit_parameter(capabilities) if option == "tokens" else option
-        lower = capabilities.step_down(option) if key in request else None
+        lower = capabilities.simplify(option) if key in request else None
         if lower is not None:
             _log.info(
                 "%s rejected %s; retrying without it",

@@ -697,7 +697,7 @@ def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
     def read(seconds: float) -> list[int]:
         """How many pieces the file beside has, each time after the bad one, if there was time to read it."""
         found: list[int] = []
-        with Converter(seconds=seconds) as converter:
+        with Converter(timeout_seconds=seconds) as converter:
             for _ in range(2):
                 with pytest.raises(UnreadableDocument, match=why) as caught:
                     list(read_document(files[".xlsx"], converter=converter))
