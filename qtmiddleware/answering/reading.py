@@ -54,7 +54,7 @@ class OpeningReader:
         return self._read_held_text(is_last=False)
 
     def flush(self) -> str:
-        """Return the text that was held back, but no reasoning that is still open."""
+        """Return the text that was held back, without unfinished reasoning."""
         return "" if self._held is None else self._read_held_text(is_last=True)
 
     def _read_held_text(self, *, is_last: bool) -> str:
@@ -124,18 +124,20 @@ class AnswerReader:
 
     def feed(self, piece: str) -> str:
         """Read *piece* and return the text that can be shown now."""
-        return self._record_shown(self._citing.feed(self._opening.feed(piece)))
+        return self._record_shown_text(self._citing.feed(self._opening.feed(piece)))
 
     def flush(self) -> str:
         """Return the text that was held back."""
-        return self._record_shown(self._citing.feed(self._opening.flush()) + self._citing.flush())
+        return self._record_shown_text(
+            self._citing.feed(self._opening.flush()) + self._citing.flush()
+        )
 
     def read_answer(self, text: str) -> None:
         """Read the whole answer *text* at once."""
         self.feed(text)
         self.flush()
 
-    def _record_shown(self, text: str) -> str:
+    def _record_shown_text(self, text: str) -> str:
         if text:
             self._shown.append(text)
         return text

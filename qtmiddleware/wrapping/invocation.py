@@ -141,7 +141,7 @@ class Invocation:
             attempt = next_attempt
         else:
             response = self._run_search(step, query, attempt)
-        self._note_refusals(step, attempt, first_attempt)
+        self._record_rejections(step, attempt, first_attempt)
         return response
 
     async def asearch(self, step: Search) -> Any:
@@ -164,7 +164,7 @@ class Invocation:
             attempt = next_attempt
         else:
             response = await self._arun_search(step, query, attempt)
-        self._note_refusals(step, attempt, first_attempt)
+        self._record_rejections(step, attempt, first_attempt)
         return response
 
     def _should_embed(self, step: Search) -> bool:
@@ -172,7 +172,7 @@ class Invocation:
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
-        """Return the attempts to make, in order: the largest request first, the caller's last."""
+        """Return the attempts in order: first the largest request, last the caller's request."""
         field, top_k = self._find_missing_field(), step.top_k
         attempts = [_Attempt(top_k, field)]
         if step.may_narrow and not step.fields:
@@ -193,7 +193,7 @@ class Invocation:
             self.args, self.kwargs, settings.keyword_evidence.text_field
         )
 
-    def _note_refusals(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
+    def _record_rejections(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
         """Record what the function rejected before it accepted *attempt*."""
         learned, step.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
@@ -328,7 +328,7 @@ class Invocation:
         )
         runs = self.context.components.shadow_runs
         if self.is_async:
-            runs.start_task(flow, call, finish)
+            runs.start_in_event_loop(flow, call, finish)
         else:
             runs.start_in_thread(flow, call, finish, self.bulkhead)
 

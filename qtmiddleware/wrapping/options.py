@@ -61,7 +61,7 @@ def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection
         (f"{option}=" for option in ("config", "qtm_config") if option in names),
         "the config of QueryMiddleware: ",
     )
-    return f"it is a setting: put it into {place}" + " or ".join(map(_write_example, paths))
+    return f"it is a setting: put it into {place}" + " or ".join(map(_write_config_example, paths))
 
 
 def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
@@ -78,7 +78,7 @@ def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
     return {name: paths for name, paths in paths_by_name.items() if len(paths) <= _MOST_GROUPS}
 
 
-def _write_example(path: Sequence[str]) -> str:
+def _write_config_example(path: Sequence[str]) -> str:
     """Return a JSON object that sets the key at *path*, such as ``{"fusion": {"rrfK": ...}}``."""
     key, *rest = path
-    return f'{{"{camel(key)}": {_write_example(rest) if rest else "..."}}}'
+    return f'{{"{camel(key)}": {_write_config_example(rest) if rest else "..."}}}'

@@ -152,10 +152,10 @@ class CallSignature:
             paths_by_name,
             [name for name, path in paths_by_name.items() if path],
         )
-        self._locations = self._list_locations()
+        self._locations = self._list_query_locations()
         self._home = self._find_target_keyword()
 
-    def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
+    def choose_signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
         """Return the signature to use for this call, usually this object.
 
         Returns a `ClauseSignature` if the call passes ``score_by`` clauses to a function whose
@@ -282,9 +282,9 @@ class CallSignature:
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the call's arguments, with the query's text in the function's own parameter.
+        """Move the query's text to the parameter that takes it, and return the new arguments.
 
-        The arguments are unchanged if the caller already passed the text there.
+        The arguments are returned unchanged if the caller already passed the text there.
         """
         if self._home and args:
             with suppress(WrapError):
@@ -293,7 +293,7 @@ class CallSignature:
                     return self.replace_arguments(args, kwargs, query=value)
         return args, kwargs
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         """Return the parameters that may hold the query, most likely first."""
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
@@ -324,7 +324,7 @@ class CallSignature:
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Replace the argument at *place*, whose value is *value*, with *query*."""
+        """Replace the query in *value*, the argument at *place*, with *query*."""
         if self._home and place != self._home and isinstance(value, str):
             _remove_argument(place, args, kwargs)
             kwargs[self._home] = query
@@ -425,7 +425,7 @@ class PineconeSearchSignature(CallSignature):
 
     __slots__ = ()
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         return (*_NESTED_LOCATIONS, self._parameters.first_location)
 
     def _find_target_keyword(self) -> str:
@@ -459,7 +459,7 @@ class ClauseSignature(CallSignature):
         return self.read_passed_query(args, kwargs)
 
     def read_passed_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query exactly as the call passes it, or the list of queries."""
+        """Return the query, or the list of queries, exactly as the call passes it."""
         call_clauses, place = self.read_clauses(args, kwargs), self._find_text_place(args, kwargs)
         if place is None or not call_clauses:
             return clauses.read_question(call_clauses)
@@ -502,9 +502,9 @@ class ClauseSignature(CallSignature):
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the call's arguments. A text passed beside the clauses is moved into them.
+        """Move a text passed beside the clauses into the clauses, and return the new arguments.
 
-        The arguments are unchanged if there is no such text.
+        The arguments are returned unchanged if there is no such text.
         """
         place = self._find_text_place(args, kwargs)
         if place is None or not self.read_clauses(args, kwargs):
@@ -548,7 +548,7 @@ class ClauseSignature(CallSignature):
         )
         return tuple(new_args), new_kwargs
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         return (self._query_location,)
 
     def _find_target_keyword(self) -> str:
@@ -584,7 +584,7 @@ class VectorSignature(CallSignature):
 
     __slots__ = ()
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         parameters, query_location = self._parameters, self._query_location
         text_names = [name for name in QUERIES if name in parameters.named and name != self._name]
         by_position = (
@@ -620,7 +620,10 @@ class VectorSignature(CallSignature):
             )
             return
         # If the function has a parameter for the text, the text stays there.
-        if self._parameters.is_pinecone_search or self._parameters.find_name(place) is None:
+        if (
+            self._parameters.is_pinecone_search
+            or self._parameters.find_parameter_name(place) is None
+        ):
             _remove_argument(place, args, kwargs)
             name = None if self._top_k_path else self.top_k_argument
             if name is not None and (top_k := self._read_nested_top_k(place, value)) is not None:
@@ -741,7 +744,7 @@ class Parameters:
         """Return the position of parameter *name*, or ``None`` if it is passed by keyword only."""
         return self._positions.get(name)
 
-    def find_name(self, place: Place) -> str | None:
+    def find_parameter_name(self, place: Place) -> str | None:
         """Return the name of the parameter at *place*, a keyword or a position.
 
         Returns ``None`` if the function has no such parameter.
@@ -791,7 +794,9 @@ class Parameters:
 
     def _choose_first_positional(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
-        chosen = next(iter(free if takes_vector else sorted(free, key=self._rank_as_text)), None)
+        chosen = next(
+            iter(free if takes_vector else sorted(free, key=self._rank_as_query_text)), None
+        )
         if not takes_vector and (
             self._takes_only_vector if chosen is None else self._is_vector_parameter(chosen)
         ):
@@ -823,8 +828,8 @@ class Parameters:
             _VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation)
         )
 
-    def _rank_as_text(self, name: str) -> int:
-        """Return how likely parameter *name* takes the query's text. Lower is more likely.
+    def _rank_as_query_text(self, name: str) -> int:
+        """Return a rank for how likely parameter *name* takes the query's text. 0 is most likely.
 
         - 0: a required parameter annotated as text.
         - 1: a parameter annotated as text with a default, or without an annotation.

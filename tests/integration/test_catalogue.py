@@ -268,7 +268,7 @@ import qtmiddleware as qtm
 from qtmiddleware.config import json_schema, markdown_table
 from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.answering.flow import _write_no_answer as not_there
+from qtmiddleware.answering.flow import _write_no_answer_sentence as not_there
 from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
 from qtmiddleware.transforms import build_prompts, guard, parse
 from qtmiddleware.types import Transformation
