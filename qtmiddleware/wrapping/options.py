@@ -81,4 +81,4 @@ def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
 def _write_config_example(path: Sequence[str]) -> str:
     """Return a JSON object that sets the key at *path*, such as ``{"fusion": {"rrfK": ...}}``."""
     key, *rest = path
-    return f'{{"{camel(key)}": {_write_config_example(rest) if rest else "..."}}}'
+    return f'{{"{to_camel_case(key)}": {_write_config_example(rest) if rest else "..."}}}'
