@@ -84,6 +84,7 @@ def limit_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator
     while True:
         start = thread_time()
         piece = next(iterator, None)
+        # Processor time counts, because reading takes longer on a busy machine.
         used_seconds += thread_time() - start
         if used_seconds > allowed_seconds:
             raise build_timeout_error(path, allowed_seconds)

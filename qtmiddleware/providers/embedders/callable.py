@@ -283,6 +283,7 @@ class CallableEmbedder:
             if len(set(texts)) > 1
             else [*texts, next(probe for probe in _PROBES if probe != texts[0])]
         )
+        # The list comes first: if it works, this single call returns all vectors.
         list_attempt = yield from self._try_call(sent, len(sent))
         if list_attempt.vectors and not _are_nearly_equal(list_attempt.vectors):
             self._contract = Contract.MANY

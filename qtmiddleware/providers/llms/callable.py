@@ -200,6 +200,7 @@ def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins have no readable signature.
         parameters = []
+    # A required parameter `model` gets the configured model. An optional one keeps its default.
     fixed = {
         parameter.name: model
         for parameter in parameters

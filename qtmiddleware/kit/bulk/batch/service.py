@@ -165,6 +165,7 @@ class BatchService:
                 yield line
 
     def _parse_description(self, batch: Any) -> dict[str, Any]:
+        # Services with the same API may send values of other types. `parse_batch` checks them.
         description = parse_batch(batch.to_dict(mode="json", warnings=False))
         if not description:
             raise ModelError(

@@ -100,6 +100,7 @@ class FilePass:
             ):
                 # One question at a time, as `BatchModel` requires.
                 for transformed in middleware.transform_stream([query], concurrency=1, pace=pace):
+                    # Otherwise the transformation lacks a reply, so the question stays open.
                     if not model.is_waiting:
                         self._write_record(
                             build_record(

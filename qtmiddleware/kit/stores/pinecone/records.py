@@ -75,6 +75,7 @@ def build_fields(
     fields: dict[str, Any] = {}
     metadata: Mapping[Any, Any] = passage.metadata
     for key, value in metadata.items():
+        # Names that begin with $ are operators of filters.
         if (
             not isinstance(key, str)
             or key.startswith("$")
