@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from qtmiddleware.config.errors import find_nearest, fold_name, is_secret_name
-from qtmiddleware.config.keys import list_all_keys
+from qtmiddleware.config.keys import list_all_keys, to_camel_case
 from qtmiddleware.errors import WrapError
 
 _MIDDLEWARE_OPTIONS: Final = frozenset(
