@@ -333,11 +333,10 @@ class _Pipeline:
             learns or (transformation.is_empty and self._glossary_variant is None)
         )
         if not (self._original_outcome is not None or gated or alone):
-            # The stage is used up here. If it stayed set, the model would be asked a second time
-            # after the search.
             flows.append(
                 self._ask_model_and_search(stage, transformation, width, should_search=not learns)
             )
+            # If the stage stayed set, the model would be asked a second time after the search.
             stage = None
         if flows:
             response, results = yield from self._search_original_and_run_flows(flows, width)

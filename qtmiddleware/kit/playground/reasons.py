@@ -77,7 +77,11 @@ def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
 
 
 def list_rarest_keywords(
-    movement: Movement, moves: Movements, question_words: str, model_words: str, language: str = ""
+    movement: Movement,
+    movements: Movements,
+    question_words: str,
+    model_words: str,
+    language: str = "",
 ) -> list[Segment]:
     """Return the rarest keywords in a passage, each with its owner: the question or the model.
 
@@ -86,13 +90,16 @@ def list_rarest_keywords(
 
     Args:
         movement: The movement of the passage.
-        moves: The movements of all passages.
+        movements: The movements of all passages.
         question_words: The question's keywords, separated by spaces.
         model_words: The model's keywords, separated by spaces.
         language: The language whose word forms are recognised; none by default.
     """
     endings = load_word_rules(language).endings
-    texts = [(passage.match.text or "").casefold() for passage in (*moves.passages, *moves.dropped)]
+    texts = [
+        (passage.match.text or "").casefold()
+        for passage in (*movements.passages, *movements.dropped)
+    ]
     words: dict[str, Segment] = {}
     for piece, owner in mark_words(
         movement.match.text or "", question_words, model_words, language
