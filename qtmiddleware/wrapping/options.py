@@ -57,11 +57,13 @@ def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection
         return f"did you mean {nearest}?"
     if not (paths := settings.get(nearest)):
         return "its options are " + ", ".join(names)
-    place = next(
+    destination = next(
         (f"{option}=" for option in ("config", "qtm_config") if option in names),
         "the config of QueryMiddleware: ",
     )
-    return f"it is a setting: put it into {place}" + " or ".join(map(_write_config_example, paths))
+    return f"it is a setting: put it into {destination}" + " or ".join(
+        map(_write_config_example, paths)
+    )
 
 
 def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
