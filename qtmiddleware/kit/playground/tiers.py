@@ -97,7 +97,7 @@ class TierAnswer:
 
 
 class Tiers:
-    """The tiers of one wrapped function that the playground compares.
+    """The tiers that the playground compares, all built from one wrapped function.
 
     The tiers learn about the function only during `warm_up`. Therefore, the result of a question
     does not depend on earlier questions.
