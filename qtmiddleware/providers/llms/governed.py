@@ -101,7 +101,7 @@ class GovernedModel:
 
         The error is ``circuit_open`` or ``over_budget``. The model is not called.
         """
-        rest = self.breaker.rest
+        rest = self.breaker.wait_seconds
         if rest > 0:
             status = "being tested with one call"
             if rest > PROBE_REST:
