@@ -48,7 +48,7 @@ TRANSFORM = Transform(
 '''
 
 NEW_TEXT = """\
-    trade_name: str | None = _text(
+    trade_name: str | None = _make_text_field(
         None,
         shape="line",
         label="name in the trade",
@@ -135,7 +135,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
         ASKED,
         {
             "catalogue.py": [
-                ("    keywords: tuple[str, ...] = _text(", NEW_TEXT),
+                ("    keywords: tuple[str, ...] = _make_text_field(", NEW_TEXT),
                 ('    TransformRow(name="none"', NEW_TRANSFORM),
             ]
         },
