@@ -16,7 +16,7 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.config import Config
 from qtmiddleware.kit.bulk.batch.costs import Tariff
 from qtmiddleware.kit.bulk.batch.service import SHARE
-from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.batch.work import BatchStatus
 from qtmiddleware.providers.llms.openai.prices import Prices
 from tests.support.batch_service import BatchServer
@@ -38,7 +38,7 @@ def main(queries: Path, count: int) -> None:
 
         def run(step: str) -> BatchStatus:
             began = perf_counter()
-            with open_file_work(source, out, config=config) as (work, _):
+            with open_batch_work(source, out, config=config) as (work, _):
                 status: BatchStatus = getattr(work, step)()
             print(f"{step}: {perf_counter() - began:.1f} s, {_sum_files(Path(folder))}")
             return status
@@ -49,7 +49,7 @@ def main(queries: Path, count: int) -> None:
         )
         service.finish()
         collected = run("collect")
-        cost = Tariff(Prices("gpt-6-luna"), SHARE, None).cost(
+        cost = Tariff(Prices("gpt-6-luna"), SHARE, None).compute_cost(
             collected.spent.read, collected.spent.written
         )
         print(f"{collected.answered:,} answered; {cost}")

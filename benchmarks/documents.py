@@ -35,7 +35,7 @@ from qtmiddleware.kit.documents import cut_document
 began, chars = time.perf_counter(), 0
 for one in cut_document(Path(sys.argv[1]), size=800, overlap=0):
     chars += len(one.chunk.text)
-place = ", ".join(f"{name} {value}" for name, value in one.place.items())
+place = ", ".join(f"{name} {value}" for name, value in one.location.items())
 seconds = time.perf_counter() - began
 unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
 peaks = [resource.getrusage(who).ru_maxrss / unit for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -15,15 +15,15 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from qtmiddleware import demo
-from qtmiddleware.kit.demo import dataset
+from qtmiddleware.kit.demo import load_dataset
 
 APP: Final = """
 import numpy as np
 
-from qtmiddleware.kit.demo import dataset
+from qtmiddleware.kit.demo import load_dataset
 from qtmiddleware.kit.embedding import embedder_named
 
-passages = dataset().passages
+passages = load_dataset().passages
 model = embedder_named("all-MiniLM-L6-v2")
 vectors = np.array(model.embed([passage.text for passage in passages]))
 
@@ -38,7 +38,7 @@ SYSTEMS: Final = "rules,rewrite,combined,seed-parity"
 
 def write_questions(path: Path) -> None:
     """Write the demo's questions and the ids of their passages to *path*, as a table."""
-    data = dataset()
+    data = load_dataset()
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["question", "ids"])

@@ -26,7 +26,7 @@ from typing import Any, Final, cast
 from benchmarks.quality.report import RESULTS, circumstances, table, told
 from benchmarks.quality.sets import Prepared, Source, prepared
 from qtmiddleware.kit.evaluation import PRIMARY, SYSTEMS, Question, Run, evaluate
-from qtmiddleware.kit.evaluation.gate import Gate, Rule, find_changes
+from qtmiddleware.kit.evaluation.gate import GateResult, Rule, find_changes
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
 from qtmiddleware.kit.evaluation.reporting import write_comment
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
@@ -141,7 +141,7 @@ class Collection:
         base = QueryMiddleware({}, client=model or self.one.bench.model).wrap(
             search or self.search()
         )
-        system = OwnFunction(cast(Any, base), top_k=10).system(settings)
+        system = OwnFunction(cast(Any, base), top_k=10).build_system(settings)
         questions: list[Question] = list(self.one.data.questions)
         if order is not None:
             Random(order).shuffle(questions)
@@ -353,7 +353,7 @@ def _ask(before: Values, after: Values, size: int, seed: str) -> tuple[bool, boo
     """Whether the gate fails on *size* questions, and by which of its tests: the mean, the counts."""
     ids = Random(seed).sample(sorted(before), min(size, len(before)))
     (change,) = find_changes({"": _draw(before, ids)}, {"": _draw(after, ids)})
-    return change.verdict == "worse", change.has_lost, change.has_more_worse
+    return change.verdict == "worse", change.has_lost, change.has_mostly_losses
 
 
 def _count_false_alarms(harmless: Mapping[str, Sequence[Values]]) -> str:
@@ -400,7 +400,7 @@ def _count_found(before: Mapping[str, Values], after: Mapping[str, tuple[str, Va
     for what, (name, values) in after.items():
         (change,) = find_changes({"": before[name]}, {"": values})
         of = len(change.gains)
-        moved = f"{100 * change.difference.gain:+.1f} ({100 * change.worse / of:.0f}, {100 * change.better / of:.0f})"
+        moved = f"{100 * change.difference.gain:+.1f} ({100 * change.worse_count / of:.0f}, {100 * change.better_count / of:.0f})"
         found = [
             [_ask(before[name], values, size, f"{what} {draw}")[0] for draw in range(DRAWS)]
             for size in SIZES
@@ -429,7 +429,7 @@ def _show_comments(
         old, new = (
             {name: _draw(values, ids) for name, values in side.items()} for side in (then, now)
         )
-        comment = write_comment(Gate("base.json", Rule(), find_changes(old, new)))
+        comment = write_comment(GateResult("base.json", Rule(), find_changes(old, new)))
         yield f"### The comment {what}\n\n" + "\n".join(
             f"> {line}".rstrip() for line in comment.rstrip().splitlines()
         )

@@ -1,4 +1,4 @@
-"""Tables of all built-in transforms, fusion methods, stores, model providers and model texts.
+"""List all built-in transforms, fusion methods, stores, model providers and texts of a model.
 
 The settings, schema, documentation and command line are derived from the rows of these tables.
 
@@ -17,17 +17,17 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 FieldShape = Literal["line", "passage", "list"]
-"""The content of one field of a model's reply: one line, one longer passage, or a list of lines."""
+"""The format of one field of a model's reply: one line, a longer passage, or a list of lines."""
 
 Guard = Literal["each", "together", "language", "terms"]
 """The rule that a model's texts must follow:
 
 - ``each``: every text must keep every name, number, quote and negation of the question.
-- ``together``: the texts are the parts of the question. Together they must keep every name, number,
-  quote and negation, and each text must make sense alone. A reply without any text is allowed.
+- ``together``: the texts are sub-questions. Together they must keep every name, number, quote and
+  negation of the question, and each text must make sense alone. A reply without texts is allowed.
 - ``language``: the text must be in the question's language.
-- ``terms``: the texts are key terms of at most 100 characters each. Together they must be in the
-  question's script. They may be separated by commas, and may be words of the question.
+- ``terms``: the texts are key terms of at most 100 characters each. They must be in the question's
+  script. They may be separated by commas, and may be words of the question.
 """
 
 _ROW: Final = "row"
@@ -41,16 +41,16 @@ class TextField:
     Attributes:
         name: the field's name.
         shape: ``line``, ``passage`` or ``list``.
-        label: the text's name for people.
+        label: the name of the text in messages to users.
         variant: the kind of the `Variant` that searches the text; ``""`` if it is not searched.
         weight: the variant's default weight in the fusion.
         meaning: the description of the weight.
         is_evidence: whether the text's words count as keyword evidence.
         guard: the rule that the text must follow.
-        is_pairs: whether each text is a label and a value, such as ``region: Germany``. An object
-            in the model's reply is read as a list of these pairs.
-        aliases: a pattern for other keys under which models return the field, in lower case without
-            punctuation.
+        is_pairs: whether each text is a label and a value, such as ``region: Germany``. If the
+            model replies with a JSON object, it is read as a list of these pairs.
+        aliases: a pattern that matches other keys under which models return the field. The keys are
+            in lower case and without punctuation.
     """
 
     name: str
@@ -73,8 +73,8 @@ def _make_text_field(default: str | tuple[str, ...] | None, **row: Any) -> Any:
 class Transformation:
     """The texts that the model wrote for a question.
 
-    A field is empty if the model was not asked for the text, or wrote nothing usable. Variants are
-    searched in the order of the fields.
+    A field is empty if the model was not asked for the text, or if the text was not usable.
+    Variants are searched in the order of the fields.
 
     Attributes:
         standalone: the question made independent of the conversation.
@@ -83,8 +83,9 @@ class Transformation:
         sub_queries: the parts of the question.
         paraphrases: the question in other words.
         step_back: a broader question.
-        keywords: words that the answer may hold.
-        notes: repairs, dropped texts and merges, as ``(field, detail)``, without any query text.
+        keywords: words that the answer may contain.
+        notes: notes on repaired, dropped and merged texts, as ``(field, detail)``, without any
+            query text.
         constraints: conditions that the question sets for its answer, as ``label: value``.
     """
 
@@ -173,13 +174,13 @@ class Transformation:
     )
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts of the field *name* as a tuple; empty if the field has none."""
+        """Return the texts of the field *name* as a tuple, which may be empty."""
         value: str | tuple[str, ...] | None = getattr(self, name)
         return (value,) if isinstance(value, str) else value or ()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no field holds a text."""
+        """Whether all fields are empty."""
         return not any(_read_texts(self))
 
 
@@ -204,13 +205,13 @@ class TransformRow:
 
     Attributes:
         name: the value of ``transformationType``.
-        label: the name and a short description for people.
+        label: the transform's name and a short description for users.
         fields: the names of the texts that the transform's prompt asks for.
         parts: for a transform without a prompt, the names of the transforms whose prompts it uses.
-        max_searches: the most searches per question, including the question's own, unless the
-            settings set a limit; ``None`` for one search per variant.
-        prompt: the instructions of a user's own transform, which has no prompt file.
-        weights: the user's own weights by field, which override the settings.
+        max_searches: the most searches per question, including the search for the question itself;
+            ``None`` for one search per variant. A limit in the settings overrides this limit.
+        prompt: the instructions of a user-defined transform, which has no prompt file.
+        weights: the weights of a user-defined transform by field. They override the settings.
     """
 
     name: str
@@ -273,30 +274,33 @@ FILLED_BY: Final[Mapping[str, str]] = MappingProxyType(
 )
 """For each field, the first transform whose prompt asks for this field only.
 
-A user's own transform may fill these fields and no others.
+A user-defined transform may fill only these fields.
 """
 
 STANDALONE: Final = "standalone"
 """The name of the prompt that makes a follow-up question independent of the conversation.
 
-The prompt is used if a conversation needs it. No setting selects it.
+The prompt is used for conversations. No setting selects it.
 """
 
 JOINED: Final = "joined"
-"""The kind of the variant that searches the question and the texts that have no own search."""
+"""The kind of the variant that joins the question and the texts that have no search of their own.
+
+This joined text is one search.
+"""
 
 TEXT_CLAUSE: Final = "text_clause"
-"""The kind of the variant that searches a document index's fields for the question's keywords."""
+"""The kind of the variant that searches text fields of a document index for keywords."""
 
 GLOSSARY: Final = "glossary"
-"""The kind of the variant that adds other forms of the glossary terms in the question.
+"""The kind of the variant that adds other forms of its glossary terms to the question.
 
 The variant is searched if ``glossary.search`` is on.
 """
 
 
 def list_prompt_names() -> tuple[str, ...]:
-    """Return the names of all prompts: ``standalone``, and each transform that has a prompt."""
+    """Return the names of all prompts: ``standalone``, and the transforms that have a prompt."""
     return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
 
 
@@ -307,9 +311,10 @@ class FusionMethod:
     Attributes:
         name: the value of ``fusion.method``.
         weighs: whether the method uses the weights of the variants.
-        needs_scores: whether ``weighted_rrf`` is used instead if there are no usable scores.
-        merges: whether the method merges the rankings. If not, every ranking stays as it is, and
-            nothing is scored or reranked.
+        needs_scores: whether the method needs scores. Without usable scores, ``weighted_rrf`` is
+            used instead.
+        merges: whether the method merges the rankings. If false, every ranking stays unchanged, and
+            no passage is scored or reranked.
     """
 
     name: str
@@ -333,8 +338,8 @@ class StoreRow:
     """One kind of vector store, such as ``pinecone``.
 
     Attributes:
-        name: the value of ``store.kind``, and the name of the module in `stores` that defines the
-            store's ``open_store``.
+        name: the value of ``store.kind``, and the name of the module in `stores` that defines
+            ``open_store`` for this store.
         keeps_files: whether the store keeps files at ``indexPath``.
     """
 
@@ -356,9 +361,10 @@ class ModelProvider:
     """One provider of language models, such as ``openai``.
 
     Attributes:
-        name: the name of the provider's module in `llms`. It defines ``accepts(client)``, which
-            returns whether the provider can use a client, and ``make_model(client, settings)``.
-        clients: a description of the accepted clients, for messages.
+        name: the name of the provider's module in `llms`. The module defines ``accepts(client)``,
+            which returns whether the provider can use a client, and ``make_model(client,
+            settings)``.
+        clients: a description of the accepted clients for error messages.
     """
 
     name: str
@@ -393,6 +399,7 @@ The first provider is used if no client is given.
 def _find_languages() -> tuple[str, ...]:
     folder = os.path.join(os.path.dirname(__file__), "preprocessing", "lexicons")  # noqa: PTH118, PTH120
     names = os.listdir(folder)  # noqa: PTH208
+    # A word list has the name of a two-letter language code. Other files in the folder do not.
     return tuple(
         sorted(name.removesuffix(".json") for name in names if len(name) == len("en.json"))
     )
@@ -402,7 +409,7 @@ LANGUAGES: Final = _find_languages()
 """The codes of the languages that have a word list in `preprocessing/lexicons`, sorted."""
 
 PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")
-"""The metadata fields that say where in its document a chunk begins and ends.
+"""The metadata fields for the position of a chunk in its document.
 
-A chunk holds the first value of each field, and the last value if that is different.
+A chunk has the first value of each field, and also the last value if it is different.
 """

@@ -234,7 +234,7 @@ _PROXIES: Final = (
 
 
 @contextmanager
-def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
+def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
     """Replace the exception of an HTTP client that cannot be made with an error that helps.
 
     The context is for code that makes an HTTP client. If the client fails because of an environment
@@ -263,12 +263,12 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
         ) from None
 
 
-def without_credentials(text: str) -> str:
+def remove_credentials(text: str) -> str:
     """Return the beginning of *text*, without the user names and passwords in its URLs."""
     return _CREDENTIALS.sub("//", text[:_MOST_QUOTED])
 
 
-def as_model_error(error: BaseException | None) -> ModelError:
+def convert_to_model_error(error: BaseException | None) -> ModelError:
     """Return *error* as a `ModelError`.
 
     ``None`` means that the call was abandoned at its deadline, and becomes ``timeout``. Any other
@@ -300,7 +300,7 @@ def limit_pause(seconds: object) -> float | None:
     return None
 
 
-def retell(error: ModelError, name: str) -> ModelError:
+def build_safe_error(error: ModelError, name: str) -> ModelError:
     """Return *error*, which the user's model *name* raised, with a message that is safe to show.
 
     The reason and the message of *error* may hold any text. Only a known reason and the pause are

@@ -1,7 +1,7 @@
-"""Keep modules that moved into the kit importable by their old names.
+"""Keep moved modules importable by their old names.
 
-`docs/stability.md` promises some of the old names, and pickles hold others. Both names give the
-same module object.
+`docs/stability.md` promises some of the old names, and pickles contain others. The old and the new
+name give the same module object.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MOVED: Final = {
     "testsets": "kit.evaluation.testsets",
     "tuning": "kit.evaluation.tuning",
 }
-"""The new name of each moved module by its old name, both without ``qtmiddleware.``.
+"""Maps the old name of each moved module to its new name, both without ``qtmiddleware.``.
 
-The submodules of a package moved together with the package.
+The submodules of a package have moved with the package.
 """
 
 _PACKAGE: Final = "qtmiddleware."
 
 
 def find_new_name(name: str) -> str | None:
-    """Return the new name of the module with the old name *name*.
+    """Return the new name of the module whose old name is *name*.
 
     Returns ``None`` if no module of this name has moved.
     """
@@ -56,9 +56,9 @@ def find_new_name(name: str) -> str | None:
 
 
 class MovedModules:
-    """Import finder for modules by their old names.
+    """An import finder that finds moved modules by their old names.
 
-    This finder must come before Python's own finders, which would load a submodule of a moved
+    This finder must come before Python's own finders. They would load a submodule of a moved
     package a second time.
     """
 
@@ -90,7 +90,7 @@ class MovedModules:
 
 
 class _AliasLoader:
-    """Import loader that returns the module *new_name* without changing its name and spec."""
+    """An import loader that returns the module *new_name*, with its own name and spec."""
 
     def __init__(self, new_name: str) -> None:
         self._new_name = new_name
@@ -100,8 +100,8 @@ class _AliasLoader:
         """Import the module by its new name and return it."""
         module = import_module(self._new_name)
         self._spec = module.__spec__
-        # Register the modules below it under their old names too. If Python loaded them again, it
-        # would set each as an attribute of its package, where `evaluation.compare` must stay a
+        # Register the submodules under their old names too. If Python loaded them again, it would
+        # set each one as an attribute of its package, but `evaluation.compare` must stay a
         # function.
         for name, loaded in list(sys.modules.items()):
             if name.startswith(f"{self._new_name}."):
@@ -109,11 +109,11 @@ class _AliasLoader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's own spec, which the import under the old name replaced."""
+        """Restore the module's own spec, which the import by the old name has replaced."""
         module.__spec__ = self._spec
 
 
 def install() -> None:
-    """Make the moved modules importable by their old names; a second call changes nothing."""
+    """Make the moved modules importable by their old names. A second call changes nothing."""
     if MovedModules not in sys.meta_path:
         sys.meta_path.insert(0, MovedModules)

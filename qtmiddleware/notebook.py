@@ -1,4 +1,4 @@
-"""Show a `Retrieval` in a notebook: a table of its passages, with the reason why each one moved."""
+"""Show a `Retrieval` in a notebook, as a table of passages with the reason why each one moved."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-# `types` imports this module, so the classes cannot be imported here: *retrieval* is a `Retrieval`
-# and *match* a `Match`.
+# The module `types` imports this module, so its classes cannot be imported here. *retrieval* is a
+# `Retrieval`, and *match* is a `Match`.
 Key = tuple[str, str]
 
 MOST_CHARS: Final = 160
-"""The most characters of a passage that are shown."""
-# A notebook has a theme of its own, light or dark, so only properties that no theme sets are set
-# here.
+"""The most characters of a passage that the table shows."""
+# Notebooks have light and dark themes, so only properties that no theme sets are set here.
 _CELL: Final = 'style="text-align:left;vertical-align:top"'
 
 
 def render_html(retrieval: Any) -> str:
     """Return *retrieval* as HTML: a summary, and a table with one row per passage.
 
-    All texts are escaped.
+    All texts in the HTML are escaped.
     """
     heads = "".join(
         f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
@@ -51,9 +50,9 @@ def describe_retrieval(retrieval: Any) -> str:
 
 
 def list_table_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
-    """Return one row per passage of *retrieval*.
+    """Return one table row per passage of *retrieval*.
 
-    A row holds the passage's position, its position in the plain function's result, its match, and
+    A row has four values: the passage's position, its position without qtmiddleware, its match, and
     the reason why it moved.
     """
     plain_keys = next(
@@ -62,6 +61,7 @@ def list_table_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     former_positions = (
         {}
         if plain_keys is None
+        # Reversed, so that a repeated passage gets its first position.
         else {key: position for position, key in reversed(list(enumerate(plain_keys, start=1)))}
     )
     evidence = retrieval.evidence
@@ -86,9 +86,15 @@ def _describe_former_position(key: Key, former_positions: Mapping[Key, int]) -> 
 def _explain_move(
     match: Any, position: int, former_positions: Mapping[Key, int], shares: Mapping[Key, float]
 ) -> str:
-    """Return the reason why a passage moved.
+    """Return the reason why the passage of *match* moved.
 
-    Returns ``""`` if the passage did not move, or if the plain function's result is not known.
+    Returns ``""`` if the passage did not move, or if *former_positions* is empty.
+
+    Args:
+        match: The passage.
+        position: The passage's position in the result, from 1.
+        former_positions: The positions without qtmiddleware, by key.
+        shares: The amounts that keywords added to the passages' scores, by key.
     """
     former_position = former_positions.get(match.key)
     if not former_positions or former_position == position:

@@ -1,7 +1,7 @@
-"""Transforms, fusion methods and document readers that users add to this package.
+"""Find transforms, fusion methods and document readers in other installed packages.
 
-Each is an entry point of an installed package, and is checked before use. The built-in transforms,
-fusion methods and readers take precedence over entry points of the same name.
+Each one is an entry point of its package, and is checked before use. Built-in transforms, fusion
+methods and readers take precedence over entry points of the same name.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OwnFusion", "OwnTransform"]
 
+# The groups of entry points, as a package's ``pyproject.toml`` names them.
 TRANSFORM_GROUP: Final = "qtmiddleware.transforms"
 FUSION_GROUP: Final = "qtmiddleware.fusion"
 READER_GROUP: Final = "qtmiddleware.readers"
-"""The groups of entry points, as they are written in a package's ``pyproject.toml``."""
 
 MAX_WEIGHT: Final = 100.0
 PROMPT_ALLOWED: Final = "a text that is not empty"
@@ -45,9 +45,9 @@ class OwnTransform:
 
     Attributes:
         prompt: The instructions.
-        fields: The texts the model replies with: ``rewrite``, ``step_back``, ``sub_queries``,
-            ``hyde``, ``paraphrases`` or ``keywords``. A mapping also gives their weights in the
-            fusion, 0 to 100; ``None`` keeps the weight of the settings.
+        fields: The texts that the model returns: ``rewrite``, ``step_back``, ``sub_queries``,
+            ``hyde``, ``paraphrases`` or ``keywords``. A mapping also sets their weights in the
+            fusion, from 0 to 100. ``None`` keeps the weight of the settings.
     """
 
     prompt: str
@@ -61,12 +61,13 @@ class OwnFusion:
     An entry point of the group ``qtmiddleware.fusion`` names an object of this class.
 
     Attributes:
-        merge: A function that takes three arguments: the rankings (`qtmiddleware.types.Ranking`,
-            each best first), 1 if higher scores are better or -1 if lower scores are better, and
-            ``fusion.rrfK``. The function returns ``(key, score)`` pairs of passages in any order;
-            higher scores are better. Passages without a pair come last.
-        weighs: Whether the weights of the variants count.
-        needs_scores: Whether ``weighted_rrf`` is used instead if a ranking has no usable scores.
+        merge: A function ``merge(rankings, sign, rrf_k)`` that returns ``(key, score)`` pairs of
+            passages in any order. Higher scores are better. Passages without a pair come last. Each
+            of *rankings* is a `qtmiddleware.types.Ranking`, best first. *sign* is 1 if its higher
+            scores are better, and -1 if its lower scores are better. *rrf_k* is ``fusion.rrfK``.
+        weighs: Whether the method uses the weights of the variants.
+        needs_scores: Whether the method needs scores. If a ranking has no usable scores,
+            ``weighted_rrf`` is used instead.
     """
 
     merge: Callable[[Sequence[Ranking], int, int], Iterable[tuple[Key, float]]]
@@ -75,21 +76,20 @@ class OwnFusion:
 
 
 class UnknownPlugin(ConfigError):
-    """No transform, fusion method or reader of this name is built in or installed."""
+    """Raised for a transform, fusion method or reader that is neither built in nor installed."""
 
 
 # --- entry points ---------------------------------------------------------------------------------
 
 
 @cache
-def find_names(group: str) -> frozenset[str]:
-    """Return the names of the entry points in *group*, without importing their packages."""
-    return frozenset(entry.name for entry in _read_entries(group))
+def list_plugin_names(group: str) -> frozenset[str]:
+    """Return the names of the entry points in *group*. Their packages are not imported."""
+    return frozenset(entry.name for entry in _list_entry_points(group))
 
 
-def _read_entries(group: str) -> Sequence[EntryPoint]:
-    # Names of this package's own parts are never looked up. A process that uses no other parts does
-    # not wait for this import.
+def _list_entry_points(group: str) -> Sequence[EntryPoint]:
+    # Built-in names are never looked up here, so most processes do not wait for this import.
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
@@ -97,13 +97,13 @@ def _read_entries(group: str) -> Sequence[EntryPoint]:
 
 @cache
 def load_plugin(group: str, name: str) -> Any:
-    """Return the object that the entry point *name* of *group* refers to.
+    """Import and return the object of the entry point *name* in *group*.
 
     Raises:
         UnknownPlugin: No installed package has this entry point.
         ConfigError: Several packages have this entry point, or the object cannot be imported.
     """
-    entries = [entry for entry in _read_entries(group) if entry.name == name]
+    entries = [entry for entry in _list_entry_points(group) if entry.name == name]
     if not entries:
         raise UnknownPlugin(f"no installed package has an entry point {name!r} in {group}")
     if len(entries) > 1:
@@ -113,6 +113,7 @@ def load_plugin(group: str, name: str) -> Any:
     try:
         return entries[0].load()
     except (Exception, SystemExit) as error:
+        # The package may be a script that exits when it is imported.
         raise _build_error(group, name, f"cannot be imported: {_describe_error(error)}") from error
 
 
@@ -121,7 +122,7 @@ def _find_package_name(entry: EntryPoint) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Return the error's class and message on one line. The message is cut to 200 characters."""
+    """Return the class and the message of *error* on one line. A long message is cut off."""
     message = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -134,12 +135,16 @@ def _build_error(group: str, name: str, problem: str) -> ConfigError:
 
 
 def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
-    """Return the transform *name* from *configured*, else from an installed package.
+    """Return the transform *name* from the config or, if it is not there, from a package.
 
     Equal definitions give the same object.
 
+    Args:
+        name: The transform's name.
+        configured: The definitions in the config, by name.
+
     Raises:
-        UnknownPlugin: No transform has this name.
+        UnknownPlugin: Neither the config nor an installed package has a transform of this name.
         ConfigError: The definition of the transform is not valid.
     """
     if (definition := configured.get(name)) is not None:
@@ -161,7 +166,10 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
 
 @lru_cache(64)
 def _build_transform_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
-    """Return the `TransformRow` of a user's transform; equal arguments give the same object."""
+    """Return the `TransformRow` of a user-defined transform.
+
+    Equal arguments give the same object.
+    """
     filled = {field for field, _ in fields}
     return TransformRow(
         name=name,
@@ -176,10 +184,10 @@ def _build_transform_row(name: str, prompt: str, fields: _Weights) -> TransformR
 def list_definition_problems(
     name: str, definition: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, str]]:
-    """Yield each problem in the *definition* of the transform *name*.
+    """Yield (key, value, allowed) for each problem in the *definition* of the transform *name*.
 
-    A problem is a tuple: the key in the definition (``""`` for the name), the invalid value, and a
-    description of the allowed values.
+    The key is the place of the invalid value in the definition; ``""`` for the name itself. The
+    last string describes the allowed values.
     """
     if not _NAME.fullmatch(name):
         yield "", name, NAME_ALLOWED
@@ -195,7 +203,11 @@ def list_definition_problems(
             yield "fields", field, f"one of {kinds}"
         elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
             yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
-        elif isinstance(fields, Mapping) and fields[field] is not None and not _is_searched(field):
+        elif (
+            isinstance(fields, Mapping)
+            and fields[field] is not None
+            and not _is_searched_field(field)
+        ):
             yield (
                 f"fields.{field}",
                 fields[field],
@@ -206,7 +218,10 @@ def list_definition_problems(
 def read_field_weights(
     fields: Sequence[str] | Mapping[str, float | None],
 ) -> dict[str, float | None]:
-    """Return the weight of each field by the field's name; ``None`` if it has no weight."""
+    """Return the weight of each field by the field's name; ``None`` for a field without a weight.
+
+    The names are in snake case.
+    """
     weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
     return {_convert_to_snake_case(field): weight for field, weight in weights.items()}
 
@@ -217,7 +232,7 @@ def _is_weight(weight: Any) -> bool:
     return type(weight) in (int, float) and 0 <= weight <= MAX_WEIGHT
 
 
-def _is_searched(field: str) -> bool:
+def _is_searched_field(field: str) -> bool:
     return bool(TEXT_FIELDS[_convert_to_snake_case(field)].variant)
 
 
@@ -233,7 +248,7 @@ class FoundFusion:
     """A fusion method of an installed package.
 
     Attributes:
-        row: The properties of the method, as the catalogue holds them.
+        row: The properties of the method, as for a built-in method.
         merge: The function that merges the rankings.
     """
 
@@ -242,7 +257,7 @@ class FoundFusion:
 
 
 @cache
-def find_fusion(name: str) -> FoundFusion:
+def find_fusion_method(name: str) -> FoundFusion:
     """Return the fusion method *name* from an installed package.
 
     Raises:
@@ -265,7 +280,7 @@ def find_fusion(name: str) -> FoundFusion:
 
 def has_reader(ending: str) -> bool:
     """Return whether an installed package reads files that end in *ending*, such as ``.tape``."""
-    return ending.removeprefix(".") in find_names(READER_GROUP)
+    return ending.removeprefix(".") in list_plugin_names(READER_GROUP)
 
 
 def find_reader(ending: str) -> Callable[..., Any]:

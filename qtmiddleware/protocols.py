@@ -1,6 +1,6 @@
-"""The interfaces for your own models, embedders, stores and observers.
+"""Define the interfaces for your own models, embedders, stores and observers.
 
-They are protocols: your class needs these methods but no base class.
+They are protocols: your class needs the methods, but no base class.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from qtmiddleware.types import Deadline, Message, Noun, Operation, Retrieval
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ReplyField(Noun):
-    """One field of the JSON reply that the model is asked for.
+    """One field of the JSON object that the model is asked to return.
 
     Attributes:
         name: the field's name in the reply.
         shape: ``line``, ``passage`` or ``list``.
-        description: the field's meaning, as the prompt explains it.
+        description: the explanation of the field in the prompt.
         min_items: the fewest items of a list.
         max_items: the most items of a list; 0 for no limit.
     """
@@ -38,14 +38,14 @@ class Prompt(Noun):
     """One prompt to a language model.
 
     Attributes:
-        mode: the prompt's name; part of every cache key.
-        version: the prompt's version; part of every cache key.
-        system: the instructions, without any text of the user.
-        user: the query and the history, as data.
+        mode: the prompt's name. It is part of every cache key.
+        version: the prompt's version. It is part of every cache key.
+        system: the system message: the instructions, without any text of the user.
+        user: the user message: the query and the history.
         fields: the fields that the reply must have; empty for a reply in plain text.
         query: the query in *user*, for models that look up stored replies.
         history: the conversation in *user*, for models that look up stored replies.
-        max_tokens: the most tokens of the reply.
+        max_tokens: the most tokens that the reply may have.
     """
 
     mode: str
@@ -64,14 +64,15 @@ class Reply(Noun):
 
     Attributes:
         text: the reply's text.
-        input_tokens: tokens that the model read.
-        output_tokens: tokens that the model wrote.
-        calls: requests that were sent; more than one if the provider first rejected a parameter.
+        input_tokens: the number of tokens that the model read.
+        output_tokens: the number of tokens that the model wrote.
+        calls: the number of requests that were sent. It is more than one if the provider first
+            rejected a parameter.
         cost_usd: the cost in US dollars; ``None`` if the model's price is not known.
         truncated: whether the model stopped at its token limit.
-        seconds: for a replayed reply, how long it took originally; 0 for a new reply.
-        model: the service's own name of the model that replied; ``""`` if it gives none.
-        id: the service's own id of this completion; ``""`` if it gives none.
+        seconds: for a replayed reply, the seconds that the original reply took; 0 for a new reply.
+        model: the model that replied, as the service names it; ``""`` if not known.
+        id: the id that the service gave this completion; ``""`` if not known.
     """
 
     text: str = field(repr=False)
@@ -87,9 +88,10 @@ class Reply(Noun):
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """A language model: returns replies to prompts.
+    """A language model that returns replies to prompts.
 
-    Both methods raise only `ModelError`. They should return or raise before the deadline passes.
+    `complete` and `acomplete` raise only `ModelError`. They should return or raise before the
+    deadline passes.
     """
 
     @property
@@ -105,9 +107,9 @@ class LanguageModel(Protocol):
 
 @runtime_checkable
 class StreamingModel(LanguageModel, Protocol):
-    """A language model that can also send its reply in pieces.
+    """A language model that can also stream its reply.
 
-    A stream may yield a first `Reply` as soon as the text is complete, and a second one when the
+    A stream may yield one `Reply` as soon as the text is complete, and another `Reply` when the
     cost is known.
     """
 
@@ -126,7 +128,7 @@ class StreamingModel(LanguageModel, Protocol):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """An embedding model: turns texts into vectors of equal length."""
+    """An embedding model, which turns texts into vectors of equal length."""
 
     @property
     def name(self) -> str:
@@ -141,9 +143,9 @@ class Embedder(Protocol):
 
 
 def is_embedder(candidate: object) -> TypeGuard[Embedder]:
-    """Return whether *candidate* has a method ``embed`` and is not a class.
+    """Return whether *candidate* is an object with a method ``embed``, and not a class.
 
-    The dimension is not read, because reading it may load a model or call a server.
+    The dimension is not checked, because reading it may load a model or call a server.
     """
     return callable(getattr(candidate, "embed", None)) and not isinstance(candidate, type)
 
@@ -157,9 +159,9 @@ class Reranker(Protocol):
         """The model's name."""
 
     def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return one score per text, in the order of *texts*; higher is better.
+        """Return one score per text, in the order of *texts*. Higher scores are better.
 
-        If this method raises an exception, the order of the passages stays as it was.
+        If this method raises an exception, the passages keep their order.
         """
 
 
@@ -168,7 +170,8 @@ class Passage(Noun):
     """One text to store.
 
     Attributes:
-        id: the passage's id. A passage that is written later with the same id replaces this one.
+        id: the passage's id. If a passage with the same id is written later, it replaces this
+            passage.
         text: the text.
         metadata: the fields that a filter can refer to.
     """
@@ -185,15 +188,15 @@ Examples: ``{"source": "a.txt"}``, ``{"page": {"$gte": 3}}``.
 """
 
 Record = dict[str, Any]
-"""One passage that was found: ``{"id", "score", "text", "metadata"}``."""
+"""One passage in a search result, a dict with the keys id, score, text and metadata."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps passages with their vectors and finds the nearest passages. Raises `StoreError`.
+    """Keeps passages with their vectors, and finds the nearest passages.
 
-    If `embeds` is true, the store embeds texts itself: it gets empty vectors and is searched by
-    text.
+    If `embeds` is true, the store embeds texts itself. It then receives empty vectors, and is
+    searched by text. All methods raise `StoreError` if they fail.
     """
 
     @property
@@ -202,32 +205,32 @@ class Store(Protocol):
 
     @property
     def atomic(self) -> bool:
-        """Whether a reader sees either all changes of a `write` or none of them."""
+        """Whether other readers see either all changes of a `write` or none of them."""
 
     @property
     def identity(self) -> str:
-        """A unique name of the store, which stays the same when the store is opened again."""
+        """A unique name for the store. It stays the same when the store is opened again."""
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
         """Write *passages* and remove the ids in *delete*, as one change.
 
-        A passage with the same id is replaced.
+        A passage replaces an earlier passage with the same id.
 
         Args:
-            passages: the passages with their vectors; they may be more than fits in memory.
+            passages: the passages with their vectors. There may be more than fit in memory.
             delete: the ids to remove. An id that is also in *passages* is written, not removed.
         """
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*; a passage with the same id is replaced.
+        """Write *passages*. Each one replaces an earlier passage with the same id.
 
-        An atomic store writes all passages or none.
+        An atomic store writes either all passages or none.
         """
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*; unknown ids are not an error."""
+        """Remove the passages with these *ids*. Unknown ids are ignored."""
 
     def search(
         self,
@@ -236,7 +239,7 @@ class Store(Protocol):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the nearest passages that meet *filter*, best first.
+        """Return the *top_k* nearest passages that match *filter*, best first.
 
         *query* is a vector, or a text if the store embeds texts itself.
         """
@@ -245,7 +248,7 @@ class Store(Protocol):
         """Return the number of passages."""
 
     def close(self) -> None:
-        """Release files and connections. A store may be closed more than once."""
+        """Release files and connections. Closing a store again has no effect."""
 
 
 @runtime_checkable
@@ -259,9 +262,9 @@ class KeywordStore(Protocol):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the passages that share the most important words with *text*, best first.
+        """Return the *top_k* passages with the best keyword scores for *text*, best first.
 
-        Only passages that meet *filter* are returned; a higher score is better.
+        Only passages that match *filter* are returned. Higher scores are better.
         """
 
 
@@ -269,29 +272,30 @@ class KeywordStore(Protocol):
 class Observer(Protocol):
     """Receives every operation when it starts and when it ends.
 
-    An observer must be quick and thread-safe, because it is called in the thread or task that
-    performs the operation. An exception that it raises is logged once and changes nothing else.
+    An observer must be fast and thread-safe, because it is called in the thread or task that
+    performs the operation. If it raises an exception, the exception is logged once and otherwise
+    ignored.
 
     - An operation starts after its parent.
-    - Each operation ends once. An abandoned operation ends when it is abandoned, in the thread or
-      task that waited for it, even if the call itself goes on.
+    - Each operation ends once. If the caller stops waiting for an operation, the operation ends at
+      this moment, in the caller's thread or task, even if the call continues.
     - If `on_start` sets a context variable for a search, embedding, model call or reranking, the
-      code that performs the operation sees the variable. The reader of a stream never sees it.
+      code that performs the operation sees the variable. Code that reads a stream never sees it.
     """
 
     def on_start(self, operation: Operation) -> None:
         """Handle the start of *operation*."""
 
     def on_end(self, operation: Operation) -> None:
-        """Handle the end of *operation*, which has the same ``id`` as at its start."""
+        """Handle the end of *operation*. Its ``id`` is the same as at its start."""
 
 
 Clock = Callable[[], datetime]
-"""A function that returns the present time with its time zone, for phrases like "last year"."""
+"""A function that returns the current time with its time zone, for phrases like "last year"."""
 
 RetrievalHook = Callable[[Retrieval], object]
-"""A plain or asynchronous function, called with every `Retrieval` before the caller gets it.
+"""A function that is called with every `Retrieval` before the caller gets the result.
 
-An awaitable result is awaited; any other result is ignored. An exception is logged and becomes a
-degradation of the caller's result; it changes nothing else.
+The function may be asynchronous. Its result is ignored. If it raises an exception, the exception is
+logged, and the `Retrieval` gets a degradation.
 """

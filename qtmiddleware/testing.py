@@ -1,4 +1,4 @@
-"""Test doubles for your own tests: a scripted language model and a recording observer."""
+"""Provide test doubles for your own tests: a scripted language model and a recording observer."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ class ScriptedModel:
     """A language model that replies from a script.
 
     Args:
-        script: the reply. A text is sent as it is, and a mapping as JSON. An exception is raised. A
-            list is a streamed reply: it holds texts, pauses in seconds, and an exception to raise.
-            A function takes the prompt and returns the script for this call.
+        script: the reply. A text is sent unchanged, and a mapping is sent as JSON. An exception is
+            raised. A list is a streamed reply: its items are texts, pauses in seconds, and
+            exceptions to raise. A function takes the prompt and returns the script for this call.
         name: the model's name.
-        seconds: how long each reply takes to begin.
+        seconds: the delay before each reply, in seconds.
 
     Attributes:
         prompts: the prompts that the model was asked.
     """
 
+    # This attribute says that `acomplete` works too.
     can_async = True
 
     def __init__(self, script: Script, *, name: str = "scripted", seconds: float = 0.0) -> None:
@@ -79,10 +80,11 @@ class ScriptedModel:
         yield Reply("".join(pieces))
 
     def _play_script(self, prompt: Prompt) -> Iterator[str | float]:
-        """Yield the reply's texts and its pauses in seconds; a long text is cut into pieces."""
+        """Yield the pieces of the reply, and its pauses in seconds."""
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script
+        # A function may return another function.
         while callable(script):
             script = script(prompt)
         if isinstance(script, Exception):
@@ -118,8 +120,8 @@ class RecordingObserver:
     """An observer that collects all operations it receives.
 
     Attributes:
-        started: the operations as they started.
-        ended: the operations as they ended.
+        started: the operations, as the observer received them at their start.
+        ended: the operations, as the observer received them at their end.
     """
 
     def __init__(self) -> None:

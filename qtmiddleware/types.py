@@ -22,10 +22,9 @@ NEVER: Final = float("inf")
 
 
 class Deadline:
-    """A time limit: after this moment, nobody waits for the result.
+    """The moment when callers stop waiting for a result.
 
-    `cancel` makes the deadline pass at once, for all code that checks it. `begin` moves the
-    deadline to at most *seconds* from now.
+    `cancel` makes the deadline pass at once. `begin` moves it to at most *seconds* from now.
 
     Args:
         at: the moment, in seconds on the monotonic clock; infinite by default.
@@ -62,11 +61,11 @@ class Deadline:
         return Deadline(min(self._at, monotonic() + seconds))
 
     def copy(self) -> Deadline:
-        """Return an independent copy: calling `begin` or `cancel` on it changes only the copy."""
+        """Return an independent copy. Calling its `begin` or `cancel` changes only the copy."""
         return Deadline(self._at, self._seconds)
 
     def begin(self) -> None:
-        """Move the deadline closer if more than the constructor's *seconds* are left."""
+        """Move the deadline closer if it leaves more than the *seconds* set in the constructor."""
         if self._seconds != NEVER:
             self._at = min(self._at, monotonic() + self._seconds)
 
@@ -105,13 +104,13 @@ class Noun:
 
 
 def _read_compared_fields(noun: Any) -> Any:
-    """Return the values of the fields by which *noun* is compared and hashed."""
+    """Return the values by which *noun* is compared and hashed."""
     return _make_field_reader(noun.__class__)(noun)
 
 
 @cache
 def _make_field_reader(cls: Any) -> Callable[[Any], Any]:
-    """Return a function that returns the values of all compared fields of an object of *cls*."""
+    """Return a function that reads the compared fields of any object of the class *cls*."""
     return attrgetter(
         *(compared_field.name for compared_field in fields(cls) if compared_field.compare)
     )
@@ -155,21 +154,21 @@ class Decision(Noun):
 class Trace:
     """The record of one retrieval, written while the retrieval runs.
 
-    It holds no text of queries or passages, except dates and versions named in a question.
+    It contains no text of queries or passages, except dates and versions named in a question.
 
     Attributes:
-        query_id: a random name, 16 hex digits.
+        query_id: a random id of 16 hex digits.
         llm_calls: the number of requests to language models.
         input_tokens: the number of tokens that the models read.
         output_tokens: the number of tokens that the models wrote.
         cost_usd: the cost of the model calls in US dollars; ``None`` if a price is not known.
-        cache_hits: the number of transformations that were in the cache, or shared with an equal
-            question.
+        cache_hits: the number of transformations that came from the cache, or from the model call
+            of an identical question.
         searches: the number of calls of the wrapped function.
         read_price: US dollars per million read units (``store.readPrice``); ``None`` if not set.
         replayed_ms: for replayed model replies, the milliseconds that the original replies took.
-        original_ms: milliseconds that the original query's own search took.
-        total_ms: milliseconds that the whole retrieval took.
+        original_ms: the milliseconds that the search for the original query took.
+        total_ms: the milliseconds that the whole retrieval took.
         decision: whether the model was asked, and why; ``None`` if no decision was made.
         notes: facts that are not failures, as ``(subject, detail)``.
     """
@@ -188,8 +187,9 @@ class Trace:
     decision: Decision | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
     _stages: list[tuple[str, float, float, str, str]] = field(default_factory=list)
-    """The fields of each stage; they become `Stage` objects only when someone reads `stages`."""
+    """The fields of each stage. The property `stages` makes `Stage` objects of them on demand."""
     _more_read_units: float = 0
+    """The read units beyond one unit per search."""
     _began: float = field(default_factory=perf_counter)
 
     @property
@@ -199,7 +199,7 @@ class Trace:
 
     @property
     def added_ms(self) -> float:
-        """The milliseconds that this retrieval took in addition to the original query's search."""
+        """The milliseconds that this retrieval added to the search for the original query."""
         return max(0.0, self.total_ms - self.original_ms)
 
     @property
@@ -219,6 +219,7 @@ class Trace:
     @property
     def started_at(self) -> float:
         """The start of the retrieval, in seconds since the epoch."""
+        # `perf_counter` has no fixed origin, so the start is computed backwards from now.
         return time() - (perf_counter() - self._began)
 
     def measure_elapsed(self) -> float:
@@ -234,12 +235,18 @@ class Trace:
         *,
         began: float | None = None,
     ) -> None:
-        """Record that stage *name* took *seconds*.
+        """Record that the stage *name* took *seconds*.
 
-        By default, the stage ended just now. *began* is the time at which the stage began, in
-        seconds on the clock of `time.perf_counter`.
+        Args:
+            name: The stage's name.
+            seconds: The duration of the stage.
+            status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
+            detail: The reason for the status, without any query text.
+            began: The start of the stage, as returned by `time.perf_counter`. By default, the stage
+                ended just now.
         """
         started = self.measure_elapsed() - seconds if began is None else began - self._began
+        # A duration longer than the retrieval would give a start before the retrieval.
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, detail: str) -> None:
@@ -249,7 +256,10 @@ class Trace:
     def record_usage(
         self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
     ) -> None:
-        """Add model calls, their tokens and their cost in US dollars to the totals."""
+        """Add model calls, their tokens and their cost in US dollars to the totals.
+
+        The total cost becomes ``None`` once a cost is unknown, and stays ``None``.
+        """
         self.llm_calls += calls
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -258,16 +268,17 @@ class Trace:
         )
 
     def count_search(self, calls: int, read_units: Sequence[float] = ()) -> None:
-        """Add a search that took *calls* calls of the function.
+        """Add a search that called the function *calls* times.
 
-        *read_units* holds the read units of the last call, or nothing if its response names none.
+        *read_units* are the read units that the last response reported, if it reported any.
         """
         self.searches += calls
         if read_units:
+            # Each call already counts as one unit.
             self._more_read_units += sum(read_units) - 1
 
     def add_searches(self, other: Trace) -> None:
-        """Add the searches of *other*, and their read units, to this trace."""
+        """Add the searches and the read units of *other* to this trace."""
         self.searches += other.searches
         self._more_read_units += other._more_read_units
 
@@ -276,7 +287,7 @@ class Trace:
         self.total_ms = self.measure_elapsed() * 1e3
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the trace as plain values for `json.dumps`."""
+        """Return the trace as a dict, ready for JSON."""
         return {
             "query_id": self.query_id,
             "total_ms": round(self.total_ms, 3),
@@ -311,7 +322,7 @@ class Trace:
 
 
 VariantKind = str
-"""The kind of a searched text: ``original``, or the *variant* of a row of the catalogue."""
+"""The kind of a searched text: ``original``, or the ``variant`` of a `TextField`."""
 
 DEFAULT_NAMESPACE = "__default__"
 """Pinecone's name for the namespace that callers write as ``""`` or ``None``."""
@@ -319,7 +330,12 @@ DEFAULT_NAMESPACE = "__default__"
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Message(Noun):
-    """One message of a conversation; *role* is ``user``, ``assistant`` or ``system``."""
+    """One message of a conversation.
+
+    Attributes:
+        role: ``user``, ``assistant`` or ``system``.
+        content: the message's text.
+    """
 
     role: str
     content: str = field(repr=False)
@@ -327,7 +343,7 @@ class Message(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Query(Noun):
-    """A question, and the texts made from it for searching.
+    """A question, and the texts that are made from it for searching.
 
     Attributes:
         original: the user's text, unchanged.
@@ -344,7 +360,13 @@ class Query(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Variant(Noun):
-    """One text that is searched: the question itself or another text, with its fusion *weight*."""
+    """One text to search for: the question itself, or a text made from it.
+
+    Attributes:
+        kind: ``original``, or the kind of text, such as ``rewrite``.
+        text: the text.
+        weight: the weight of the text's ranking in the fusion.
+    """
 
     kind: VariantKind
     text: str = field(repr=False)
@@ -362,11 +384,11 @@ class Match(Noun):
     Attributes:
         id: the passage's id; ``None`` if it has none.
         namespace: the passage's namespace.
-        score: the backend's score for the user's question, or for its standalone form if that was
-            searched. ``None`` if only variants found the passage, because their scores belong to
-            other texts. With the ``concat`` fusion, the score in the passage's own list.
-        fused_score: qtmiddleware's own score, by which the result is sorted; higher is better.
-        text: the passage's text; ``None`` if the response holds none.
+        score: the backend's score for the user's question, or for its standalone form if this form
+            was searched. ``None`` if only variants found the passage, because their scores were
+            computed for other texts. With the ``concat`` fusion, the score in the passage's list.
+        fused_score: qtmiddleware's score, by which the result is sorted; higher is better.
+        text: the passage's text; ``None`` if the response does not contain it.
         metadata: the passage's metadata.
         found_by: the kinds of the variants that found the passage, in the order of their searches.
         rerank_score: the reranker's score; ``None`` if the reranker did not score this passage.
@@ -395,11 +417,11 @@ class Ranking(Noun):
     Attributes:
         variant: the variant that was searched.
         keys: the keys of the passages.
-        scores: the backend's own scores; ``None`` for a passage without one.
-        items: the objects that the function returned. A plain tuple or a row of columns becomes a
-            mapping.
-        initial: the two lists that a `Hybrid` search merged, by the names ``vector`` and ``bm25``;
-            empty otherwise.
+        scores: the backend's scores; ``None`` for a passage without a score.
+        items: the objects that the function returned. A tuple without field names, or a passage
+            whose fields are in parallel columns, becomes a mapping.
+        initial: the two lists that a `Hybrid` search merged, under ``vector`` and ``bm25``; empty
+            for other searches.
     """
 
     variant: Variant
@@ -430,15 +452,15 @@ class Evidence(Noun):
 
     Attributes:
         keywords: the groups of words that were searched for, each with its weight. The question's
-            own words come first, then the words of its variants.
+            words come first, then the words of its variants.
         weight: the weight of the keywords, from 0 to 1.
-        keys: the leading passages, in their new order.
+        keys: the keys of the leading passages, in their new order.
         scores: the new scores of the leading passages; higher is better.
-        shares: the part of each score that is due to keywords.
-        language: the code of the language whose rules matched different forms of a word; ``""`` if
-            only equal forms matched.
-        coverage: the share of the question's content words that the first three passages held
-            before the change; ``None`` if it was not measured.
+        shares: for each leading passage, the amount that keywords added to its score.
+        language: the code of the language whose rules match different forms of a word; ``""`` if
+            only equal forms match.
+        coverage: the fraction of the question's content words that occurred in the first three
+            passages before the change; ``None`` if it was not measured.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -462,17 +484,17 @@ _STANDING_SENTENCES: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Standing(Noun):
-    """How sure a result looks: its signals compared with those of the function's earlier results.
+    """The confidence in a result, compared with the function's earlier results.
 
     Attributes:
         confidence: the weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
             probability. ``None`` if there is a *problem*.
         signals: the measured signals by name: ``best_score``, ``lead`` and ``coverage``. Higher is
             better.
-        percentiles: for each signal, the share of earlier questions whose signal was lower.
+        percentiles: for each signal, the fraction of earlier questions whose signal was lower.
         seen: the number of earlier questions, at most 512.
         is_unsure: whether the signals are so low for this function that it probably has no answer.
-        problem: the reason why *confidence* is ``None``; ``""`` if it is not.
+        problem: the reason why *confidence* is ``None``; ``""`` if *confidence* is a number.
     """
 
     confidence: float | None
@@ -484,7 +506,10 @@ class Standing(Noun):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """One sentence per signal, or one that says why there is no confidence; no query text."""
+        """The reasons for the confidence, one sentence per signal, without query text.
+
+        If there is no confidence, a single sentence says why.
+        """
         if self.problem:
             return (self.problem,)
         return tuple(
@@ -495,7 +520,7 @@ class Standing(Noun):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the confidence, its reasons and its signals as plain values for `json.dumps`."""
+        """Return the confidence, its reasons and its signals as a dict, ready for JSON."""
         return {
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "is_unsure": self.is_unsure,
@@ -521,19 +546,19 @@ class Retrieval(Noun):
         degradations: the problems that made the result differ from what was requested.
         trace: the record of the retrieval: times, calls, costs and notes.
         transformation: the texts that the model wrote; empty if no model was asked.
-        offsets: with the ``concat`` fusion, where each list begins in *matches*, in the order of
-            *rankings*.
+        offsets: with the ``concat`` fusion, the index in *matches* at which each of *rankings*
+            begins; empty otherwise.
         rankings: the result of each variant's search.
         fused: the keys of the passages after the fusion, before keyword evidence.
         reranked: the keys of the candidates that a reranker scored, in the reranker's order.
-        keywords: the question's keywords, as `qtmiddleware.preprocess` returns them. ``""`` if the
-            rules did not run: with ``preprocess`` off, or for a query that cannot be improved.
+        keywords: the question's keywords, as `qtmiddleware.preprocess` returns them. ``""`` if
+            ``preprocess`` is off, or if the query is passed through unchanged.
         fused_scores: the scores of *fused*; higher is better.
         rerank_scores: the reranker's scores of *reranked*; ``None`` for a passage without a text.
-        gains: for fusion methods that add scores, the amount that each position of each ranking
-            added. If a ranking holds a passage twice, only the first position counts.
+        gains: for fusion methods that add scores, the amount that each rank of each ranking added.
+            If a ranking contains a passage twice, only its best rank counts.
         evidence: the effect of keywords on the order; ``None`` if keywords were not used.
-        standing: the result's signals, compared with those of earlier questions.
+        standing: the confidence in the result, and the signals behind it.
     """
 
     original_query: str = field(repr=False)
@@ -557,16 +582,16 @@ class Retrieval(Noun):
 
     @property
     def confidence(self) -> float | None:
-        """How good this result looks among the function's earlier results, from 0 to 1.
+        """The confidence in this result, from 0 (worse than earlier results) to 1 (better).
 
-        The value is a percentile, not a probability. It is ``None`` for the first 20 questions;
-        `confidence_reasons` says why.
+        The value is a percentile among the function's earlier results, not a probability. It is
+        ``None`` for the first 20 questions; `confidence_reasons` says why.
         """
         return self.standing.confidence
 
     @property
     def confidence_reasons(self) -> tuple[str, ...]:
-        """The reasons for the confidence, or the reason why it is ``None``, as sentences."""
+        """Sentences that explain the confidence, or why it is ``None``."""
         return self.standing.reasons
 
     @property
@@ -574,7 +599,8 @@ class Retrieval(Noun):
         """Whether the function probably has no answer to this question.
 
         True if there are no passages. Also true if the best score is far below this function's
-        usual best scores, and the first passages hold at most a third of the question's keywords.
+        usual best scores, and the first three passages contain at most a third of the question's
+        keywords.
         """
         return self.standing.is_unsure
 
@@ -599,13 +625,13 @@ def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Citation(Noun):
-    """One mark in an answer's text that cites a passage.
+    """One citation in an answer's text, such as ``[1]``.
 
     Attributes:
-        number: the number in the mark, counted from 1.
-        start: the index where the mark begins: ``text[start:end]`` is the mark with its brackets.
-        end: the index where the mark ends.
-        match: the passage that the mark cites.
+        number: the number of the cited passage, counted from 1.
+        start: the index at which the citation begins. ``text[start:end]`` includes its brackets.
+        end: the index at which the citation ends.
+        match: the cited passage.
     """
 
     number: int
@@ -623,8 +649,8 @@ class SubAnswer(Noun):
         text: the answer's text.
         citations: the citations in *text*; their numbers refer to *matches*.
         matches: the passages that the model was shown.
-        found: whether the passages hold the answer. False also if there were no passages or the
-            model failed.
+        found: whether the passages contain the answer. Also false if there were no passages, or if
+            the model failed.
         reason: the reason why *found* is false; ``""`` if *found* is true.
     """
 
@@ -641,18 +667,19 @@ class Answer(Noun):
     """The answer to a question, with the passages that it cites.
 
     Attributes:
-        text: the answer. If the passages do not hold one, *text* says so.
+        text: the answer. If the passages do not contain an answer, *text* says so.
         citations: the citations in *text*.
         matches: the passages that the model was shown. Number n in *text* and *citations* means
             ``matches[n - 1]``.
         retrieval: the retrieval that found the passages. Its trace also counts the answer's model
             calls.
-        found: whether the passages hold the answer.
+        found: whether the passages contain the answer.
         sub_answers: the answers to the sub-queries, in the ``synthesis`` mode.
         status: ``full``, or ``degraded`` if something did not go as requested.
         degradations: the problems in the retrieval and in the answer.
-        context: the texts of the passages as the model was shown them, each under ``PASSAGE n``.
-        transformation_type: the question's transform, as in the setting ``transformationType``.
+        context: the texts of the passages as the model saw them, each under ``PASSAGE n``.
+        transformation_type: the transform of the question, as in the setting
+            ``transformationType``.
     """
 
     text: str = field(repr=False)
@@ -687,12 +714,12 @@ class Operation(Noun):
         top_k: the number of passages that a retrieval or search asks for; ``None`` if not known.
         began: the start of the operation, in seconds since the epoch.
         seconds: the duration of the operation, in seconds.
-        outcome: ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for the operation any
-            more) or ``cancelled``.
-        reason: the reason for a failure in one word: the reason of a `ModelError`, else the type of
-            the exception.
-        counts: the counts that apply to this operation: ``passages``, ``searches``,
-            ``degradations``, ``texts``, ``llm_calls``, ``input_tokens``, ``output_tokens`` or
+        outcome: ``running``, then ``ok``, ``failed``, ``late`` (the caller stopped waiting) or
+            ``cancelled``.
+        reason: the reason for a failure in one word: the reason of a `ModelError`, or else the type
+            of the exception.
+        counts: the counts that apply to this operation, such as ``passages``, ``searches``,
+            ``degradations``, ``texts``, ``llm_calls``, ``input_tokens``, ``output_tokens`` and
             ``citations``.
         content: the input, such as a query's text, a list of texts or a `Prompt`. It is never
             printed, because it holds users' texts.

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from qtmiddleware.kit.demo import dataset
+from qtmiddleware.kit.demo import load_dataset
 
 QUESTION = "q46"
 TIERS = ("combined",)
@@ -30,7 +30,7 @@ def main(place: Path) -> None:
     chromium = subprocess.run(
         [root / "scripts/browser"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    asked = next(question.text for question in dataset().questions if question.id == QUESTION)
+    asked = next(question.text for question in load_dataset().questions if question.id == QUESTION)
     command = "from qtmiddleware.kit.cli import main; main()"
     options = ("demo", "--playground", "--recorded", "--no-open", "--port", "0")
     with subprocess.Popen(

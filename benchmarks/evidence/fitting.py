@@ -49,7 +49,7 @@ class Constants:
 
 
 def find_strength(lists: Lists, constants: Constants) -> Any:
-    """Return how much words count in each list, as `keyword_evidence.measure_keyword_strength` does."""
+    """Return how much words count in each list, as `keyword_evidence.measure_strength_and_reason` does."""
     import numpy as np
 
     coverage = lists.features["coverage"]

@@ -138,7 +138,7 @@ def ask(place: Place) -> list[Asked]:
     model = RecordedModel(replies.values(), [question.to_record() for question in data.questions])
     with prepared_with(data, place.name, model) as one, patch.object(Gate, "decide", listen):
         compared = one.measured(chosen(["rules", "combined"]), SEED)
-        gated = one.bench.system(chosen(["combined, auto"])["combined, auto"])
+        gated = one.bench.build_system(chosen(["combined, auto"])["combined, auto"])
         for question in data.questions:
             given.clear()
             gated(question)

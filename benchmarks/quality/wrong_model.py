@@ -119,7 +119,7 @@ class Part:
     def add(self, name: str, one: Prepared, conditions: Mapping[str, Replies]) -> None:
         """Measure every system of `ASKED` on the questions of *one* under each of the *conditions*."""
         self.conditions = list(conditions)
-        systems = {it: one.bench.system(SYSTEMS[it]) for it in (BASELINE, RULES)}
+        systems = {it: one.bench.build_system(SYSTEMS[it]) for it in (BASELINE, RULES)}
         for asked, settings in ASKED.items():
             for condition, replies in conditions.items():
                 notes = self.notes.setdefault(condition, Counter()) if asked == FULL else Counter()

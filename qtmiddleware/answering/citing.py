@@ -1,8 +1,8 @@
 """Find and rewrite the citation marks of an answer, while the answer is still being written.
 
-A mark is a citation as models write it: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, or
-``【1】``. Each mark is rewritten as one ``[n]`` per passage. A mark that cites no existing passage
-is removed together with the space before it. Everything else stays unchanged:
+A citation mark is a citation as models write it: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``,
+or ``【1】``. Each mark is rewritten as one ``[n]`` per passage. If a mark cites no existing
+passage, the mark and the space before it are removed. Everything else stays unchanged:
 
 - text in code, between backticks,
 - parts of a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST_CHARS: Final = 60
-"""The most characters of a mark.
+"""The maximum length of a citation mark, in characters.
 
 Text that may become a mark is held back up to this length.
 """
@@ -46,10 +46,11 @@ _INDEX_BEFORE: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
 _LINE_PREFIX_CHARS: Final = " \t>*-+.0123456789"
 
 
-def parse_numbers(items: str) -> list[range] | None:
-    """Return the passage numbers in *items*, the text inside a mark's brackets, as ranges.
+def parse_passage_numbers(items: str) -> list[range] | None:
+    """Return the passage numbers in *items*, the text inside the brackets of a citation.
 
-    Returns ``None`` if the numbers cannot be passage numbers, as in ``3-1``.
+    Each number or range, such as ``2-4``, becomes a `range`. Returns ``None`` if *items* cannot be
+    passage numbers, as in ``3-1``.
     """
     ranges = []
     for low_text, high_text in _RANGE.findall(items):
@@ -63,23 +64,23 @@ def parse_numbers(items: str) -> list[range] | None:
 
 
 class CitationReader:
-    """Rewrites the citation marks of an answer that arrives in pieces.
+    """Rewrites the citations in an answer that arrives in pieces.
 
     The joined output does not depend on where the answer is cut into pieces.
 
     Args:
-        count: the number of passages.
+        passage_count: the number of passages.
         texts: the texts of the passages.
 
     Attributes:
-        marks: ``(number, start, end)`` of each mark in the returned text.
-        invented: the number of removed citations of passages that do not exist.
+        marks: ``(number, start, end)`` of each citation in the returned text.
+        invented: the number of citations that were removed because their passage does not exist.
     """
 
-    def __init__(self, count: int, texts: Sequence[str] = ()) -> None:
+    def __init__(self, passage_count: int, texts: Sequence[str] = ()) -> None:
         self.marks: list[tuple[int, int, int]] = []
         self.invented = 0
-        self._count = count
+        self._passage_count = passage_count
         self._copies = {
             text[max(0, mark.start() - COPIED_CHARS) : mark.end()]
             for text in texts
@@ -89,97 +90,106 @@ class CitationReader:
         self._line = ""  # the text before it on the same line, as the model wrote it
         self._out: list[str] = []
         self._length = 0
-        self._gap = ""  # white space that is removed if a mark that cites nothing follows
-        self._dropped = ""  # white space that was removed with such a mark
+        self._pending_space = ""  # white space that is removed if a mark that cites nothing follows
+        self._dropped_space = ""  # white space that was removed with such a mark
         self._follows_mark = False
         self._fence = 0
         self._code = 0
 
-    def feed(self, text: str) -> str:
-        """Read the next piece, *text*, and return the text that can be shown now."""
-        return self._read_tokens(text, is_last=False)
+    def feed(self, piece: str) -> str:
+        """Read the next *piece* of the answer, and return the text that can be shown now."""
+        return self._read_tokens(piece, is_last=False)
 
-    def end(self) -> str:
-        """Return the rest of the text, which was held back, without trailing white space."""
+    def flush(self) -> str:
+        """Return the text that was held back, without trailing white space."""
         return self._read_tokens("", is_last=True)
 
     def _read_tokens(self, text: str, *, is_last: bool) -> str:
         tail = self._tail + text
-        place = 0
-        while place < len(tail):
-            token = _TOKEN.match(tail, place)
+        start = 0
+        while start < len(tail):
+            token = _TOKEN.match(tail, start)
             if token is None:  # pragma: no cover
                 break
             end = token.end()
             if token["bracket"]:
-                mark = _MARK.match(tail, place)
+                mark = _MARK.match(tail, start)
                 if not is_last and (
-                    mark.end() == len(tail) if mark else _PARTIAL_MARK.match(tail, place)
+                    mark.end() == len(tail) if mark else _PARTIAL_MARK.match(tail, start)
                 ):
                     break
-                end = self._read_bracket(tail, place, mark)
+                end = self._read_bracket(tail, start, mark)
             elif token["space"]:
                 self._read_space(token[0])
             elif token["ticks"] and end == len(tail) and not is_last:
                 break
             else:
                 if token["ticks"]:
-                    self._read_ticks(end - place)
+                    self._read_ticks(end - start)
                 self._read_text(token[0])
-            self._line = (self._line + tail[place:end]).rpartition("\n")[2][-200:]
-            place = end
-        self._tail = tail[place:]
+            # The checks need only the end of the line, and a line may be very long.
+            self._line = (self._line + tail[start:end]).rpartition("\n")[2][-200:]
+            start = end
+        self._tail = tail[start:]
         out, self._out = "".join(self._out), []
         return out
 
     def _read_space(self, space: str) -> None:
-        self._gap += space
+        self._pending_space += space
+        # Inline code that is not closed ends with its line.
         if "\n" in space:
             self._code = 0
 
-    def _read_ticks(self, count: int) -> None:
-        """Begin or end a code block or inline code, after *count* backticks in a row."""
-        if count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
-            self._fence = 0 if count >= self._fence > 0 else self._fence or count
+    def _read_ticks(self, tick_count: int) -> None:
+        """Begin or end a code block or inline code after *tick_count* backticks in a row."""
+        # Three or more backticks at the start of a line, also in a list or a quote, are a fence.
+        if tick_count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
+            self._fence = 0 if tick_count >= self._fence > 0 else self._fence or tick_count
         elif not self._fence:
-            self._code = 0 if self._code == count else self._code or count
+            self._code = 0 if self._code == tick_count else self._code or tick_count
 
     def _read_text(self, text: str) -> None:
-        space = self._gap or (self._dropped if text[0].isalnum() else "")
+        # After a removed citation, a word needs the space before it, but punctuation does not.
+        space = self._pending_space or (self._dropped_space if text[0].isalnum() else "")
         self._follows_mark = False
         self._append_output(space, text)
 
     def _append_output(self, space: str, text: str) -> None:
-        self._gap = self._dropped = ""
+        self._pending_space = self._dropped_space = ""
         self._out.append((space if self._length else "") + text)
         self._length += len(self._out[-1])
 
-    def _read_bracket(self, tail: str, place: int, mark: re.Match[str] | None) -> int:
-        """Read the bracket at the index *place* of *tail*, and return the index to continue at.
+    def _read_bracket(self, tail: str, start: int, mark: re.Match[str] | None) -> int:
+        """Read the bracket at the index *start* of *tail*, and return the index to continue at.
 
-        *mark* is the citation mark that begins with this bracket, or ``None``.
+        *mark* is the citation that begins with this bracket, or ``None`` if there is none.
         """
         ranges = None
         if mark is not None and self._is_citation(mark, tail[mark.end() : mark.end() + 1]):
-            ranges = parse_numbers(mark["items"])
+            ranges = parse_passage_numbers(mark["items"])
         if mark is None or ranges is None:
-            # It is not a mark. Take the bracket alone; the text after it is read like any other.
-            self._read_text(tail[place])
-            return place + 1
+            # Not a citation: the bracket is text, and so is what follows.
+            self._read_text(tail[start])
+            return start + 1
+        # Only existing numbers are listed: a model may write [1-999].
         cited = dict.fromkeys(
             number
             for number_range in ranges
-            for number in range(max(number_range.start, 1), min(number_range.stop, self._count + 1))
+            for number in range(
+                max(number_range.start, 1), min(number_range.stop, self._passage_count + 1)
+            )
         )
         self.invented += sum(
-            not 1 <= number <= self._count for number_range in ranges for number in number_range
+            not 1 <= number <= self._passage_count
+            for number_range in ranges
+            for number in number_range
         )
         if cited:
             self._append_marks(list(cited))
         else:
-            line_start = self._gap.rfind("\n") + 1
-            self._dropped = self._dropped or self._gap[line_start:]
-            self._gap = self._gap[:line_start]
+            line_start = self._pending_space.rfind("\n") + 1
+            self._dropped_space = self._dropped_space or self._pending_space[line_start:]
+            self._pending_space = self._pending_space[:line_start]
         self._follows_mark = True
         return mark.end()
 
@@ -189,10 +199,13 @@ class CitationReader:
         *next_char* is the character after the mark, or ``""`` at the end of the text.
         """
         before = self._line
+        # Code, or a link such as [1](https://...).
         if self._fence or self._code or len(mark[0]) > MOST_CHARS or next_char == "(":
             return False
+        # A link's or a footnote's definition at the start of a line, such as "[1]: https://...".
         if next_char == ":" and not before.strip():
             return False
+        # The second part of a link such as [text][1]. After a citation, [2] is another citation.
         if before.endswith("]") and not self._follows_mark:
             return False
         if mark["items"].isdigit() and _INDEX_BEFORE.search(before):
@@ -200,8 +213,8 @@ class CitationReader:
         return len(before) < COPIED_CHARS or before[-COPIED_CHARS:] + mark[0] not in self._copies
 
     def _append_marks(self, numbers: Sequence[int]) -> None:
-        """Append one mark per number to the output."""
-        self._append_output(self._gap or self._dropped, "")
+        """Append one citation per number to the output."""
+        self._append_output(self._pending_space or self._dropped_space, "")
         for number in numbers:
             start = self._length
             self._append_output("", f"[{number}]")

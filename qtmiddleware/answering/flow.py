@@ -3,10 +3,10 @@
     retrieve ─┬─ plain: passages ──────────────────────────────────┬─ ask ─ read ─ Answer
               └─ synthesis: (passages ─ ask ─ read) × n sub-queries ┘
 
-A synthesis answers each sub-query from the passages that the sub-query's own search found.
+In a synthesis, the model answers each sub-query from the passages of that sub-query's search.
 
-The last model call is separate from the steps before it, so that it can be streamed. Run
-`AnswerFlow.retrieve` and `AnswerFlow.draft`, call the model, and pass its reply to
+The last model call is separate from the steps before it, so that its reply can be streamed. Run
+`AnswerFlow.retrieve` and `AnswerFlow.build_draft`, call the model, and pass its reply to
 `AnswerFlow.conclude`.
 """
 
@@ -29,11 +29,11 @@ from qtmiddleware.answering.prompts import (
 )
 from qtmiddleware.answering.reading import AnswerReader, shift_citations
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ModelError, as_model_error
+from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, StreamingModel
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
@@ -69,7 +69,7 @@ class Draft:
     """The input of the model call that writes an answer.
 
     Attributes:
-        stage: the name of the call's stage in the trace.
+        stage: the name of the call in the trace.
         prompt: the prompt of the call.
         passages: the passages that the answer may cite.
         sub_answers: in a synthesis, the sub-answers to combine. Their citation numbers refer to
@@ -93,7 +93,7 @@ class AnswerFlow:
     Args:
         request: the request that holds the question.
         chat: the model that writes the answer.
-        finish_retrieval: is called with the retrieval when its trace is complete, and returns the
+        finish_retrieval: is called with the retrieval when its trace is complete. It returns the
             retrieval for the answer.
     """
 
@@ -107,7 +107,7 @@ class AnswerFlow:
         self.retrieval: Retrieval | None = None
         self._is_finished = False
         self._asked_stage = ""
-        self.observation = request.observation.child("answer", content=request.original)
+        self.observation = request.observation.make_child("answer", content=request.original)
         self._request = replace(request, observation=self.observation)
         self._settings = request.settings
         self._responses: dict[str, Any] | None = None
@@ -117,7 +117,7 @@ class AnswerFlow:
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
     def build_flow(self) -> Flow[Answer]:
-        """Return a flow that makes the whole answer, without streaming.
+        """Return a flow that produces the whole answer, without streaming.
 
         The flow raises the wrapped function's exceptions, and `ModelError` if the model gives no
         answer.
@@ -126,7 +126,7 @@ class AnswerFlow:
 
     def _run_steps(self) -> Flow[Answer]:
         yield from self.retrieve()
-        draft = yield from self.draft()
+        draft = yield from self.build_draft()
         if isinstance(draft, Answer):
             return draft
         deadline = self.start_call(draft)
@@ -135,7 +135,7 @@ class AnswerFlow:
         )
         reader = AnswerReader(draft.matches)
         if outcome.ok:
-            reader.read(outcome.value.text)
+            reader.read_answer(outcome.value.text)
         return self.conclude(draft, outcome, reader)
 
     def retrieve(self) -> Flow[Retrieval]:
@@ -146,29 +146,29 @@ class AnswerFlow:
             request = replace(request, settings=_enable_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
-            self.retrieval = yield from retrieval_flow(request, sub_responses=self._responses)
+            self.retrieval = yield from build_retrieval_flow(request, sub_responses=self._responses)
             # The retrieval succeeded, so the answer goes on: do not end its observation here.
             stack.pop_all()
         return self.retrieval
 
-    def draft(self) -> Flow[Draft | Answer]:
+    def build_draft(self) -> Flow[Draft | Answer]:
         """Return the draft of the model call that writes the answer.
 
-        Returns the finished answer if that call is not needed, for example without any passages.
+        Returns the finished answer if no call is needed, for example because there are no passages.
         """
-        return observe_steps(self._draft(), self.observation)
+        return observe_steps(self._build_draft(), self.observation)
 
-    def _draft(self) -> Flow[Draft | Answer]:
+    def _build_draft(self) -> Flow[Draft | Answer]:
         retrieval = self._retrieved
         if retrieval.is_unsure and self._settings.answer.if_unsure == "decline":
             retrieval.trace.note(
                 "answer", "the model was not asked: the passages do not match the question"
             )
-            return self._build_answer(_say_no_answer(self._request.original), found=False)
+            return self._build_answer(_write_no_answer(self._request.original), found=False)
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # A single sub-query is only the question in other words.
         if len(questions) > 1:
-            draft = yield from self._synthesize(questions)
+            draft = yield from self._draft_synthesis(questions)
             if draft is not None:
                 return draft
         matches = _select_question_matches(retrieval) if self._is_synthesis else retrieval.matches
@@ -181,7 +181,7 @@ class AnswerFlow:
                     " holds it"
                 )
                 self._degradations.append(Degradation("passages", "no_text", detail))
-            return self._build_answer(_say_no_answer(self._request.original), found=False)
+            return self._build_answer(_write_no_answer(self._request.original), found=False)
         return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
 
     def start_call(self, draft: Draft) -> Deadline:
@@ -192,8 +192,8 @@ class AnswerFlow:
     def conclude(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
-        If the call that combines sub-answers failed, the sub-answer that cites the most passages
-        becomes the answer.
+        If the call that combines sub-answers failed, return the sub-answer that cites the most
+        passages.
 
         Raises:
             ModelError: if the call failed or its reply is empty, and there are no sub-answers.
@@ -223,13 +223,14 @@ class AnswerFlow:
             )
         if outcome.value.truncated:
             self._degradations.append(Degradation(draft.stage, "truncated"))
-        text = reader.text or _say_no_answer(self._request.original)
+        # The model may write only the word that says that there is no answer.
+        text = reader.text or _write_no_answer(self._request.original)
         return self._build_answer(text, reader.citations, draft.passages, found=reader.found)
 
     def observe_call(self, draft: Draft) -> Observation:
-        """Return an observation that reports the streamed model call for *draft* to observers."""
+        """Return the observation that reports the streamed model call for *draft*."""
         description = describe_model(self.chat) if self.observation.is_observed else {}
-        return self.observation.child(
+        return self.observation.make_child(
             "model", draft.prompt.mode, content=draft.prompt, **description
         )
 
@@ -258,8 +259,8 @@ class AnswerFlow:
             raise RuntimeError("passages have not been retrieved yet")
         return self.retrieval
 
-    def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
-        """Answer the sub-queries in *questions*, and return the draft that combines the answers.
+    def _draft_synthesis(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
+        """Answer the sub-queries in *questions*, and return the draft for combining the answers.
 
         Returns ``None`` if fewer than ``fusion.minSuccesses`` sub-queries have an answer. The
         question is then answered as a whole.
@@ -280,9 +281,9 @@ class AnswerFlow:
     def _answer_sub_queries(
         self, questions: Sequence[str]
     ) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
-        """Answer each sub-query in *questions* from its own passages, with one model call each.
+        """Answer each sub-query in *questions* from its passages, with one model call each.
 
-        Returns the sub-answers in the order of *questions*, each with its passages.
+        Returns the sub-answers and their passages, in the order of *questions*.
         """
         settings, trace = self._settings, self._retrieved.trace
         began = perf_counter()
@@ -296,6 +297,7 @@ class AnswerFlow:
             else select_passages(part_matches, settings.answer.context_chars)
             for part_matches in matches
         ]
+        # The answers' time begins after the searches, so that slow searches do not use it up.
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
         asks = {
             place: Ask(
@@ -323,9 +325,9 @@ class AnswerFlow:
     def _search_sub_query(self, question: str) -> Flow[tuple[Match, ...] | None]:
         """Return the passages for the sub-query *question*, or ``None`` if its search failed.
 
-        The retrieval has usually searched for the sub-query already, and that response is used. A
-        sub-query that is equal to the user's question had no search of its own, so it is searched
-        now.
+        Usually, the retrieval has already searched for the sub-query, and its response is used. The
+        retrieval did not search for a sub-query that equals the user's question, so this method
+        does.
         """
         responses = self._responses or {}
         outcome = Outcome(responses[question]) if question in responses else None
@@ -333,6 +335,8 @@ class AnswerFlow:
             variant.text == question for variant in self._retrieved.variants[1:]
         ):
             return None
+        # The user did not ask for this retrieval, so it calls no hook. A sub-query is not
+        # transformed again.
         request = replace(
             self._request,
             original=question,
@@ -344,7 +348,9 @@ class AnswerFlow:
         )
         trace = Trace(read_price=self._settings.store.read_price)
         try:
-            retrieval = yield from retrieval_flow(request, original_outcome=outcome, trace=trace)
+            retrieval = yield from build_retrieval_flow(
+                request, original_outcome=outcome, trace=trace
+            )
         except Exception as error:
             self._degradations.append(
                 Degradation("sub_answers", "search_failed", type(error).__name__)
@@ -368,8 +374,8 @@ class AnswerFlow:
 
         Args:
             question: the sub-query.
-            passages: the passages that the model was shown; ``None`` if the search failed.
-            outcome: the outcome of the call; ``None`` if the model was not asked.
+            passages: the passages shown to the model; ``None`` if the search failed.
+            outcome: the outcome of the call; ``None`` if the model was not called.
         """
         if passages is None or outcome is None:
             return SubAnswer(
@@ -381,7 +387,7 @@ class AnswerFlow:
         error = _record_call("sub_answer", outcome, self._retrieved.trace)
         reader = AnswerReader(passages.matches)
         if error is None:
-            reader.read(outcome.value.text)
+            reader.read_answer(outcome.value.text)
             error = reader.error
         if error is not None:
             self._errors.append(error)
@@ -410,7 +416,7 @@ class AnswerFlow:
         )
 
     def _end_retrieval(self) -> Retrieval:
-        """Complete the trace, call *finish_retrieval*, and return the retrieval it returns."""
+        """Complete the retrieval's trace, and return the retrieval for the answer."""
         self._is_finished = True
         self._retrieved.trace.finish()
         self.retrieval = self._finish_retrieval(self._retrieved)
@@ -448,11 +454,11 @@ class AnswerFlow:
 
 
 def _enable_sub_queries(settings: Settings) -> Settings:
-    """Return *settings* with a transformation type that gives sub-queries."""
-    kind = settings.transformation_type
-    if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:
+    """Return *settings* with a transformation type that produces sub-queries."""
+    type_ = settings.transformation_type
+    if type_ in _DECOMPOSING or "sub_queries" in settings.transform.fields:
         return settings
-    return replace(settings, transformation_type="decompose" if kind == "none" else "combined")
+    return replace(settings, transformation_type="decompose" if type_ == "none" else "combined")
 
 
 def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
@@ -466,8 +472,8 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")
         trace.record_stage(stage, outcome.seconds, *status, began=outcome.began or None)
         return None
-    error = as_model_error(outcome.error)
-    # A model that had begun to work has cost something, but nobody knows how much.
+    error = convert_to_model_error(outcome.error)
+    # A call that had begun has cost something, but nobody knows how much.
     cost = 0.0 if error.is_free else None
     trace.record_usage(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
     trace.record_stage(stage, outcome.seconds, "failed", error.reason, began=outcome.began or None)
@@ -475,10 +481,10 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
 
 
 def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages for the question itself, without those for its sub-queries.
+    """Return the passages for the question, without those for its sub-queries.
 
-    Only the ``concat`` fusion keeps one list per query. With any other fusion, or if the
-    question's own list is empty, all passages are returned.
+    Only the ``concat`` fusion keeps one list per query. With any other fusion, or if the list for
+    the question is empty, all passages are returned.
     """
     if not retrieval.offsets:
         return retrieval.matches
@@ -491,9 +497,9 @@ def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
 def _join_sub_answers(
     answers: Sequence[tuple[SubAnswer, PromptPassages]],
 ) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
-    """Join the passages of all *answers* into one list.
+    """Join the passages of all *answers* into one list, and renumber the citations to match.
 
-    Returns the joined passages, and the sub-answers with citations renumbered to match.
+    Returns the joined passages, and the sub-answers with the new numbers.
     """
     matches = tuple(match for _, passages in answers for match in passages.matches)
     entries = tuple(entry for _, passages in answers for entry in passages.entries)
@@ -505,9 +511,9 @@ def _join_sub_answers(
     return PromptPassages(matches, entries), tuple(joined)
 
 
-def _say_no_answer(question: str) -> str:
-    """Return a sentence in the language of *question* for passages that do not hold the answer.
+def _write_no_answer(question: str) -> str:
+    """Return a sentence that says that the passages do not answer *question*.
 
-    The sentence is in English if the language is not known.
+    The sentence is in the language of *question*, or in English if the language is unknown.
     """
     return load_lexicon(detect_language(question) or "en").no_answer

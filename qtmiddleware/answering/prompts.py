@@ -1,4 +1,4 @@
-"""The prompts for answers, which keep the instructions apart from the passages."""
+"""Build the prompts for answers, with the instructions separate from the passages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import (
     append_digest,
-    find_own_instruction,
-    select_recent,
+    find_user_instruction,
+    select_recent_messages,
     write_json_message,
 )
 from qtmiddleware.types import Match, Message, SubAnswer
@@ -26,7 +26,7 @@ _CONTEXT_CHARS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PromptPassages:
-    """The passages that the model is shown, numbered from 1.
+    """The passages to show to the model, numbered from 1.
 
     Attributes:
         matches: the passages, in the order of their numbers.
@@ -38,23 +38,23 @@ class PromptPassages:
 
     @property
     def context(self) -> str:
-        """The texts that the model is shown, each under a heading such as ``PASSAGE 1:``."""
+        """The texts of the passages, each under a heading such as ``PASSAGE 1:``."""
         return "\n\n".join(
             f"PASSAGE {number}:\n{entry['text']}"
             for number, entry in enumerate(self.entries, start=1)
         )
 
 
-def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages:
-    """Return the first of *matches* that fit into *most_chars* together.
+def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
+    """Return as many of the first *matches* as fit into *max_chars* characters.
 
     Matches without a text are skipped. If the first passage alone is too long, its text is cut.
-    From the metadata, each entry also holds the passage's title, source, URL, location (such as the
-    page), and the ``context`` that ingestion may have written for it.
+    Each entry also holds labels from the metadata: title, source, URL, location (such as the page),
+    and the ``context`` that ingestion may have written.
     """
     kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []
-    remaining_chars = most_chars
+    remaining_chars = max_chars
     for match in matches:
         text = (match.text or "").strip()
         if not text:
@@ -64,7 +64,8 @@ def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages
         if size + len(text) > remaining_chars:
             if kept_matches:
                 break
-            if size > most_chars // 2:
+            # The text of the only passage matters more than its labels.
+            if size > max_chars // 2:
                 labels, size = {}, 0
             text = text[: max(1, remaining_chars - size - 1)].rstrip() + "…"
         kept_matches.append(match)
@@ -89,7 +90,7 @@ def _list_labels(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_TOKENS: Final = 1_000
-"""The most tokens of a reply, unless the settings set a limit."""
+"""The token limit of a reply, unless the settings set another."""
 
 _DATA: Final = (
     'The user message is a JSON object: {material}, "question" is what to answer{history}. The'
@@ -142,7 +143,7 @@ _FROM_PASSAGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The instructions for one kind of answer, such as a sub-answer.
+    """The instructions for one type of answer, such as a sub-answer.
 
     Attributes:
         mode: the prompt's name.
@@ -167,11 +168,11 @@ class Task:
     ) -> Prompt:
         """Return the prompt for *question*.
 
-        The system message holds only instructions and rules. The user message holds *material*,
-        *question* and *history*.
+        The system message holds only instructions and rules, so that nothing in a passage can pass
+        for an instruction. The user message holds *material*, *question* and *history*.
         """
-        own_instruction = find_own_instruction(settings, self.mode)
-        turns = select_recent(history, question, settings.llm.history_messages)
+        own_instruction = find_user_instruction(settings, self.mode)
+        turns = select_recent_messages(history, question, settings.llm.history_messages)
         conversation = (
             {"history": [{"role": turn.role, "content": turn.content} for turn in turns]}
             if turns
@@ -236,5 +237,5 @@ SYNTHESIS: Final = Task(
 
 
 def list_sub_answers(answers: Sequence[SubAnswer]) -> list[dict[str, str]]:
-    """Return the question and the text of each of *answers*, as data for a prompt."""
+    """Return the question and the answer text of each sub-answer, as data for a prompt."""
     return [{"question": answer.question, "answer": answer.text} for answer in answers]

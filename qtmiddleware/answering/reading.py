@@ -1,4 +1,4 @@
-"""Read a model's answer while the model writes it."""
+"""Read an answer while the model writes it: remove reasoning and check the citations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.types import Citation, Match
 
 MARKER: Final = "NO_ANSWER"
-"""The word that the model writes first if the passages do not hold the answer."""
+"""The word that the model writes first if the passages do not answer the question."""
 
 _TAGS: Final = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad")
 _THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
@@ -35,25 +35,26 @@ _MARKER_SPELLINGS: Final = tuple(
 class OpeningReader:
     """Removes the model's reasoning and the `MARKER` from the beginning of an answer.
 
-    The answer arrives in pieces. Text that may still become reasoning or the marker is held back.
+    The answer arrives in pieces. Text is held back as long as it may become reasoning or the
+    marker.
 
     Attributes:
-        found: whether the passages hold the answer; false after the marker was read.
+        found: whether the passages answer the question; ``False`` once the marker was read.
     """
 
     def __init__(self) -> None:
         self.found = True
         self._held: str | None = ""
 
-    def feed(self, text: str) -> str:
-        """Read the next piece, *text*, and return the text that can be shown now."""
+    def feed(self, piece: str) -> str:
+        """Read the next *piece* of the answer, and return the text that can be shown now."""
         if self._held is None:
-            return text
-        self._held += text
+            return piece
+        self._held += piece
         return self._read_held_text(is_last=False)
 
-    def end(self) -> str:
-        """Return the text that was held back, without reasoning that has no end tag."""
+    def flush(self) -> str:
+        """Return the text that was held back, but no reasoning that is still open."""
         return "" if self._held is None else self._read_held_text(is_last=True)
 
     def _read_held_text(self, *, is_last: bool) -> str:
@@ -94,6 +95,8 @@ class OpeningReader:
 
         *marker* is the marker at the start of *text*, or ``None``.
         """
+        # The marker pattern also takes the punctuation and blanks after the word, and more of these
+        # may follow.
         if marker is not None:
             return marker.end() == len(text)
         if any(thought.startswith(text.lower()) for thought in _THOUGHTS):
@@ -106,8 +109,8 @@ class OpeningReader:
 class AnswerReader:
     """Reads one answer piece by piece and returns the text that can be shown.
 
-    The model's reasoning, the `MARKER` and citations of passages that do not exist are removed. The
-    returned pieces, joined, are `text`, wherever the answer was cut.
+    It removes the model's reasoning, the `MARKER` and citations of passages that do not exist. The
+    joined output does not depend on where the answer is cut into pieces.
 
     Args:
         matches: the passages that the answer may cite.
@@ -123,14 +126,14 @@ class AnswerReader:
         """Read *piece* and return the text that can be shown now."""
         return self._record_shown(self._citing.feed(self._opening.feed(piece)))
 
-    def end(self) -> str:
-        """Return the rest of the text, which was held back."""
-        return self._record_shown(self._citing.feed(self._opening.end()) + self._citing.end())
+    def flush(self) -> str:
+        """Return the text that was held back."""
+        return self._record_shown(self._citing.feed(self._opening.flush()) + self._citing.flush())
 
-    def read(self, text: str) -> None:
-        """Read *text*, a whole answer, at once."""
+    def read_answer(self, text: str) -> None:
+        """Read the whole answer *text* at once."""
         self.feed(text)
-        self.end()
+        self.flush()
 
     def _record_shown(self, text: str) -> str:
         if text:
@@ -139,17 +142,20 @@ class AnswerReader:
 
     @property
     def text(self) -> str:
-        """All text that was returned so far."""
+        """The text returned so far."""
         return "".join(self._shown)
 
     @property
     def found(self) -> bool:
-        """Whether the passages hold the answer: true unless the model wrote the `MARKER`."""
+        """Whether the passages answer the question. ``False`` if the model wrote the `MARKER`."""
         return self._opening.found
 
     @property
     def error(self) -> ModelError | None:
-        """A `ModelError` if the model wrote neither an answer nor the `MARKER`, else ``None``."""
+        """A `ModelError` if the model wrote nothing that can be shown, else ``None``.
+
+        The `MARKER` alone is no error.
+        """
         return (
             ModelError("empty", "the language model's answer is empty")
             if self.found and not self._shown
@@ -158,7 +164,7 @@ class AnswerReader:
 
     @property
     def invented(self) -> int:
-        """The number of removed citations of passages that do not exist."""
+        """The number of citations that were removed because their passage does not exist."""
         return self._citing.invented
 
     @property

@@ -17,7 +17,12 @@ from qtmiddleware.types import Answer, Retrieval
 
 
 class _StreamedReply:
-    """A model's reply that arrives in pieces. *reader* returns the text that can be shown."""
+    """A model's reply that arrives in pieces.
+
+    Attributes:
+        reader: returns the text that can be shown.
+        error: the error of the model call, or ``None``.
+    """
 
     def __init__(self, draft: Draft) -> None:
         self.reader = AnswerReader(draft.matches)
@@ -27,7 +32,7 @@ class _StreamedReply:
         self._whole: Reply | None = None
 
     def feed(self, piece: Piece) -> str:
-        """Read *piece* of the reply, and return the text that can be shown now."""
+        """Read the next *piece* of the reply, and return the text that can be shown now."""
         if isinstance(piece, str):
             self._raw.append(piece)
             return self.reader.feed(piece)
@@ -45,7 +50,7 @@ class _StreamedReply:
 
 
 class _BaseStream:
-    """The base class of `AnswerStream` and `AsyncAnswerStream`, which keeps the shown text."""
+    """The base class of `AnswerStream` and `AsyncAnswerStream`. It keeps the shown text."""
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         self._answering = answering
@@ -57,7 +62,7 @@ class _BaseStream:
     def answer(self) -> Answer:
         """The whole answer.
 
-        Raises `RuntimeError` if the stream has not been read to its end.
+        Reading it raises `RuntimeError` before the stream has been read to its end.
         """
         if self._answer is None:
             raise RuntimeError("the answer is ready only after the stream has been read to its end")
@@ -67,8 +72,8 @@ class _BaseStream:
     def shown(self) -> str:
         """All pieces so far, joined into one text.
 
-        At the end of the stream, this is the answer's text. There is one exception: if the model
-        fails while it combines sub-answers, the answer is one of the sub-answers.
+        At the end of the stream, this is the answer's text, with one exception: if the model fails
+        while it combines sub-answers, the answer is one of the sub-answers.
         """
         return "".join(self._shown)
 
@@ -77,16 +82,16 @@ class _BaseStream:
         return text
 
     def _store_answer(self, answer: Answer) -> str:
-        """Store the finished *answer*, and return the text that is still to be shown.
+        """Store the finished *answer*, and return the text to show now.
 
-        That is the whole text if no piece was shown yet, else ``""``.
+        Returns the whole text if no piece was shown yet, else ``""``.
         """
         self._answer = answer
         return "" if self._shown else self._record_shown(answer.text)
 
 
 class AnswerStream(_BaseStream):
-    """A stream of an answer: iterate over its pieces, then read the whole answer from `answer`.
+    """An answer in pieces. Iterate over the pieces, then read the whole answer from `answer`.
 
     The passages are available from the beginning, in `retrieval`. If you may stop early, use the
     stream in a ``with`` block or call `close`, so that the model stops too. Iterating raises
@@ -113,9 +118,9 @@ class AnswerStream(_BaseStream):
         """Yield the pieces that can be shown, and store the whole answer at the end."""
         answering = self._answering
         with answering.observation as observation:
-            draft = run(answering.draft(), self._performer)
+            draft = run(answering.build_draft(), self._performer)
             if isinstance(draft, Answer):
-                answer = observation.keep(draft)
+                answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
@@ -130,11 +135,12 @@ class AnswerStream(_BaseStream):
                         for piece in pieces:
                             if text := reply.feed(piece):
                                 yield self._record_shown(text)
-                    if text := reply.reader.end():
+                    if text := reply.reader.flush():
                         yield self._record_shown(text)
                 except ModelError as error:
+                    # `conclude` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
-                answer = observation.keep(
+                answer = observation.keep_result(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):
@@ -182,9 +188,9 @@ class AsyncAnswerStream(_BaseStream):
         answering = self._answering
         with answering.observation as observation:
             await self._retrieve()
-            draft = await arun(answering.draft(), self._performer)
+            draft = await arun(answering.build_draft(), self._performer)
             if isinstance(draft, Answer):
-                answer = observation.keep(draft)
+                answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
@@ -199,11 +205,12 @@ class AsyncAnswerStream(_BaseStream):
                         async for piece in pieces:
                             if text := reply.feed(piece):
                                 yield self._record_shown(text)
-                    if text := reply.reader.end():
+                    if text := reply.reader.flush():
                         yield self._record_shown(text)
                 except ModelError as error:
+                    # `conclude` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
-                answer = observation.keep(
+                answer = observation.keep_result(
                     answering.conclude(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):

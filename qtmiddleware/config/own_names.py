@@ -19,7 +19,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.plugins import (
     MAX_WEIGHT,
     UnknownPlugin,
-    find_fusion,
+    find_fusion_method,
     find_transform,
     list_definition_problems,
     read_field_weights,
@@ -125,7 +125,7 @@ def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> Con
         if key.path == _TYPE:
             find_transform(name, {})
         else:
-            find_fusion(name)
+            find_fusion_method(name)
     except UnknownPlugin:
         return build_name_error(key.name, name, names, source)
     except ConfigError as error:

@@ -209,9 +209,9 @@ class FusionSettings(SettingsGroup):
         row = FUSION_METHODS.get(self.method)
         if row is None:
             # Imported here, so that only users of such a method pay for it.
-            from qtmiddleware.plugins import find_fusion
+            from qtmiddleware.plugins import find_fusion_method
 
-            return find_fusion(self.method).row
+            return find_fusion_method(self.method).row
         return row
 
 

@@ -1,4 +1,4 @@
-"""A Haystack retriever that wraps any retriever component or function.
+"""Wrap a retriever component or a function as a Haystack retriever.
 
     from qtmiddleware.integrations.haystack import QueryTransformRetriever
 
@@ -8,9 +8,9 @@
     history = [ChatMessage.from_user("..."), ChatMessage.from_assistant("...")]
     retriever.run("And last year?", history=history)
 
-The retriever works in a pipeline like any text retriever, and is saved and loaded with the
-pipeline. Every search and model call is a span of Haystack's tracer. `SPAN` is the name of the span
-of a whole retrieval.
+In a pipeline, it works like any text retriever, and is saved and loaded with the pipeline. Every
+search and every model call is a span of Haystack's tracer. `SPAN` is the span of the whole
+retrieval.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
-from qtmiddleware.integrations import needs
+from qtmiddleware.integrations import require_package
 from qtmiddleware.retrieval.responses import read_response
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.types import Match, Retrieval, Variant
@@ -34,7 +34,7 @@ from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-with needs("haystack-ai", "2.25", extra="haystack"):
+with require_package("haystack-ai", "2.25", extra="haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
     from haystack.core.errors import DeserializationError, SerializationError
     from haystack.core.serialization import (
@@ -47,10 +47,10 @@ with needs("haystack-ai", "2.25", extra="haystack"):
     from haystack.utils import deserialize_callable, serialize_callable
 
 SPAN: Final = "qtmiddleware.retrieval"
-"""The name of the span of a whole retrieval.
+"""The name of the span for a whole retrieval.
 
-The span's tag ``qtmiddleware.record`` has the keys of a record in the query log. The record holds
-texts, so the tag is set only if ``HAYSTACK_CONTENT_TRACING_ENABLED`` is set.
+The tag ``qtmiddleware.record`` contains a record of the query log. The record contains texts, so
+the tag is set only if ``HAYSTACK_CONTENT_TRACING_ENABLED`` is set.
 """
 
 _ACCEPTED: Final = (
@@ -77,7 +77,7 @@ _outputs = component.output_types(
 
 
 class AskOptions(TypedDict, total=False):
-    """The options of one retrieval. `QueryTransformRetriever` explains each option."""
+    """The options of one call. `QueryTransformRetriever` describes each option."""
 
     filters: dict[str, Any] | None
     top_k: int | None
@@ -90,29 +90,29 @@ class AskOptions(TypedDict, total=False):
 class QueryTransformRetriever:
     """A Haystack text retriever that improves the results of your *retriever*.
 
-    The arguments cannot be changed after creation. These options can be passed per call:
+    The arguments cannot be changed after creation. Each call also takes these options:
 
-    - *filters* and *retriever_kwargs*: passed on to *retriever*.
+    - *filters* and *retriever_kwargs*: arguments for *retriever*.
     - *history*: the conversation so far, as `ChatMessage` objects or any other history that
       `Wrapped.retrieve` accepts.
     - *qtm_config*: settings for this call.
 
-    A saved pipeline contains components, functions that can be imported from a module, and
-    settings. API keys are never saved.
+    A saved pipeline contains components, settings and the import paths of functions. API keys are
+    never saved.
 
-    *config*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
+    *config*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are the arguments of
     `QueryMiddleware`.
 
     Args:
-        retriever: A component that takes a ``query`` and returns ``documents``; a component that
-            takes a ``query_embedding``; a `SuperComponent` of a whole pipeline; a function of a
-            query (plain or async); or a function that is already wrapped with its own options.
-            Results that are not documents, such as Pinecone's matches, are converted to documents.
+        retriever: A component that takes a ``query`` or a ``query_embedding`` and returns
+            ``documents``; a `SuperComponent` of a whole pipeline; a function that takes a query
+            (sync or async); or a function that is already wrapped. Other results than documents,
+            such as Pinecone's matches, are converted to documents.
         text_embedder: Embeds the query for a *retriever* that takes a ``query_embedding``.
         top_k: The number of documents to return; by default the retriever's own ``top_k``. A call's
-            ``top_k`` overrides this number. *retriever* is asked for more documents, so that the
-            ranking has more candidates. If *retriever* takes no ``top_k``, let it return about 50.
-        client: A Haystack chat generator, or any client that `QueryMiddleware` takes.
+            ``top_k`` overrides it. The retriever is asked for more documents, so that the ranking
+            has more candidates. If it takes no ``top_k``, let it return about 50.
+        client: A Haystack chat generator, or any client that `QueryMiddleware` accepts.
 
     Raises `ConfigError` if *retriever* has an unsupported type or a setting is not valid.
     """
@@ -155,13 +155,13 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the best ``documents`` for *query*, with details of the retrieval.
+        """Return the best documents for *query*, with details of the retrieval.
 
-        The documents are the retriever's own, each with its score for the *query*. If the setting
-        ``scores`` is ``fused``, each document has its fused score instead.
+        Each document has its score for the *query*. If the setting ``scores`` is ``fused``, it has
+        its fused score instead.
 
         Returns:
-            documents: The best documents, best first.
+            documents: The documents, best first.
             status: ``full`` or ``degraded``.
             variants: The texts that were searched, with ``kind``, ``text`` and ``weight``.
             degradations: The steps that failed or were skipped, with ``stage``, ``reason`` and
@@ -173,7 +173,7 @@ class QueryTransformRetriever:
             ConfigError: A setting is not valid.
             WrapError: The wrapped function is asynchronous.
 
-        Exceptions of the retriever pass through.
+        Exceptions of the retriever pass through unchanged.
         """
         self._warm_up_components()
         with _open_span(SPAN) as span:
@@ -196,7 +196,7 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Do the same as `run` without blocking the event loop.
+        """Return the same as `run`, without blocking the event loop.
 
         A component without a ``run_async`` runs in a thread.
         """
@@ -212,10 +212,10 @@ class QueryTransformRetriever:
             return self._build_outputs(await self.aretrieve(query, **options), span)
 
     def retrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
-        """Return the result of `run` as a `Retrieval`, with all scores of each match.
+        """Return a `Retrieval` with the matches for *query* and all their scores.
 
-        The *options* and the exceptions are those of `run`. Each match's ``raw`` is the document
-        that *retriever* returned.
+        The ``raw`` of a match is the document that *retriever* returned. The *options* and the
+        exceptions are the same as for `run`.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `run_async` or `aretrieve`")
@@ -224,7 +224,7 @@ class QueryTransformRetriever:
         )
 
     async def aretrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
-        """Do the same as `retrieve` without blocking the event loop."""
+        """Return the same as `retrieve`, without blocking the event loop."""
         return self._limit_matches(
             await self._asearch.aretrieve(query, **self._build_arguments(options)), options
         )
@@ -238,9 +238,9 @@ class QueryTransformRetriever:
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
-        """Load everything that the first question needs, and warm up the components.
+        """Load everything that the first question needs.
 
-        The components are the retriever, the embedder and the chat generator. The middleware itself
+        This warms up the retriever, the embedder and the chat generator. The middleware itself
         sends no request.
         """
         self._warm_up_components()
@@ -249,9 +249,10 @@ class QueryTransformRetriever:
             self._is_warm = True
 
     async def warm_up_async(self) -> None:
-        """Do the same as `warm_up` without blocking the event loop.
+        """Load everything that the first question needs. Same as `warm_up` for async code.
 
-        A component with a ``warm_up_async`` warms up on the event loop.
+        The middleware is loaded in a thread. A component's ``warm_up_async`` is awaited. Without
+        it, the component's ``warm_up`` is called on the event loop.
         """
         await self._warm_up_components_async()
         if not self._is_warm:
@@ -261,7 +262,7 @@ class QueryTransformRetriever:
     def close(self) -> None:
         """Close the retriever, the embedder, the chat generator and the middleware's own clients.
 
-        If *retriever* is a function that was already wrapped, its middleware stays open.
+        If the retriever is a function that was already wrapped, its middleware stays open.
         """
         for inner in self._components:
             _call_method(inner, "close")
@@ -270,7 +271,7 @@ class QueryTransformRetriever:
             self._is_warm = False
 
     async def close_async(self) -> None:
-        """Do the same as `close`, and also close the clients of the running event loop."""
+        """Close the same as `close`, and the clients of the running event loop."""
         for inner in self._components:
             await _acall_method(inner, "close")
         if not isinstance(self.retriever, Wrapped | Bound):
@@ -278,7 +279,7 @@ class QueryTransformRetriever:
             self._is_warm = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this retriever's arguments as plain values for a pipeline file.
+        """Return the retriever's arguments as a dict for a pipeline file.
 
         Raises Haystack's `SerializationError` if an argument cannot be saved.
         """
@@ -292,7 +293,7 @@ class QueryTransformRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> QueryTransformRetriever:
-        """Create the retriever from the values that `to_dict` returned.
+        """Create a retriever from *data*, the result of `to_dict`.
 
         Raises Haystack's `DeserializationError` if a parameter cannot be loaded. The error names
         the parameter and the missing function or component.
@@ -332,16 +333,13 @@ class QueryTransformRetriever:
             await _acall_method(inner, "warm_up")
 
     def _wrap_retriever(self) -> tuple[Any, Any]:
-        """Wrap *retriever* for blocking calls and for asynchronous calls.
-
-        Returns the blocking wrapped function, then the asynchronous one.
-        """
+        """Wrap *retriever*, and return the function for sync calls and the one for async calls."""
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
             if doubled := [
                 name for name in ("text_embedder", *_OF_MIDDLEWARE) if getattr(self, name)
             ]:
-                raise _build_error(
+                raise _build_config_error(
                     f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it",
                     inner,
                 )
@@ -357,11 +355,11 @@ class QueryTransformRetriever:
         elif not callable(inner) or isinstance(inner, type) or hasattr(inner, "run"):
             # An object with a `run` is most likely a component whose class lacks the decorator.
             hint = "; decorate its class with @component" if hasattr(inner, "run") else ""
-            raise _build_error(
+            raise _build_config_error(
                 f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}{hint}", inner
             )
         elif embedder is not None:
-            raise _build_error(
+            raise _build_config_error(
                 "a function takes the query as text; leave text_embedder out",
                 inner,
                 "text_embedder",
@@ -372,9 +370,9 @@ class QueryTransformRetriever:
         return middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_top_k(self, options: AskOptions) -> int | None:
-        """Return how many documents a call with *options* should return.
+        """Return the number of documents to return: the call's, or else the retriever's.
 
-        Returns ``None`` if neither the call nor a retriever sets a number.
+        Returns ``None`` if neither is set.
         """
         return next(
             (
@@ -403,9 +401,9 @@ class QueryTransformRetriever:
         return {**arguments, "history": history, "qtm_config": options.get("qtm_config")}
 
     def _limit_matches(self, retrieval: Retrieval, options: AskOptions) -> Retrieval:
-        """Truncate the matches of *retrieval* to the number of documents to return.
+        """Return *retrieval* with at most as many matches as *options* or the retriever allow.
 
-        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
+        If the wrapped function takes the number as an argument, the result is unchanged.
         """
         count = self._choose_top_k(options) if self._search.top_k_argument is None else None
         return (
@@ -415,10 +413,10 @@ class QueryTransformRetriever:
         )
 
     def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
-        """Return the outputs of `run`, and describe the retrieval in tags of *span*.
+        """Return the outputs of `run`, and add tags about the retrieval to *span*.
 
-        The tags contain no texts. If content tracing is on, *span* also gets the whole query-log
-        record.
+        The tags contain no texts. If content tracing is on, *span* also gets a record of the query
+        log.
         """
         if is_tracing_enabled():
             degradations = [f"{entry.stage}: {entry.reason}" for entry in retrieval.degradations]
@@ -451,10 +449,11 @@ class QueryTransformRetriever:
 
 
 class _Search:
-    """Calls the Haystack component *retriever* with a query and *top_k*.
+    """Calls the Haystack component *retriever* with a query and the number of documents.
 
     If there is an *embedder*, it embeds the query first. Its output ``embedding`` becomes the
-    retriever's ``query_embedding``, and ``sparse_embedding`` becomes ``query_sparse_embedding``.
+    retriever's input ``query_embedding``, and ``sparse_embedding`` becomes
+    ``query_sparse_embedding``.
     """
 
     def __init__(self, retriever: Any, embedder: Any) -> None:
@@ -479,13 +478,13 @@ class _Search:
                 if missing
                 else f"{type_name} does not return documents for a query"
             )
-            raise _build_error(f"retriever must be {_ACCEPTED}; {hint}", retriever)
+            raise _build_config_error(f"retriever must be {_ACCEPTED}; {hint}", retriever)
         if embedder is not None and not self.query_inputs:
             message = (
                 f"{type_name} takes no output of {_describe_type(embedder)}; leave text_embedder"
                 " out"
             )
-            raise _build_error(message, embedder, "text_embedder")
+            raise _build_config_error(message, embedder, "text_embedder")
 
     def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
         outputs = (
@@ -501,21 +500,27 @@ class _Search:
         )
 
     def build_inputs(
-        self, query: Any, outputs: Mapping[str, Any], top_k: int | None, more: dict[str, Any]
+        self,
+        query: Any,
+        embedder_outputs: Mapping[str, Any],
+        top_k: int | None,
+        arguments: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return the inputs for the retriever: *more*, the embedder's *outputs*, *query*, *top_k*.
+        """Return the inputs for the retriever: the call's *arguments*, embedding, query and number.
 
         *query* and *top_k* are omitted if the retriever has no such input.
         """
-        inputs = more | {
-            socket: outputs[name] for name, socket in self.query_inputs.items() if name in outputs
+        inputs = arguments | {
+            socket: embedder_outputs[name]
+            for name, socket in self.query_inputs.items()
+            if name in embedder_outputs
         }
         if self.takes_query:
             inputs["query"] = query
         return inputs if top_k is None or not self.takes_top_k else inputs | {"top_k": top_k}
 
     def select_documents(self, outputs: Mapping[str, Any], top_k: int | None) -> Any:
-        """Return the documents in *outputs*.
+        """Return the documents in *outputs*, the retriever's result.
 
         If the retriever takes no ``top_k``, only the first *top_k* documents are returned.
         """
@@ -527,7 +532,7 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Calls the Haystack component *retriever* asynchronously with a query and *top_k*."""
+    """Calls a Haystack component asynchronously with a query and the number of documents."""
 
     async def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
         outputs = (
@@ -544,7 +549,7 @@ class _AsyncSearch(_Search):
 
 
 class _ChatModel:
-    """Adapts a Haystack chat generator to the chat-model interface of the middleware."""
+    """Gives a Haystack chat generator the methods that the middleware calls."""
 
     def __init__(self, generator: Any) -> None:
         if "messages" not in _get_sockets(generator, "input") or "replies" not in _get_sockets(
@@ -563,13 +568,13 @@ class _ChatModel:
         self.__qualname__ = type(generator).__name__  # The name in degradations and logs.
 
     def invoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Return the first reply to *messages*, with its model, token counts and finish reason."""
+        """Return the text, model, token counts and finish reason of the reply to *messages*."""
         return self.read_reply(
             _run_component("chat_generator", self.generator, messages=self.build_messages(messages))
         )
 
     async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Do the same as `invoke` without blocking the event loop."""
+        """Return the same as `invoke`, without blocking the event loop."""
         return self.read_reply(
             await _arun_component(
                 "chat_generator", self.generator, messages=self.build_messages(messages)
@@ -582,9 +587,9 @@ class _ChatModel:
         return [makers[message["role"]](message["content"]) for message in messages]
 
     def read_reply(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the first reply in *outputs*, with its model, token counts and finish reason.
+        """Return the text, model, token counts and finish reason of the first reply in *outputs*.
 
-        If there is no reply, the returned text is empty.
+        If there is no reply, the text is empty.
         """
         reply = next(iter(outputs.get("replies") or ()), None)
         details = (
@@ -596,10 +601,7 @@ class _ChatModel:
 
 
 def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
-    """Run the component *inner* in a new span, and return its outputs.
-
-    The span is named after *role*.
-    """
+    """Run the component *inner* in a new span named after *role*, and return its outputs."""
     with _open_component_span(role, inner, inputs) as span:
         outputs = inner.run(**inputs)
         span.set_content_tag("haystack.component.output", outputs)
@@ -607,7 +609,7 @@ def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
 
 
 async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
-    """Do the same as `_run_component` without blocking the event loop.
+    """Run a component like `_run_component`, without blocking the event loop.
 
     A component without a ``run_async`` runs in a thread.
     """
@@ -630,24 +632,24 @@ def _open_component_span(role: str, inner: Any, inputs: Mapping[str, Any]) -> It
 
 @contextmanager
 def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
-    # A search may run in a thread of the middleware. The context comes along, so the current span
-    # is the right parent there too.
+    # A search may run in a thread of the middleware. The thread has the caller's context, so the
+    # current span is the right parent there too.
     with tracer.trace(name, tags=tags, parent_span=tracer.current_span()) as span:
         yield span
 
 
-def _call_method(inner: Any, name: str) -> None:
-    """Call the method *name* of *inner*. Does nothing if *inner* has no such method."""
-    if hasattr(inner, name):
-        getattr(inner, name)()
+def _call_method(inner: Any, method_name: str) -> None:
+    """Call a method of *inner*. Do nothing if *inner* has no such method."""
+    if hasattr(inner, method_name):
+        getattr(inner, method_name)()
 
 
-async def _acall_method(inner: Any, name: str) -> None:
-    """Await ``<name>_async`` of *inner*, or call *name* if there is no asynchronous method."""
-    if hasattr(inner, f"{name}_async"):
-        await getattr(inner, f"{name}_async")()
+async def _acall_method(inner: Any, method_name: str) -> None:
+    """Await the method ``<method_name>_async`` of *inner*, or else call *method_name*."""
+    if hasattr(inner, f"{method_name}_async"):
+        await getattr(inner, f"{method_name}_async")()
     else:
-        _call_method(inner, name)
+        _call_method(inner, method_name)
 
 
 def _is_component(value: Any) -> bool:
@@ -660,10 +662,9 @@ def _get_sockets(inner: Any, direction: str) -> dict[str, Any]:
 
 
 def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
-    """Return the names of the outputs of *embedder*.
+    """Return the names of the embedder's outputs; an empty tuple if *embedder* is ``None``.
 
-    Returns an empty tuple if *embedder* is ``None``. Raises `ConfigError` if *embedder* is not a
-    component that takes a text.
+    Raises `ConfigError` if *embedder* is not a component that takes a text.
     """
     if embedder is None:
         return ()
@@ -677,10 +678,7 @@ def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
 
 
 def _find_default_top_k(retriever: Any) -> int | None:
-    """Return the ``top_k`` of *retriever*, or the ``top_k`` of the retriever inside it.
-
-    Returns ``None`` if neither has a ``top_k``.
-    """
+    """Return the ``top_k`` of *retriever* or of the retriever inside it; ``None`` without one."""
     while _is_component(retriever):
         if type(top_k := getattr(retriever, "top_k", None)) is int:
             return top_k
@@ -692,7 +690,7 @@ def _find_default_top_k(retriever: Any) -> int | None:
 
 
 def _read_message(message: Any) -> Any:
-    """Convert a `ChatMessage` to its role and text, without tool calls and images.
+    """Convert a `ChatMessage` to a dict with its role and text. Drop tool calls and images.
 
     Any other *message* is returned unchanged.
     """
@@ -702,9 +700,9 @@ def _read_message(message: Any) -> Any:
 
 
 def _read_documents(retrieval: Retrieval) -> list[Document]:
-    """Return the documents in *retrieval*, each with its score from the response.
+    """Return the documents in *retrieval*, each with its score in the response.
 
-    Raises `ResponseShapeError` if the response is unreadable.
+    Raises `ResponseShapeError` if the response cannot be read.
     """
     if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
         shape = _describe_type(retrieval.response)
@@ -726,10 +724,9 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match, item: Any, score: float | None) -> Document:
-    """Return *item* as a document with the given *score*.
+    """Return the document in *item* with *score*, or a new one with the match's text and metadata.
 
-    If *item* is not a document, a document is created from the text and metadata of *match*. Raises
-    `ResponseShapeError` if *match* has no text.
+    Raises `ResponseShapeError` if *item* is no document and *match* has no text.
     """
     # A function may return pairs of document and score.
     document = item[0] if isinstance(item, tuple | list) and item else item
@@ -752,7 +749,7 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 
 
 def _save_parameter(name: str, value: Any) -> Any:
-    """Convert the *value* of the parameter *name* to plain values for a pipeline file.
+    """Convert the *value* of the parameter *name* for a pipeline file.
 
     A component is saved in Haystack's format, and a function as its import path. Raises
     `SerializationError` if *value* cannot be saved.
@@ -763,7 +760,7 @@ def _save_parameter(name: str, value: Any) -> Any:
             if isinstance(value, str | os.PathLike | Mapping)
             else Config.load(value).to_dict()
         )
-        return os.fspath(value) if isinstance(value, os.PathLike) else _copy_plain(value)
+        return os.fspath(value) if isinstance(value, os.PathLike) else _to_plain_values(value)
     if name in _SAVED_AS_IS:
         return value
     if _is_component(value):
@@ -782,27 +779,32 @@ def _save_parameter(name: str, value: Any) -> Any:
     return serialize_callable(value)
 
 
-def _copy_plain(value: Any) -> Any:
-    """Return a copy of *value* in which mappings are dicts and tuples are lists."""
+def _to_plain_values(value: Any) -> Any:
+    """Return a copy of *value* with dicts instead of mappings, and lists instead of tuples."""
     if isinstance(value, Mapping):
-        return {name: _copy_plain(entry) for name, entry in value.items()}
-    return [_copy_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+        return {name: _to_plain_values(entry) for name, entry in value.items()}
+    return (
+        [_to_plain_values(entry) for entry in value] if isinstance(value, list | tuple) else value
+    )
 
 
-def _load_parameter(name: str, saved: Any) -> Any:
-    """Restore the value of the parameter *name* from *saved*, the result of `_save_parameter`.
+def _load_parameter(name: str, saved_value: Any) -> Any:
+    """Return the value of the parameter *name* from *saved_value*.
 
-    Raises `DeserializationError` if the function or component cannot be loaded.
+    *saved_value* is the result of `_save_parameter`. Raises `DeserializationError` if the function
+    or component cannot be loaded.
     """
-    kind = saved.get("type") if isinstance(saved, Mapping) else None
+    class_name = saved_value.get("type") if isinstance(saved_value, Mapping) else None
     try:
-        if isinstance(saved, str):
-            return deserialize_callable(saved)
+        if isinstance(saved_value, str):
+            return deserialize_callable(saved_value)
         return (
-            component_from_dict(_import_component(str(kind)), dict(saved), name) if kind else saved
+            component_from_dict(_import_component(str(class_name)), dict(saved_value), name)
+            if class_name
+            else saved_value
         )
     except (DeserializationError, ImportError, AttributeError) as error:
-        subject = f"the component {kind}" if kind else f"the function {saved}"
+        subject = f"the component {class_name}" if class_name else f"the function {saved_value}"
         raise DeserializationError(
             f"{name}: {subject}, named in the file, cannot be loaded: {error}"
         ) from error
@@ -811,16 +813,16 @@ def _load_parameter(name: str, saved: Any) -> Any:
 def _import_component(class_name: str) -> type[Any]:
     """Import the component class *class_name*.
 
-    Raises `DeserializationError` if the class is not a component, because creating an object of an
-    arbitrary class could run harmful code.
+    Raises `DeserializationError` if the class is not a component.
     """
     cls: Any = import_class_by_name(class_name)
+    # A pipeline file may name any class, and creating an object of it could run harmful code.
     if f"{cls.__module__}.{cls.__qualname__}" not in component.registry:
         raise DeserializationError("it is not a component")
     return cls  # type: ignore[no-any-return]
 
 
-def _build_error(message: str, value: Any, path: str = "retriever") -> ConfigError:
+def _build_config_error(message: str, value: Any, path: str = "retriever") -> ConfigError:
     return ConfigError(message, path=path, value=_describe_type(value), allowed=_ACCEPTED)
 
 

@@ -1,4 +1,4 @@
-"""A LangChain retriever that wraps any retriever, vector store, runnable or function.
+"""Wrap a retriever, vector store, runnable or function as a LangChain retriever.
 
     from qtmiddleware.integrations.langchain import QueryTransformRetriever
 
@@ -9,7 +9,7 @@
     documents = retriever.invoke("And last year?", history=history)
 
 Every search runs as a child of the retriever's run, so callbacks and traces show the searches.
-Handlers of custom events receive the event `EVENT`, which describes how the documents were found.
+Callback handlers receive the custom event `EVENT` with the details of each retrieval.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
-from qtmiddleware.integrations import needs
+from qtmiddleware.integrations import require_package
 from qtmiddleware.types import Match, Retrieval
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.signatures import TOP_KS
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-with needs("langchain-core", "0.3.86", extra="langchain"):
+with require_package("langchain-core", "0.3.86", extra="langchain"):
     from langchain_core.callbacks import (
         AsyncCallbackManagerForRetrieverRun,
         CallbackManagerForRetrieverRun,
@@ -46,7 +46,7 @@ with needs("langchain-core", "0.3.86", extra="langchain"):
     from pydantic import ConfigDict, Field, PrivateAttr
 
 EVENT: Final = "qtmiddleware.retrieval"
-"""The name of the custom event sent per retrieval. The event's data is a query log record."""
+"""The name of the custom event per retrieval. Its data is a record of the query log."""
 
 _ACCEPTED: Final = (
     "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or"
@@ -54,34 +54,32 @@ _ACCEPTED: Final = (
 )
 _K_NAMES: Final = ("k", "top_k")
 _OF_MIDDLEWARE: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
-"""The fields passed to `QueryMiddleware`, except the config. Copies of a retriever share them."""
+"""The fields for `QueryMiddleware`, except the config. Copies of a retriever share them."""
 _UNREADABLE: Final = ("response", "unreadable")
 
 
 class QueryTransformRetriever(BaseRetriever):
     """A LangChain retriever that improves the results of your *retriever*.
 
-    Only *k* can be changed after creation. Arguments of a call are passed on to *retriever*,
+    Only *k* can be changed after creation. ``invoke`` passes its arguments on to *retriever*,
     except:
 
     - ``history``: the conversation so far, as LangChain messages or any other history that
       `Wrapped.retrieve` accepts.
     - ``qtm_config``: settings for this call.
 
-    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
-    `QueryMiddleware`.
+    The fields *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are
+    the arguments of `QueryMiddleware`.
 
     Attributes:
-        retriever: A retriever or other Runnable, a vector store, a function of a query (plain or
-            async), or a function that is already wrapped with its own options. The ranking is
-            better with a store, or with a function that returns (document, score) pairs, because a
-            retriever returns no scores. Results that are not documents, such as Pinecone's matches,
-            are converted to documents.
+        retriever: A retriever or other Runnable, a vector store, a function that takes a query
+            (sync or async), or a function that is already wrapped. A retriever returns no scores,
+            so the ranking is better with a store, or with a function that returns (document, score)
+            pairs. Other results, such as Pinecone's matches, are converted to documents.
         k: The number of documents to return; by default the retriever's own number. ``invoke(query,
-            k=...)`` overrides *k*. If *retriever* takes a number of documents, it is asked for
-            more, so that the ranking has more candidates. Otherwise set *k* and let *retriever*
-            return about 50 documents. A retriever that searches by ``mmr`` is never asked for more
-            documents, because they would undo the variety of its result.
+            k=...)`` overrides it. The retriever is asked for more documents, so that the ranking
+            has more candidates. If it takes no number, let it return about 50. A retriever that
+            searches by ``mmr`` is never asked for more, because this would reduce the variety.
 
     Raises:
         ConfigError: *retriever* has an unsupported type, or a setting is not valid.
@@ -124,16 +122,16 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Retrieval:
-        """Return the result of `invoke` as a `Retrieval`, with all scores of each match.
+        """Return a `Retrieval` with the matches for *query* and all their scores.
 
-        Each match's ``raw`` is the document or the (document, score) pair that *retriever*
-        returned.
+        The ``raw`` of a match is the document or the (document, score) pair that *retriever*
+        returned. `invoke` returns only the documents.
 
         Args:
             query: The question.
-            k: The number of documents to return; overrides the retriever's own *k*.
+            k: The number of documents to return; overrides the retriever's *k*.
             history: The conversation so far.
-            config: LangChain's config for the call. Its callbacks receive the searches.
+            config: LangChain's config for the call. Its callbacks see the searches.
             qtm_config: Settings for this call.
             more: Arguments for the inner retriever.
 
@@ -141,7 +139,7 @@ class QueryTransformRetriever(BaseRetriever):
             ConfigError: A setting is not valid.
             WrapError: The wrapped function is asynchronous.
 
-        Exceptions of the inner retriever pass through.
+        Exceptions of the inner retriever pass through unchanged.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `ainvoke` or `aretrieve`")
@@ -162,7 +160,7 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Retrieval:
-        """Do the same as `retrieve` without blocking the event loop."""
+        """Return the same as `retrieve`, without blocking the event loop."""
         arguments = self._build_arguments(k, history, qtm_config, more)
         retrieving = self._asearch.aretrieve(query, **arguments)
         if config is None:
@@ -181,10 +179,10 @@ class QueryTransformRetriever(BaseRetriever):
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> QueryTransformRetriever:
-        """Return a copy of this retriever, with the fields in *update* replaced.
+        """Return a copy of this retriever with the fields in *update* replaced.
 
-        If *deep* is true, the fields are deep copies. The client and other objects that may hold
-        connections, threads or locks are always shared with the copy.
+        If *deep* is true, the fields are copied too. The client, the reranker and the other
+        middleware options are always shared, because they may hold connections or locks.
         """
         return type(self)(
             **{**(self._copy_fields({}) if deep else self._get_fields()), **(update or {})}
@@ -194,7 +192,7 @@ class QueryTransformRetriever(BaseRetriever):
         return type(self)(**self._copy_fields({} if memo is None else memo))
 
     def _copy_fields(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Return deep copies of the fields. Objects that may hold connections are not copied."""
+        """Return deep copies of the fields. The middleware's client and options are shared."""
         fields = self._get_fields()
         return {
             **copy.deepcopy(
@@ -240,12 +238,12 @@ class QueryTransformRetriever(BaseRetriever):
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def _wrap_retriever(self) -> None:
-        """Wrap *retriever*, once for blocking calls and once for asynchronous calls."""
+        """Wrap *retriever*, once for sync calls and once for async calls."""
         inner, options = self.retriever, self._get_fields()
         settings = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
         if isinstance(inner, Wrapped | Bound):
             if doubled := [name for name, value in settings.items() if value]:
-                raise _build_error(
+                raise _build_config_error(
                     f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it",
                     inner,
                 )
@@ -254,10 +252,12 @@ class QueryTransformRetriever(BaseRetriever):
         if not isinstance(inner, Runnable | VectorStore) and (
             not callable(inner) or isinstance(inner, type)
         ):
-            raise _build_error(f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner)
+            raise _build_config_error(
+                f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner
+            )
         middleware = QueryMiddleware(**settings)
         if isinstance(inner, Runnable):
-            name, self._default_k = _find_k_argument(inner)
+            name, self._default_k = _find_k_name_and_default(inner)
             self._never_widens = getattr(_unwrap_bindings(inner)[0], "search_type", None) == "mmr"
             functions: tuple[Callable[..., Any], ...] = (_Search(inner, name),)
             # LangChain's default asynchronous method calls the blocking one in a thread and takes
@@ -267,15 +267,15 @@ class QueryTransformRetriever(BaseRetriever):
             ):
                 functions = (*functions, _AsyncSearch(inner, name))
         elif isinstance(inner, VectorStore):
-            functions = _find_searches(inner)
+            functions = _find_search_methods(inner)
         else:
             functions = (inner,)
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
-        """Return how many documents a call with *k* should return.
+        """Return the number of documents to return: *k*, or else the retriever's number.
 
-        Returns ``None`` if neither the call nor a retriever sets a number.
+        Returns ``None`` if neither is set.
         """
         return next((count for count in (k, self.k, self._default_k) if count is not None), None)
 
@@ -284,16 +284,16 @@ class QueryTransformRetriever(BaseRetriever):
         k: int | None,
         history: Any,
         qtm_config: Mapping[str, Any] | None,
-        more: Mapping[str, Any],
+        retriever_arguments: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return the keyword arguments for the wrapped function, without the query."""
         count, arguments = (
             self._choose_k(k),
-            {**more, "history": history, "qtm_config": qtm_config},
+            {**retriever_arguments, "history": history, "qtm_config": qtm_config},
         )
         if (name := self._search.top_k_argument) is not None and count is not None:
             arguments.setdefault(name, count)
-        # With as many candidates as wanted documents, the retriever is not asked for more.
+        # With *count* candidates, the middleware does not ask the retriever for more.
         if self._never_widens and isinstance(count, int):
             arguments["qtm_config"] = {
                 "keywordEvidence": {"candidates": count},
@@ -302,9 +302,10 @@ class QueryTransformRetriever(BaseRetriever):
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
-        """Truncate the matches to *k*, unless the wrapped function limits their number itself.
+        """Return *retrieval* with at most *k* matches.
 
-        If *k* is ``None``, the default number applies.
+        If *k* is ``None``, the retriever's number applies. If the wrapped function takes the number
+        as an argument, the result is unchanged.
         """
         count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
@@ -315,10 +316,9 @@ class QueryTransformRetriever(BaseRetriever):
 
 
 class _Search:
-    """Calls *runnable* with a query and a number of documents, *k*.
+    """Calls *runnable* with a query and the number of documents.
 
-    *k_name* is the argument of *runnable* that sets the number; ``None`` if there is no such
-    argument.
+    *k_name* is the name of the runnable's argument for this number; ``None`` if it has none.
     """
 
     def __init__(self, runnable: Runnable[Any, Any], k_name: str | None) -> None:
@@ -327,15 +327,15 @@ class _Search:
     def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
         return self.limit_documents(self.runnable.invoke(query, **self.add_k(k, more)), k)
 
-    def add_k(self, k: int | None, more: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of the arguments in *more*, with *k* added under the name *k_name*.
+    def add_k(self, k: int | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return *arguments* with *k* added under the name that the runnable uses.
 
-        If *runnable* takes no number of documents or *k* is ``None``, *more* is returned unchanged.
+        *arguments* are unchanged if *k* is ``None`` or the runnable takes no number of documents.
         """
-        return more if k is None or self.k_name is None else {**more, self.k_name: k}
+        return arguments if k is None or self.k_name is None else {**arguments, self.k_name: k}
 
     def limit_documents(self, documents: Any, k: int | None) -> Any:
-        """Truncate *documents* to *k*, unless *runnable* limits their number itself."""
+        """Truncate *documents* to *k*, unless the runnable takes this number itself."""
         is_longer = (
             k is not None
             and self.k_name is None
@@ -349,33 +349,32 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Calls *runnable* asynchronously with a query and a number of documents, *k*."""
+    """Calls *runnable* asynchronously with a query and the number of documents."""
 
     async def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
         return self.limit_documents(await self.runnable.ainvoke(query, **self.add_k(k, more)), k)
 
 
-def _find_searches(store: VectorStore) -> tuple[Callable[..., Any], ...]:
-    """Return two search methods of *store*: the blocking one and the asynchronous one.
-
-    The methods return scores if the store supports scores.
-    """
+def _find_search_methods(store: VectorStore) -> tuple[Callable[..., Any], ...]:
+    """Return the sync and the async search method of *store*, with scores if it supports them."""
+    # The base class has a method with scores too, but it only raises an error.
     if type(store).similarity_search_with_score is VectorStore.similarity_search_with_score:
         return store.similarity_search, store.asimilarity_search
     return store.similarity_search_with_score, store.asimilarity_search_with_score
 
 
 def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the runnable inside ``bind`` or ``with_config``, and the arguments bound to it."""
+    """Return the runnable inside ``bind`` or ``with_config``, and its bound arguments."""
     arguments: dict[str, Any] = {}
     while isinstance(runnable, RunnableBindingBase):
+        # In nested bindings, the outer one overrides the inner one.
         arguments = {**runnable.kwargs, **arguments}
         runnable = runnable.bound
     return runnable, arguments
 
 
-def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
-    """Return the argument of *runnable* for the number of documents: its name and its default.
+def _find_k_name_and_default(runnable: Any) -> tuple[str | None, int | None]:
+    """Return the name and the default of the runnable's argument for the number of documents.
 
     The name is ``None`` if there is no such argument. The default is ``None`` if it is unknown.
     """
@@ -393,8 +392,8 @@ def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
         None,
     )
     if name is None and _accepts_argument(inner._get_relevant_documents, ""):
-        # A retriever that passes on every argument may ask a model about each document, as
-        # compressors do. It is asked for more only if it has a field of that name or a store.
+        # A retriever that accepts any argument may ask a model about each document, as compressors
+        # do. So it is asked for more documents only if it has such a field or a store.
         name = next(
             (name for name in _K_NAMES if name in fields), None if store is None else _K_NAMES[0]
         )
@@ -423,13 +422,14 @@ def _has_listener(
     run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
 ) -> bool:
     """Return whether a callback handler of this run receives custom events."""
+    # Without a listener, building the record would cost time for nothing.
     return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
 
 
 def _read_documents(retrieval: Retrieval) -> list[Document]:
-    """Return the documents in *retrieval*.
+    """Return the documents in *retrieval*, best first.
 
-    Raises `ResponseShapeError` if the retriever's response is unreadable.
+    Raises `ResponseShapeError` if the retriever's response cannot be read.
     """
     if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
         shape = _describe_type(retrieval.response)
@@ -441,10 +441,9 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match) -> Document:
-    """Return the document in *match*.
+    """Return the document in *match*, or a new one with the match's text and metadata.
 
-    If *match* contains no document, a document is created from its text and metadata. Raises
-    `ResponseShapeError` if *match* has no text.
+    Raises `ResponseShapeError` if *match* has neither a document nor a text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, Document):
@@ -460,7 +459,7 @@ def _make_document(match: Match) -> Document:
     return Document(id=match.id, page_content=match.text, metadata=metadata)
 
 
-def _build_error(message: str, value: Any) -> ConfigError:
+def _build_config_error(message: str, value: Any) -> ConfigError:
     return ConfigError(message, path="retriever", value=_describe_type(value), allowed=_ACCEPTED)
 
 

@@ -1,4 +1,4 @@
-"""A LlamaIndex retriever that wraps yours, and a node postprocessor that needs no model.
+"""Wrap a retriever for LlamaIndex, or rerank nodes in a postprocessor without a model.
 
     from qtmiddleware.integrations.llamaindex import (
         KeywordEvidencePostprocessor,
@@ -9,7 +9,7 @@
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
 Every search is a nested retrieval, so callbacks and spans show the searches. Event handlers receive
-a `QueryTransformEvent`, which describes how the nodes were found.
+a `QueryTransformEvent` with the details of each retrieval.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
-from qtmiddleware.integrations import needs
+from qtmiddleware.integrations import require_package
 from qtmiddleware.types import Match, Retrieval
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-with needs("llama-index-core", "0.12.31", extra="llamaindex"):
+with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
     from llama_index.core.callbacks import CallbackManager
@@ -55,16 +55,17 @@ _dispatcher: Final = get_dispatcher(__name__)
 
 
 class QueryTransformEvent(BaseEvent):
-    """An event that describes how a retrieval found its nodes.
+    """An event with the details of one retrieval.
 
-    *record* has the keys of a record in the query log.
+    Attributes:
+        record: A record of the query log.
     """
 
     record: dict[str, Any]
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which event handlers know this event."""
+        """Return the event's name in LlamaIndex."""
         return "QueryTransformEvent"
 
 
@@ -73,24 +74,22 @@ class QueryTransformRetriever(BaseRetriever):
 
     Only *similarity_top_k* and *history* can be changed after creation.
 
-    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
-    `QueryMiddleware`.
+    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are the
+    arguments of `QueryMiddleware`.
 
     Args:
-        retriever: A retriever, an index, a function of a query (plain or async), or a function that
-            is already wrapped with its own options. Functions get the question as text, or as a
-            `QueryBundle` if a parameter's name or type says so. Results that are not nodes, such as
-            Pinecone's matches, are converted to nodes.
-        similarity_top_k: The number of nodes to return; by default the retriever's own number. If
-            *retriever* takes a number of nodes, it is asked for more, so that the ranking has more
-            candidates. Otherwise set the number here and let *retriever* return about 50 nodes. Two
-            types of retriever are never asked for more nodes: a retriever that searches by ``mmr``,
-            because more nodes would undo the variety of its result, and a retriever whose nodes
+        retriever: A retriever, an index, a function that takes a query (sync or async), or a
+            function that is already wrapped. A function gets the question as text, or as a
+            `QueryBundle` if a parameter's name or type asks for one. Other results than nodes, such
+            as Pinecone's matches, are converted to nodes.
+        similarity_top_k: The number of nodes to return; by default the retriever's own number. The
+            retriever is asked for more nodes, so that the ranking has more candidates. If it takes
+            no number, let it return about 50. Two kinds of retriever are never asked for more: one
+            that searches by ``mmr``, because this would reduce the variety, and one whose nodes
             represent objects, because each object would be queried.
         history: The conversation so far: messages, or a LlamaIndex memory, which is read per call.
-        callback_manager: As in LlamaIndex's `BaseRetriever`; by default the callback manager of
-            *retriever*.
-        more: Further arguments of `BaseRetriever`.
+        callback_manager: LlamaIndex's callback manager; by default that of *retriever*.
+        more: Further arguments of LlamaIndex's `BaseRetriever`.
 
     Raises `ConfigError` if *retriever* has an unsupported type or a setting is not valid.
     """
@@ -138,28 +137,29 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | BaseMemory | None = None,
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
-        """Return the result of `retrieve` as a `Retrieval`, with all scores of each match.
+        """Return a `Retrieval` with the matches for *query* and all their scores.
 
-        The result's ``response`` is the list of scored nodes that *retriever* returned.
+        Its ``response`` has the type that *retriever* returned, usually a list of scored nodes.
 
         Args:
             query: The question.
-            similarity_top_k: The number of nodes to return; overrides the retriever's own number.
-            history: The conversation so far; overrides the retriever's own.
+            similarity_top_k: The number of nodes to return; overrides the retriever's number.
+            history: The conversation so far; overrides the retriever's history.
             qtm_config: Settings for this call.
 
         Raises:
             ConfigError: A setting is not valid.
             WrapError: The wrapped function is asynchronous.
 
-        Exceptions of *retriever* pass through.
+        Exceptions of *retriever* pass through unchanged.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `aretrieve` or `afind`")
-        count = self._choose_count(similarity_top_k)
-        turns = _read_turns(self.history if history is None else history)
+        node_count = self._choose_node_count(similarity_top_k)
+        messages = _read_messages(self.history if history is None else history)
         return self._limit_nodes(
-            self._bind_call(self._search.retrieve, query, count, turns, qtm_config)(), count
+            self._bind_call(self._search.retrieve, query, node_count, messages, qtm_config)(),
+            node_count,
         )
 
     async def afind(
@@ -170,17 +170,20 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | BaseMemory | None = None,
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
-        """Do the same as `find` without blocking the event loop."""
-        count = self._choose_count(similarity_top_k)
-        turns = await _aread_turns(self.history if history is None else history)
+        """Return the same as `find`, without blocking the event loop."""
+        node_count = self._choose_node_count(similarity_top_k)
+        messages = await _aread_messages(self.history if history is None else history)
         return self._limit_nodes(
-            await self._bind_call(self._asearch.aretrieve, query, count, turns, qtm_config)(), count
+            await self._bind_call(
+                self._asearch.aretrieve, query, node_count, messages, qtm_config
+            )(),
+            node_count,
         )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
-        """Return a copy of this retriever that uses the conversation *history*.
+        """Return a copy of this retriever with another conversation *history*.
 
-        The copy shares everything else with this retriever. Use one copy per session.
+        The copy shares everything else. Use one copy per session.
         """
         twin = copy.copy(self)
         twin.history = history
@@ -188,8 +191,8 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def similarity_top_k(self) -> int | None:
-        """The number of nodes to return, or ``None`` if the number is unknown."""
-        return self._choose_count(None)
+        """The number of nodes to return; ``None`` if it is unknown."""
+        return self._choose_node_count(None)
 
     @similarity_top_k.setter
     def similarity_top_k(self, similarity_top_k: int | None) -> None:
@@ -206,9 +209,8 @@ class QueryTransformRetriever(BaseRetriever):
     def search(self) -> Any:
         """The wrapped function that `retrieve` calls.
 
-        It has ``check``, ``answer`` and ``middleware``. It does not know this retriever's
-        *similarity_top_k* and *history*, so pass them yourself: ``check(question,
-        similarity_top_k=4)``.
+        It has ``check``, ``answer`` and ``middleware``. Pass the number of nodes and the history
+        yourself: ``check(question, similarity_top_k=4)``.
         """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
@@ -236,29 +238,28 @@ class QueryTransformRetriever(BaseRetriever):
         return self._publish_nodes(await self.afind(query_bundle))
 
     def _publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
-        """Return the nodes in *retrieval*. If there is an event handler, also send an event."""
+        """Return the nodes in *retrieval*, and send an event if an event handler listens."""
         if _has_listener():
             record = build_record(retrieval, TextWriter(self._options["redact"]))
             _dispatcher.event(QueryTransformEvent(record=record))
         return _read_nodes(retrieval)
 
     def _wrap_retriever(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Wrap *retriever* for blocking calls and for asynchronous calls.
-
-        Returns the blocking wrapped function, then the asynchronous one.
-        """
+        """Wrap *retriever*, and return the function for sync calls and the one for async calls."""
         inner = self._inner
         is_retriever, is_wrapped = (
             isinstance(inner, BaseRetriever),
             isinstance(inner, Wrapped | Bound),
         )
         if is_wrapped and (doubled := [name for name, value in settings.items() if value]):
-            raise _build_error(
+            raise _build_config_error(
                 f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it", inner
             )
         if not is_retriever and (not callable(inner) or isinstance(inner, type)):
-            raise _build_error(f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner)
-        self._takes_bundle = is_retriever or _takes_bundle(inner)
+            raise _build_config_error(
+                f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner
+            )
+        self._takes_bundle = is_retriever or _takes_query_bundle(inner)
         if is_wrapped:
             return inner, inner
         middleware = QueryMiddleware(**settings)
@@ -268,23 +269,23 @@ class QueryTransformRetriever(BaseRetriever):
         self._is_count_settable = _is_count_settable(inner)
         self._never_widens = getattr(inner, "_vector_store_query_mode", None) == "mmr"
         blocking = middleware.wrap(_Search(inner, self._is_count_settable))
-        # LlamaIndex's default asynchronous method calls the blocking one in the loop. The
-        # middleware calls the blocking one in a thread instead, which keeps the loop free.
+        # LlamaIndex's default async method calls the sync method on the event loop. The middleware
+        # calls the sync method in a thread instead, so the loop is not blocked.
         if type(inner)._aretrieve is BaseRetriever._aretrieve:
             return blocking, blocking
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
-    def _choose_count(self, similarity_top_k: int | None) -> int | None:
-        """Return how many nodes a call with *similarity_top_k* should return.
+    def _choose_node_count(self, similarity_top_k: int | None) -> int | None:
+        """Return the number of nodes to return: *similarity_top_k*, or else the retriever's number.
 
-        Returns ``None`` if neither the call nor a retriever sets a number.
+        Returns ``None`` if neither is set.
         """
         usual = self._inner.similarity_top_k if self._is_count_settable else None
         return next(
             (
-                count
-                for count in (similarity_top_k, self._similarity_top_k, usual)
-                if count is not None
+                node_count
+                for node_count in (similarity_top_k, self._similarity_top_k, usual)
+                if node_count is not None
             ),
             None,
         )
@@ -293,45 +294,48 @@ class QueryTransformRetriever(BaseRetriever):
         self,
         retrieve: Callable[..., Any],
         query: QueryType,
-        count: int | None,
-        turns: Any,
+        node_count: int | None,
+        messages: Any,
         qtm_config: Mapping[str, Any] | None,
     ) -> partial[Any]:
-        """Return a function without parameters that calls *retrieve* with the given arguments."""
+        """Return a function without parameters that calls *retrieve* with these arguments."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
-        arguments: dict[str, Any] = {"history": turns, "qtm_config": qtm_config}
-        if (name := self._search.top_k_argument) is not None and count is not None:
-            arguments[name] = count
-        # With as many candidates as wanted nodes, the retriever is not asked for more.
-        if self._never_widens and count is not None:
+        arguments: dict[str, Any] = {"history": messages, "qtm_config": qtm_config}
+        if (name := self._search.top_k_argument) is not None and node_count is not None:
+            arguments[name] = node_count
+        # With *node_count* candidates, the middleware does not ask the retriever for more.
+        if self._never_widens and node_count is not None:
             arguments["qtm_config"] = {
-                "keywordEvidence": {"candidates": count},
+                "keywordEvidence": {"candidates": node_count},
                 **(qtm_config or {}),
             }
         return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
-    def _limit_nodes(self, retrieval: Retrieval, count: int | None) -> Retrieval:
-        """Truncate the matches to *count*, unless the wrapped function limits the number itself."""
-        if count is None or self._search.top_k_argument is not None:
+    def _limit_nodes(self, retrieval: Retrieval, node_count: int | None) -> Retrieval:
+        """Return *retrieval* with at most *node_count* matches.
+
+        If the wrapped function takes the number as an argument, the result is unchanged.
+        """
+        if node_count is None or self._search.top_k_argument is not None:
             return retrieval
         response = (
-            retrieval.response[:count]
+            retrieval.response[:node_count]
             if isinstance(retrieval.response, list)
             else retrieval.response
         )
-        return replace(retrieval, matches=retrieval.matches[:count], response=response)
+        return replace(retrieval, matches=retrieval.matches[:node_count], response=response)
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
-    """Moves nodes that contain the question's keywords to the front, without a model.
+    """Reranks nodes by the question's keywords, without a model.
 
-    The rules combine scores and keywords as they do after a search. Pass about 50 nodes from any
-    search. The nodes stay the same objects with the same scores. Without a question, or if the
-    nodes have no text, the order does not change.
+    The rules combine scores and keywords in the same way as after a search. Pass about 50 nodes
+    from any search. The nodes keep their scores. The order does not change if there is no question
+    or the nodes have no text.
 
     Attributes:
         top_n: The number of nodes to return; by default all.
-        config: The config, as in `QueryMiddleware`. Its model is never called.
+        config: The config, as in `QueryMiddleware`. The model is never called.
 
     Raises:
         ConfigError: A setting is not valid.
@@ -358,7 +362,7 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex saves this postprocessor."""
+        """Return the postprocessor's name in LlamaIndex."""
         return "KeywordEvidencePostprocessor"
 
     def _postprocess_nodes(
@@ -370,10 +374,10 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
 
 class _Search:
-    """Calls *retriever* with a query and a number of nodes.
+    """Calls *retriever* with a query and the number of nodes.
 
     If *is_count_settable* is true, the number is set on a copy of *retriever*. Otherwise the result
-    is truncated to the number.
+    is truncated.
     """
 
     def __init__(self, retriever: BaseRetriever, is_count_settable: bool) -> None:
@@ -384,26 +388,28 @@ class _Search:
             self.choose_retriever(similarity_top_k).retrieve(query), similarity_top_k
         )
 
-    def choose_retriever(self, count: int | None) -> Any:
-        """Return a copy of *retriever* that returns *count* nodes.
+    def choose_retriever(self, node_count: int | None) -> Any:
+        """Return a copy of the retriever that returns *node_count* nodes.
 
-        Returns *retriever* itself if *count* is ``None`` or cannot be set. The copy is needed
-        because other calls may search with *retriever* at the same time.
+        Returns the retriever itself if *node_count* is ``None`` or cannot be set.
         """
-        if count is None or not self.is_count_settable:
+        if node_count is None or not self.is_count_settable:
             return self.retriever
-        return _copy_with_count(self.retriever, count)
+        # Another call may search with the same retriever now, so its own number stays unchanged.
+        return _copy_with_node_count(self.retriever, node_count)
 
-    def limit_nodes(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
-        """Truncate *nodes* to *count*, unless *retriever* limits their number itself."""
-        return nodes if count is None or self.is_count_settable else nodes[:count]
+    def limit_nodes(
+        self, nodes: list[NodeWithScore], node_count: int | None
+    ) -> list[NodeWithScore]:
+        """Truncate *nodes* to *node_count*, unless the retriever takes this number itself."""
+        return nodes if node_count is None or self.is_count_settable else nodes[:node_count]
 
     def __repr__(self) -> str:
         return f"{type(self.retriever).__name__}.retrieve"
 
 
 class _AsyncSearch(_Search):
-    """Calls *retriever* asynchronously with a query and a number of nodes."""
+    """Calls *retriever* asynchronously with a query and the number of nodes."""
 
     async def __call__(  # type: ignore[override]
         self, query: Any, similarity_top_k: int | None = None
@@ -413,20 +419,20 @@ class _AsyncSearch(_Search):
         )
 
 
-def _read_turns(history: Any) -> Any:
-    """Return the messages of *history*, which may be a LlamaIndex memory.
+def _read_messages(history: Any) -> Any:
+    """Return the messages in a LlamaIndex memory. Any other *history* is returned unchanged.
 
-    If the memory raises an exception, the result is a list with this exception. The retrieval then
-    reports the history as unreadable.
+    If the memory raises an exception, returns a list with this exception.
     """
     try:
         return history.get_all() if isinstance(history, BaseMemory) else history
     except Exception as error:
+        # An exception is no message, so the retrieval reports the history as unreadable.
         return [error]
 
 
-async def _aread_turns(history: Any) -> Any:
-    """Do the same as `_read_turns` without blocking the event loop."""
+async def _aread_messages(history: Any) -> Any:
+    """Return the same as `_read_messages`, without blocking the event loop."""
     try:
         return await history.aget_all() if isinstance(history, BaseMemory) else history
     except Exception as error:
@@ -438,23 +444,20 @@ def _return_nodes(query: str, nodes: list[NodeWithScore]) -> list[NodeWithScore]
 
 
 def _make_retriever(
-    kind: type[QueryTransformRetriever], options: Mapping[str, Any]
+    class_: type[QueryTransformRetriever], options: Mapping[str, Any]
 ) -> QueryTransformRetriever:
-    return kind(**options)
+    return class_(**options)
 
 
-def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
-    """Return a copy of *retriever* that returns *count* nodes."""
+def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:
+    """Return a copy of *retriever* that returns *node_count* nodes."""
     twin: Any = copy.copy(retriever)
-    twin.similarity_top_k = count
+    twin.similarity_top_k = node_count
     return twin
 
 
 def _is_count_settable(retriever: BaseRetriever) -> bool:
-    """Return whether the number of nodes from *retriever* depends only on ``similarity_top_k``.
-
-    Returns ``False`` if ``similarity_top_k`` cannot be set.
-    """
+    """Return whether ``similarity_top_k`` can be set and alone decides the number of nodes."""
     fields = vars(retriever)
     other_counts = [
         name
@@ -465,18 +468,19 @@ def _is_count_settable(retriever: BaseRetriever) -> bool:
         fields[name] is not None for name in other_counts
     ):
         return False
-    count = getattr(retriever, "similarity_top_k", None)
-    if type(count) is not int or count < 1:
+    node_count = getattr(retriever, "similarity_top_k", None)
+    if type(node_count) is not int or node_count < 1:
         return False
+    # A property may ignore the value or reject it, so a copy shows whether it can be set.
     try:
-        accepted = _copy_with_count(retriever, count + 1).similarity_top_k
+        accepted = _copy_with_node_count(retriever, node_count + 1).similarity_top_k
     except (AttributeError, TypeError, ValueError):
         return False
-    return bool(accepted == count + 1)
+    return bool(accepted == node_count + 1)
 
 
-def _takes_bundle(function: Callable[..., Any]) -> bool:
-    """Return whether *function* has a parameter for a `QueryBundle`, by its name or type."""
+def _takes_query_bundle(function: Callable[..., Any]) -> bool:
+    """Return whether a parameter's name or type shows that *function* takes a `QueryBundle`."""
     try:
         return any(
             _BUNDLE.search(str(parameter))
@@ -487,7 +491,7 @@ def _takes_bundle(function: Callable[..., Any]) -> bool:
 
 
 def _has_listener() -> bool:
-    """Return whether an event handler receives the events of this module."""
+    """Return whether an event handler receives this module's events."""
     dispatcher = _dispatcher
     while all(isinstance(handler, NullEventHandler) for handler in dispatcher.event_handlers):
         if not dispatcher.propagate:
@@ -497,9 +501,9 @@ def _has_listener() -> bool:
 
 
 def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
-    """Return the nodes in *retrieval*.
+    """Return the nodes in *retrieval*, best first.
 
-    Raises `ResponseShapeError` if the retriever's response is unreadable.
+    Raises `ResponseShapeError` if the retriever's response cannot be read.
     """
     if isinstance(retrieval.response, list) and all(
         isinstance(node, NodeWithScore) for node in retrieval.response
@@ -510,7 +514,7 @@ def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
         message = f"retriever must return nodes, (node, score) pairs or passages, not {shape}"
         raise ResponseShapeError(message, shape=shape)
     # A match that only a variant found has no score for the question. It gets the lowest score of
-    # the question's own list: with a higher one, that list would hold the match.
+    # the question's list, because with a higher score the question would have found it.
     lowest = min(
         (match.score for match in retrieval.matches if match.score is not None), default=None
     )
@@ -521,10 +525,10 @@ def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
 
 
 def _make_node(match: Match, score: float | None) -> NodeWithScore:
-    """Return the node in *match*. A node without a score gets *score*.
+    """Return the node in *match*, or a new one with the match's text, metadata and *score*.
 
-    If *match* contains no node, a node is created from its text and metadata. Raises
-    `ResponseShapeError` if *match* has no text.
+    A node without a score gets *score*. Raises `ResponseShapeError` if *match* has neither a node
+    nor a text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, NodeWithScore):
@@ -543,7 +547,7 @@ def _make_node(match: Match, score: float | None) -> NodeWithScore:
     return NodeWithScore(node=TextNode(text=match.text, metadata=metadata, **fields), score=score)
 
 
-def _build_error(message: str, value: Any) -> ConfigError:
+def _build_config_error(message: str, value: Any) -> ConfigError:
     return ConfigError(message, path="retriever", value=_describe_type(value), allowed=_ACCEPTED)
 
 

@@ -1,9 +1,9 @@
-"""The pytest fixture ``qtm_bench``, which fails a test if retrieval got worse.
+"""Define the pytest fixture ``qtm_bench``, which fails a test if retrieval got worse.
 
     def test_retrieval(qtm_bench):
         qtm_bench(search, "questions.csv", baseline="base.json")
 
-pytest loads this module in every run, so qtmiddleware is imported only when the fixture is used.
+pytest loads this module in every run, so qtmiddleware is imported only by the fixture.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from qtmiddleware.kit.evaluation.gate import Gate
+    from qtmiddleware.kit.evaluation.gate import GateResult
 
 UPDATE: Final = "--qtm-update-baseline"
 _NAME: Final = "qtm_bench"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the command-line option that makes the fixture write baselines."""
+    """Add the command-line option ``--qtm-update-baseline``."""
     help_ = "Write the baselines of the fixture qtm_bench instead of comparing with them."
     parser.getgroup("qtmiddleware").addoption(UPDATE, action="store_true", help=help_)
 
 
 @pytest.fixture
-def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
-    """Return a function that measures retrieval, and fails the test if retrieval got worse.
+def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., GateResult]:
+    """Return a function that measures retrieval and fails the test if retrieval got worse.
 
-    Call the function with your retrieval function, the file of judged questions and ``baseline=``.
-    Relative paths start at pytest's root folder. ``fail_if=`` is ``"worse"`` by default; the other
-    arguments are those of `gate_function`. The function returns the comparison with the baseline.
+    Call it with your retrieval function, the file of judged questions and ``baseline=``. The other
+    arguments are those of `gate_function`; ``fail_if`` is ``"worse"`` by default. Relative paths
+    start at pytest's root folder. The function returns the comparison with the baseline.
     """
     root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
 
     def measure_retrieval(
         fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any
-    ) -> Gate:
+    ) -> GateResult:
         from qtmiddleware.errors import ConfigError
         from qtmiddleware.kit.evaluation.gated_function import gate_function
         from qtmiddleware.kit.evaluation.reporting import write_headline, write_sentences

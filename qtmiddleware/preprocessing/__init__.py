@@ -30,7 +30,7 @@ from qtmiddleware.preprocessing.stripping import (
     is_all_caps,
     strip_question,
 )
-from qtmiddleware.preprocessing.text import dominant_script, fold
+from qtmiddleware.preprocessing.text import dominant_script, fold_case
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
 __all__ = [
@@ -112,9 +112,9 @@ def preprocess(
 ) -> str:
     """Return the keywords of *text*: the question without question words and other stop words.
 
-    A text is returned unchanged if it is blank, if its script has no word list, or if all of its
-    words would be removed. Calling `preprocess` on the result in the same language changes nothing,
-    unless the result begins with a name that is also a question word (Can Yaman).
+    A text is returned unchanged if it is blank, if its script has no word list, or if it has only
+    words to remove. Calling `preprocess` on the result in the same language changes nothing, unless
+    the result begins with a name that is also a question word (Can Yaman).
 
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
@@ -198,7 +198,7 @@ class _WordLists:
     def guess_language(self, text: str, keys: Sequence[str]) -> str:
         """Return the language code of *text*, or ``""`` if the language is unclear.
 
-        *keys* are the folded words of *text*. The marks "¿" and "¡" count as Spanish words.
+        *keys* are the words of *text* in lower case. The marks "¿" and "¡" count as Spanish words.
         """
         return guess_language(
             [*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text
@@ -211,11 +211,11 @@ def _load_word_lists(
 ) -> _WordLists:
     """Return the word lists, adjusted to the user's words.
 
-    The results for the last 16 settings are cached.
+    The last 16 results are cached.
 
     Args:
-        keep_words: Folded words and phrases that are never removed.
-        extra_words: Folded words to remove in addition.
+        keep_words: Words and phrases that are never removed, in lower case.
+        extra_words: More words to remove, in lower case.
     """
     lexicons = [load_lexicon(code) for code in LANGUAGES]
     adjusted = [Lexicon(""), *lexicons]
@@ -266,7 +266,7 @@ def _is_final(keywords: str, removable_words: Set[str]) -> bool:
     return (
         all(map(str.isalnum, words))
         and removable_words.isdisjoint(words)
-        and fold(keywords) == keywords
+        and fold_case(keywords) == keywords
     )
 
 

@@ -25,15 +25,15 @@ Today = Callable[[], "date | None"]
 """A function that returns today's date, or ``None`` if the date is unknown."""
 
 MOST_TOKENS: Final = 400
-"""Only this number of words is read from the start of a question."""
+"""The maximum number of words to read. Later words of a question are ignored."""
 MOST_YEARS: Final = 5
-"""The maximum number of years in a date range that become keywords: the latest years."""
+"""A date range adds at most this many years to the keywords, the latest ones."""
 _FARTHEST: Final = 500
 """The maximum distance of a relative date from today, in days, weeks, months, quarters or years."""
 _MOST_BETWEEN: Final = 3
 """The maximum number of words between a comparison and its date, as in "since the year 2020"."""
 _BEHIND_DENIAL: Final = 2
-"""The number of words after a negation that the negation applies to."""
+"""A negation applies to this many words after it."""
 
 _compile_pattern: Final = cache(re.compile)
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
@@ -46,10 +46,10 @@ _DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 
 
 def _match_whole(pattern: str, text: str) -> re.Match[str] | None:
-    """Match *pattern* with all of *text*, and return the match or ``None``.
+    """Match *pattern* against the whole *text*, and return the match or ``None``.
 
-    A *text* of letters never matches, because all patterns of this module need a digit. This check
-    is quick, and for most questions no pattern is compiled.
+    All patterns in this module need a digit, so a *text* of letters never matches. Most questions
+    therefore need no compiled pattern.
     """
     return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
 
@@ -66,10 +66,11 @@ class Period(NamedTuple):
     """A range of days.
 
     Attributes:
-        first: The first day, ``None`` if the range has no beginning.
-        last: The last day, ``None`` if the range has no end.
+        first: The first day, or ``None`` if the range has no beginning.
+        last: The last day, or ``None`` if the range has no end.
         is_relative: Whether the days depend on today's date.
-        words: The words for a relative period in passages: ``("2024",)`` for "last year" in 2025.
+        words: The words that passages use for a relative period. In 2025, "last year" has the words
+            ``("2024",)``.
     """
 
     first: date | None
@@ -87,13 +88,13 @@ class Period(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """A range of versions.
+    """A range of versions. If *low* and *high* are equal, it is a single version.
 
-    For a single version, *low* and *high* are equal. The range 4.2 also contains 4.2.1.
+    A version includes its subversions, so the range of the single version 4.2 contains 4.2.1.
 
     Attributes:
-        low: The lowest version, ``None`` if the range has no lower limit.
-        high: The highest version, ``None`` if the range has no upper limit.
+        low: The lowest version, or ``None`` if the range has no lower limit.
+        high: The highest version, or ``None`` if the range has no upper limit.
         takes_low: Whether the range includes *low*.
         takes_high: Whether the range includes *high*.
     """
@@ -106,18 +107,19 @@ class VersionRange(NamedTuple):
     def __contains__(self, version: object) -> bool:
         if not isinstance(version, tuple):
             return False
-        return self._meets_low(version) and self._meets_high(version)
+        return self._is_above_low(version) and self._is_below_high(version)
 
-    def _meets_low(self, version: Version) -> bool:
-        """Return whether *version* is high enough for the range."""
+    def _is_above_low(self, version: Version) -> bool:
+        """Return whether *version* is not below the range."""
         low = self.low
         if low is None:
             return True
+        # 4.2.1 is a part of 4.2, so "after 4.2" does not include it.
         is_part = version[: len(low)] == low
         return self.takes_low if is_part else version > low
 
-    def _meets_high(self, version: Version) -> bool:
-        """Return whether *version* is low enough for the range."""
+    def _is_below_high(self, version: Version) -> bool:
+        """Return whether *version* is not above the range."""
         high = self.high
         if high is None:
             return True
@@ -126,10 +128,10 @@ class VersionRange(NamedTuple):
 
     def __str__(self) -> str:
         if self.low == self.high:
-            return _write_version(self.low)
+            return _format_version(self.low)
         if self.high is None:
-            return f"{'since' if self.takes_low else 'after'} {_write_version(self.low)}"
-        return f"{'until' if self.takes_high else 'before'} {_write_version(self.high)}"
+            return f"{'since' if self.takes_low else 'after'} {_format_version(self.low)}"
+        return f"{'until' if self.takes_high else 'before'} {_format_version(self.high)}"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -137,13 +139,15 @@ class Times:
     """The dates and versions that a question names.
 
     Attributes:
-        periods: The periods that the question names.
-        versions: The versions that the question names.
+        periods: The periods in the question.
+        versions: The versions in the question.
         newest: Whether the question asks for the newest document or version.
-        needs_today: Whether a word of the question depends on today's date.
-        tokens: The folded words of the question. A code or a number is one token.
+        needs_today: Whether the meaning of the question depends on today's date.
+        tokens: The words of the question in lower case, without accents. A code or a number is one
+            token.
         relative_tokens: The tokens of relative periods, such as "last" and "year".
-        denied: The two tokens after each negation: "in" and "germany" in "not in Germany".
+        denied: The two tokens after each negation. In "not in Germany", they are "in" and
+            "germany".
     """
 
     periods: list[Period] = field(default_factory=list)
@@ -156,12 +160,12 @@ class Times:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words for the relative periods in passages, such as years, without duplicates."""
+        """The words that passages use for the relative periods, such as years. No duplicates."""
         return tuple(dict.fromkeys(word for period in self.periods for word in period.words))
 
 
 _Phrases = Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]
-"""Phrases as (words, meaning), by their first word. Longer phrases come first."""
+"""Maps a word to the (words, meaning) pairs of the phrases that begin with it, longest first."""
 
 
 class _DateWords(NamedTuple):
@@ -177,7 +181,7 @@ class _DateWords(NamedTuple):
         days: Phrases such as "yesterday". The meaning is the distance from today in days.
         comparisons: Phrases with the meaning ``since``, ``before``, ``after`` or ``until``.
         ago: Phrases such as "ago". The meaning is ``ago`` if a number and a unit precede the
-            phrase, ``before_ago`` if they follow it.
+            phrase, or ``before_ago`` if they follow the phrase.
         newest: Phrases that ask for the newest document or version.
         within: Words that may precede a month, such as "in".
         between: Words that may be between a comparison and its date, such as "the" and "year".
@@ -199,7 +203,7 @@ class _DateWords(NamedTuple):
 
 
 def split_tokens(text: str) -> list[str]:
-    """Return the first `MOST_TOKENS` words of *text*, folded.
+    """Return the first `MOST_TOKENS` words of *text*, in lower case and without accents.
 
     A code, a version or a date is one word: zp-410, 4.2, 2025-03-01.
     """
@@ -215,8 +219,9 @@ def read_times(text: str, language: str, today: Today) -> Times:
         today: A function that returns today's date. It is called only for a relative date.
     """
     tokens, list_language = split_tokens(text), language if language in LANGUAGES else DEFAULT
-    times = _TimeReader(tokens, _load_words(list_language), today).read()
+    times = _TimeReader(tokens, _load_date_words(list_language), today).read_tokens()
     negations = load_lexicon(list_language).negations
+    # Most questions deny nothing. The check is quicker than a look at every token.
     if not negations.isdisjoint(tokens):
         denied_tokens = [
             tokens[position + 1 : position + 1 + _BEHIND_DENIAL]
@@ -228,10 +233,11 @@ def read_times(text: str, language: str, today: Today) -> Times:
 
 
 def read_version(text: str) -> Version | None:
-    """Return the numbers of the version *text*, ``None`` if *text* is not a version.
+    """Return the numbers of the version *text*, or ``None`` if *text* is not a version.
 
     The numbers of ``4.2``, ``v4.2`` and ``4.2-rc1`` are ``(4, 2)``.
     """
+    # A suffix such as "-rc1", "b2" or "+cpu" may follow the numbers.
     match = _match_start(_VERSION, text.strip().lower())
     if match is None or (
         match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "
@@ -241,11 +247,13 @@ def read_version(text: str) -> Version | None:
 
 
 def read_period(text: str) -> Period | None:
-    """Return the period of the date, month, quarter or year *text*, ``None`` for other texts.
+    """Return the period that *text* names, or ``None`` for other texts.
 
-    *text* must be in a numeric format: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 or 2024.
+    *text* must be a date, month, quarter or year in numbers: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1
+    or 2024.
     """
     text = text.strip().lower()
+    # A time of day may follow the date: 2024-03-01T12:00 or 2024-03-01 12:00.
     if (match := _match_start(_ISO, text)) and (
         match.end() == len(text) or text[match.end()] in "t "
     ):
@@ -263,15 +271,15 @@ def read_period(text: str) -> Period | None:
     return None
 
 
-def _write_version(version: Version | None) -> str:
-    """Return *version* as text, with dots between its numbers."""
+def _format_version(version: Version | None) -> str:
+    """Return *version* as text, with dots between the numbers."""
     return ".".join(map(str, version or ()))
 
 
 def _build_period(year: int, month: int, day: int | None) -> Period | None:
     """Return the period of a day, or of the whole month if *day* is ``None``.
 
-    The result is ``None`` if the date does not exist.
+    Returns ``None`` if the date does not exist.
     """
     try:
         if day is not None:
@@ -286,22 +294,22 @@ def _span_years(first_year: int, last_year: int) -> Period:
     return Period(date(first_year, 1, 1), date(last_year, 12, 31))
 
 
-def _span_months(year: int, month: int, count: int) -> Period:
-    """Return the period of *count* months from *month* on. It must end in the same *year*."""
-    last = month + count - 1
+def _span_months(year: int, month: int, month_count: int) -> Period:
+    """Return the period of *month_count* months from *month* on. It must end in the same *year*."""
+    last = month + month_count - 1
     return Period(date(year, month, 1), date(year, last, monthrange(year, last)[1]))
 
 
 @cache
-def _load_words(language: str) -> _DateWords:
-    """Return the date words of *language*."""
+def _load_date_words(language: str) -> _DateWords:
+    """Return the date words of *language*, from its word list."""
     data: Mapping[str, Any] = load_lexicon(language).dates
     steps = {
         word: step
         for step, name in ((-1, "last"), (0, "this"), (1, "next"))
         for word in _read_folded_words(data, name)
     }
-    names = [_fold_all(name.split("|")) for name in data.get("months", ())]
+    names = [_fold_words(name.split("|")) for name in data.get("months", ())]
     numbers = [name.split("|") for name in data.get("numbers", ())]
     units = {
         word: unit
@@ -338,17 +346,17 @@ def _load_words(language: str) -> _DateWords:
 
 
 def _read_folded_words(data: Mapping[str, Any], name: str) -> list[str]:
-    """Return the words under the key *name* of *data*, folded. Empty if *data* has no such key."""
-    return _fold_all(data.get(name, ()))
+    """Return the words under the key *name* in *data*, folded. A missing key has no words."""
+    return _fold_words(data.get(name, ()))
 
 
-def _fold_all(words: Sequence[str]) -> list[str]:
+def _fold_words(words: Sequence[str]) -> list[str]:
     """Return all *words* in lower case and without accents."""
     return list(map(fold_accents, words))
 
 
 def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
-    """Group (phrase, meaning) pairs by the first word of the phrase, longer phrases first."""
+    """Group (phrase, meaning) pairs by the first word of the phrase. Longer phrases come first."""
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for phrase, meaning in phrases:
         words = tuple(split_tokens(phrase))
@@ -370,23 +378,26 @@ class _TimeReader:
         self._times = Times(tokens=tokens)
         self._today: date | None = None
 
-    def read(self) -> Times:
+    def read_tokens(self) -> Times:
         """Read all tokens, and return the dates and versions in the question."""
         position, starts = 0, self._words.starts
         while position < len(self._tokens):
             token = self._tokens[position]
+            # Most tokens are words that cannot begin a date. They are skipped quickly.
             if token.isalpha() and token not in starts:
                 position += 1
                 continue
-            position += self._read_with_comparison(position) or self._read_newest(position) or 1
+            position += (
+                self._read_with_comparison(position) or self._read_newest_phrase(position) or 1
+            )
         return self._times
 
     def _match_phrase(self, phrases: _Phrases, position: int) -> tuple[int, str]:
         """Find the longest of *phrases* that begins at *position*.
 
         Returns:
-            The number of tokens of the phrase, 0 if there is no phrase.
-            The meaning of the phrase, ``""`` if there is no phrase.
+            The number of tokens in the phrase, or 0 if there is no phrase.
+            The meaning of the phrase, or ``""`` if there is no phrase.
         """
         for words, meaning in (
             phrases.get(self._tokens[position], ()) if position < len(self._tokens) else ()
@@ -395,11 +406,11 @@ class _TimeReader:
                 return len(words), meaning
         return 0, ""
 
-    def _read_newest(self, position: int) -> int:
+    def _read_newest_phrase(self, position: int) -> int:
         """Record whether a phrase at *position* asks for the newest document or version.
 
         Returns:
-            The number of tokens of the phrase, 0 if there is no such phrase.
+            The number of tokens in the phrase, or 0 if there is no such phrase.
         """
         size, _ = self._match_phrase(self._words.newest, position)
         self._times.newest = self._times.newest or bool(size)
@@ -409,12 +420,12 @@ class _TimeReader:
         """Record the period or version at *position*, with an optional comparison such as "since".
 
         Returns:
-            The number of tokens that were read, 0 if there is no period or version.
+            The number of tokens that were read, or 0 if there is no period or version.
         """
         size, comparison = self._match_phrase(self._words.comparisons, position)
         if size:
             between = position + size
-            # The date may follow directly, or behind small words: "since the year 2020".
+            # The date may follow directly or after small words, as in "since the year 2020".
             most = between + _MOST_BETWEEN
             while (
                 between < min(most, len(self._tokens))
@@ -427,18 +438,18 @@ class _TimeReader:
         return self._read_period_or_version(position, "")
 
     def _read_period_or_version(self, position: int, comparison: str) -> int:
-        """Record the period or version at *position*, limited by the *comparison* before it.
+        """Record the period or version at *position*, after applying *comparison*.
 
         Args:
             position: The index of the first token.
             comparison: ``since``, ``before``, ``after``, ``until``, or ``""`` for no comparison.
 
         Returns:
-            The number of tokens that were read, 0 if there is no period or version.
+            The number of tokens that were read, or 0 if there is no period or version.
         """
         if position >= len(self._tokens):
             return 0
-        period, size = self._read_period(position, is_compared=bool(comparison))
+        period, size = self._read_period(position, has_comparison=bool(comparison))
         if size:
             if period is not None and period.is_relative:
                 self._times.relative_tokens.extend(self._tokens[position : position + size])
@@ -479,8 +490,10 @@ class _TimeReader:
                 "until": (None, last),
             }[comparison]
         except OverflowError:
+            # No day follows 31 December 9999, the last day of the calendar.
             return period
         words = period.words
+        # "Since last year" also covers the years up to today, so all of them become keywords.
         if period.is_relative and first is not None and self._today is not None:
             years = range(max(first.year, self._today.year - MOST_YEARS + 1), self._today.year + 1)
             words = tuple(map(str, years))
@@ -488,37 +501,39 @@ class _TimeReader:
 
     # --- one period ---
 
-    def _read_period(self, position: int, *, is_compared: bool) -> tuple[Period | None, int]:
+    def _read_period(self, position: int, *, has_comparison: bool) -> tuple[Period | None, int]:
         """Read the period that begins at *position*.
 
+        *has_comparison* is ``True`` after a comparison such as "since".
+
         Returns:
-            The period, ``None`` if there is none or its days are unknown.
-            The number of tokens of the period, 0 if there is none.
+            The period, or ``None`` if there is no period or its days are unknown.
+            The number of tokens in the period, or 0 if there is no period.
         """
         token = self._tokens[position]
-        named, size = self._read_month_or_quarter(position, is_compared=is_compared)
+        named, size = self._read_month_or_quarter(position, has_comparison=has_comparison)
         if size:
             return named, size
         if size := self._match_phrase(self._words.days, position)[0]:
             step = int(self._match_phrase(self._words.days, position)[1])
             return self._build_relative_period("day", step, step), size
         return (
-            self._read_ago(position)
-            or self._read_last_or_next(position)
+            self._read_period_ago(position)
+            or self._read_last_or_next_period(position)
             or (read_period(token), int(read_period(token) is not None))
         )
 
     def _read_month_or_quarter(
-        self, position: int, *, is_compared: bool
+        self, position: int, *, has_comparison: bool
     ) -> tuple[Period | None, int]:
         """Read the day, month or quarter at *position*, as in "March 2024", "Q1 2024" or "in May".
 
         A month without a year must follow a comparison or a word such as "in" or "last". It means
-        the latest such month up to today.
+        the latest such month up to today. *has_comparison* is ``True`` after a comparison.
 
         Returns:
-            The period, ``None`` if there is none or its days are unknown.
-            The number of tokens of the period, 0 if there is none.
+            The period, or ``None`` if there is no period or its days are unknown.
+            The number of tokens in the period, or 0 if there is no period.
         """
         tokens, words = self._tokens, self._words
         following = tokens[position + 1] if position + 1 < len(tokens) else ""
@@ -553,19 +568,20 @@ class _TimeReader:
         if end < len(tokens) and _match_whole(_YEAR, tokens[end]):
             return _build_period(int(tokens[end]), month, day), end + 1 - position
         if not (
-            is_compared
+            has_comparison
             or (
                 position
                 and (tokens[position - 1] in words.within or tokens[position - 1] in words.steps)
             )
         ):
             return None, 0
-        # "May" and "March" are words too. Without a year they count only behind a word that a month
-        # follows.
+        # "May" and "March" are also verbs. Without a year, they count only after a word that a
+        # month follows.
         today = self._find_today()
         if today is None:
             return None, start + 1 - position
         year = today.year - (month > today.month)
+        # In May, "last May" means the May of last year.
         if position and words.steps.get(tokens[position - 1]) == -1 and month == today.month:
             year -= 1
         period = _build_period(year, month, day)
@@ -573,12 +589,12 @@ class _TimeReader:
             is_relative=True, words=(str(year),)
         ), start + 1 - position
 
-    def _read_ago(self, position: int) -> tuple[Period | None, int] | None:
+    def _read_period_ago(self, position: int) -> tuple[Period | None, int] | None:
         """Read a period such as "three years ago", "vor drei Jahren" or "il y a trois ans".
 
         Returns:
-            (period, number of tokens), or ``None`` if there is no such phrase. The period is
-            ``None`` if its days are unknown.
+            The period and its number of tokens, or ``None`` if there is no such phrase. The period
+            is ``None`` if its days are unknown.
         """
         size, meaning = self._match_phrase(self._words.ago, position)
         start = position + size if meaning == "before_ago" else position
@@ -596,14 +612,14 @@ class _TimeReader:
             else None
         )
 
-    def _read_last_or_next(self, position: int) -> tuple[Period | None, int] | None:
+    def _read_last_or_next_period(self, position: int) -> tuple[Period | None, int] | None:
         """Read a period such as "last year", "this quarter" or "the last three months".
 
         In some languages, the unit comes first: "l'année dernière".
 
         Returns:
-            (period, number of tokens), or ``None`` if there is no such phrase. The period is
-            ``None`` if its days are unknown.
+            The period and its number of tokens, or ``None`` if there is no such phrase. The period
+            is ``None`` if its days are unknown.
         """
         tokens, words = self._tokens, self._words
         if position + 1 >= len(tokens):
@@ -613,8 +629,8 @@ class _TimeReader:
                 return self._build_relative_period(unit, step, step), 2
             count = self._read_number(position + 1)
             unit = words.units.get(tokens[position + 2]) if position + 2 < len(tokens) else None
-            # In "symptoms last three days" it is a verb. "The last three days" has a small word
-            # before it.
+            # In "symptoms last three days", "last" is a verb. Before the adjective stands a small
+            # word: "the last three days".
             is_led = position > 0 and tokens[position - 1] in words.between | words.within
             if count is not None and unit is not None and step == -1 and is_led:
                 return self._build_relative_period(unit, -count, 0), 3
@@ -625,14 +641,15 @@ class _TimeReader:
         )
 
     def _read_number(self, position: int) -> int | None:
-        """Return the number at *position*, in digits or as a word. ``None`` if it is no number."""
+        """Return the number at *position*, in digits or as a word, or ``None`` if there is none."""
         token = self._tokens[position]
         if token.isascii() and token.isdigit() and len(token) <= 3:
             return int(token)
         return self._words.numbers.get(token)
 
     def _find_today(self) -> date | None:
-        """Return today's date, ``None`` if it is unknown. Later calls return the same date."""
+        """Return today's date, or ``None`` if it is unknown. Later calls return the same date."""
+        # Midnight may pass between two calls, so the date is asked for only once.
         if not self._times.needs_today:
             self._times.needs_today = True
             self._today = self._ask_today()
@@ -641,20 +658,20 @@ class _TimeReader:
     def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
         """Return the period from *first_step* to *last_step*, counted in units from today.
 
-        For "the last three months", the unit is ``month`` and the steps are -3 and 0. The result is
+        For "the last three months", the unit is ``month`` and the steps are -3 and 0. Returns
         ``None`` if today's date is unknown or the period is too far away.
         """
         today = self._find_today()
         if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
             return None
         try:
-            begin, _ = find_unit_days(today, unit, first_step)
-            _, end = find_unit_days(today, unit, last_step)
+            begin, _ = find_first_and_last_day(today, unit, first_step)
+            _, end = find_first_and_last_day(today, unit, last_step)
         except (ValueError, OverflowError):
             return None
-        return Period(begin, end, is_relative=True, words=self._name_period(unit, begin, end))
+        return Period(begin, end, is_relative=True, words=self._list_period_words(unit, begin, end))
 
-    def _name_period(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
+    def _list_period_words(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
         """Return the words that passages use for the days from *begin* to *end*: a year or "Q1"."""
         if unit == "year":
             return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))
@@ -669,7 +686,7 @@ class _TimeReader:
         return (str(begin),) if begin == end else ()
 
 
-def find_unit_days(today: date, unit: str, step: int) -> tuple[date, date]:
+def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, date]:
     """Return the first and last day of the period that is *step* units away from *today*.
 
     Args:
@@ -678,8 +695,8 @@ def find_unit_days(today: date, unit: str, step: int) -> tuple[date, date]:
         step: The distance in units: -1 for the last, 0 for the current, 1 for the next period.
 
     Raises:
-        ValueError: The days are beyond the calendar.
-        OverflowError: The days are beyond the calendar.
+        ValueError: The days are outside the calendar of `datetime`.
+        OverflowError: The days are outside the calendar of `datetime`.
     """
     if unit == "day":
         day = today + timedelta(days=step)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.preprocessing.text import fold
+from qtmiddleware.preprocessing.text import fold_case
 
 Phrase = tuple[tuple[frozenset[str], bool], ...]
 """A phrase pattern: for each position, the allowed words and whether the position is optional."""
@@ -190,8 +190,8 @@ def adjust_lexicon(
 
     Args:
         lexicon: The word list.
-        keep_words: Folded words and phrases.
-        extra_words: Folded words.
+        keep_words: Words and phrases to keep, in lower case.
+        extra_words: Words to remove, in lower case.
 
     Raises:
         ConfigError: *extra_words* contains a phrase.
@@ -223,12 +223,14 @@ def adjust_lexicon(
 
 
 def _fold_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the set of *words*, folded. All words are folded in one call, which is faster."""
-    return frozenset(filter(None, fold("\n".join(words)).split("\n")))
+    """Return the set of *words* in lower case. A single call folds all of them, which is faster."""
+    return frozenset(filter(None, fold_case("\n".join(words)).split("\n")))
 
 
 def read_user_words(words: Collection[str], key: str) -> frozenset[str]:
-    """Check *words*, the value of the setting *key*, and return them folded with single spaces.
+    """Check the value *words* of the setting *key*, and return the words in lower case.
+
+    White space in a phrase becomes single spaces.
 
     Raises:
         ConfigError: *words* is a single string, or one of its items is not a string.
@@ -237,7 +239,7 @@ def read_user_words(words: Collection[str], key: str) -> frozenset[str]:
         raise ConfigError(
             f"{key} must be a list of words", path=f"preprocess.{key}", allowed="a list of words"
         )
-    return frozenset(text for word in words if (text := " ".join(fold(word).split())))
+    return frozenset(text for word in words if (text := " ".join(fold_case(word).split())))
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
@@ -260,7 +262,7 @@ def compile_phrases(patterns: Iterable[str]) -> Phrases:
 def _compile_phrase(pattern: str) -> Phrase:
     """Compile one phrase *pattern*. `compile_phrases` describes the syntax."""
     positions = []
-    for words in fold(pattern).split():
+    for words in fold_case(pattern).split():
         optional = words.startswith("[") and words.endswith("]")
         positions.append(
             (frozenset(words.strip("[]").split("|") if optional else words.split("|")), optional)
@@ -320,7 +322,7 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
     """Return the language code of a text, or ``""`` if the language is unclear.
 
     Args:
-        keys: The folded words of the text.
+        keys: The words of the text in lower case.
         markers: The words that tell the languages apart.
         text: The text.
     """
@@ -340,7 +342,7 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
     opener = markers.openers.get(keys[0]) if keys else None
     if opener is not None and opener in scores:
         scores[opener] += WEAK
-    winner = _find_winner(scores, keys, opener) if scores else ""
+    winner = _choose_language(scores, keys, opener) if scores else ""
     if not winner:
         # If no language wins, plain ASCII counts as the default language, unless a word belongs
         # only to other languages.
@@ -381,15 +383,15 @@ def _excludes_default(weights: Sequence[tuple[str, int]], language: str) -> bool
     return language in languages and DEFAULT not in languages
 
 
-def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
+def _choose_language(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
     """Return the language with the highest score, or ``""`` if the score is too low or tied.
 
     If the default language ties with *opener*, the default language wins.
 
     Args:
         scores: The score of each language. Must not be empty.
-        keys: The folded words of the text.
-        opener: The language of the text's first word if this word is an opener, else ``None``.
+        keys: The words of the text in lower case.
+        opener: The language of the text's first word if this word is an opener, or else ``None``.
     """
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]

@@ -34,7 +34,7 @@ def compile_sentence_end() -> Any:
     """
     import regex
 
-    # A full stop after an abbreviation ends no sentence: a name or a number follows.
+    # A full stop after an abbreviation such as "Dr." does not end a sentence.
     abbreviations = dict.fromkeys(
         word for lexicon in load_all_lexicons() for word in lexicon.abbreviations
     )

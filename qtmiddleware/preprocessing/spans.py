@@ -89,6 +89,7 @@ def is_negation(key: str, lexicon: Lexicon) -> bool:
 
 def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
     """Yield the names among *tokens*: acronyms, and capitalised words inside a sentence."""
+    # A query such as "Arlo Bridge" has no sentence around the name.
     is_one_name = 1 < len(tokens) <= MOST_NAME_WORDS and all(
         is_capitalised(token) for token in tokens
     )
@@ -137,25 +138,28 @@ def _may_be_name(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
     return (is_one_name or not token.opens) and len(key.partition("'")[0]) > 1
 
 
-def _trim_name(text: str, run: list[Token], lexicon: Lexicon) -> Iterator[Span]:
-    """Yield the name in *run*, a group of capitalised words, if there is one.
+def _trim_name(text: str, group: list[Token], lexicon: Lexicon) -> Iterator[Span]:
+    """Yield the name in *group*, which is a group of capitalised words.
 
-    The name has no articles at its start and no final 's. Nothing is yielded if *run* is only an
+    The name has no articles at its start and no final 's. Nothing is yielded if *group* is only an
     article, or a single noun in a language that capitalises all nouns.
     """
-    while len(run) > 1 and run[0].key in lexicon.articles and not _are_stop_words(run, lexicon):
-        run = run[1:]
-    has_acronym = any(token.kind == "acronym" for token in run)
-    if run[0].key in lexicon.articles and len(run) == 1:
+    # "The Who" keeps its article, because all of its words are stop words.
+    while (
+        len(group) > 1 and group[0].key in lexicon.articles and not _are_stop_words(group, lexicon)
+    ):
+        group = group[1:]
+    has_acronym = any(token.kind == "acronym" for token in group)
+    if group[0].key in lexicon.articles and len(group) == 1:
         return
-    if lexicon.nouns_are_capitalised and not has_acronym and len(run) < 2:
+    if lexicon.nouns_are_capitalised and not has_acronym and len(group) < 2:
         return
-    start, end = run[0].start, run[-1].end
-    if run[-1].key.endswith("'s"):
+    start, end = group[0].start, group[-1].end
+    if group[-1].key.endswith("'s"):
         end -= 2
     yield Span("name", text[start:end], start, end)
 
 
-def _are_stop_words(run: Sequence[Token], lexicon: Lexicon) -> bool:
-    """Return whether all tokens of *run* are stop words, as in the name "The Who"."""
-    return all(token.key in lexicon.stop for token in run)
+def _are_stop_words(group: Sequence[Token], lexicon: Lexicon) -> bool:
+    """Return whether all tokens of *group* are stop words, as in the name "The Who"."""
+    return all(token.key in lexicon.stop for token in group)

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from qtmiddleware.preprocessing.lexicon import Lexicon, count_phrase_words
-from qtmiddleware.preprocessing.text import compose
+from qtmiddleware.preprocessing.text import normalise_characters
 from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
@@ -14,10 +14,9 @@ LONGEST_ACRONYM = 5
 
 
 def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
-    """Return the folded text of each word among *tokens*, and ``""`` for each other token.
+    """Return each word among *tokens* as the word lists spell it, and ``""`` for other tokens.
 
-    Folded words are spelled as in the word lists. If *all_caps* is true, the query is typed in
-    capitals, and acronyms count as words.
+    If *all_caps* is true, the query is typed in capitals, and acronyms count as words.
     """
     other = "acronym" if all_caps else "word"
     return [token.key if token.kind == "word" or token.kind == other else "" for token in tokens]
@@ -66,7 +65,7 @@ def strip_question(
     Args:
         text: The query.
         tokens: The tokens of the query.
-        keys: The folded words of the query, from `fold_tokens`.
+        keys: The words of the query in lower case, from `fold_tokens`.
         lexicon: The word list of the query's language.
     """
     acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
@@ -199,7 +198,7 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
     if word.isascii() and "'" not in key:
         # The key of a word without accents is the word in lower case.
         return key
-    shown = compose(word)
+    shown = normalise_characters(word)
     if not lexicon.elisions or "'" not in key:
         return shown.lower()
     elided, _, rest = key.partition("'")

@@ -37,16 +37,16 @@ KANA = frozenset({"hiragana", "katakana"})
 """The two kana scripts. Only Japanese mixes kana with Han characters."""
 
 
-def compose(word: str) -> str:
+def normalise_characters(word: str) -> str:
     """Return *word* in Unicode's composed form (NFC), with straight apostrophes."""
     if word.isascii():
         return word
     return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
 
 
-def fold(word: str) -> str:
+def fold_case(word: str) -> str:
     """Return *word* as the word lists spell it: lower case, NFC, straight apostrophes."""
-    return compose(word).casefold()
+    return normalise_characters(word).casefold()
 
 
 def fold_accents(text: str) -> str:
@@ -111,7 +111,7 @@ def split_words(text: str) -> list[str]:
 
 
 def find_first_word(text: str) -> str:
-    """Return the first word of *text* in lower case, ``""`` if *text* has no word."""
+    """Return the first word of *text* in lower case, or ``""`` if *text* has no word."""
     match = _WORD.search(text)
     return match.group().lower() if match else ""
 
@@ -148,7 +148,7 @@ def is_blank(text: str) -> bool:
 
 
 def dominant_script(text: str) -> str:
-    """Return the script of most letters of *text*, such as ``latin``, ``han`` or ``arabic``.
+    """Return the script that most letters of *text* have, such as ``latin``, ``han`` or ``arabic``.
 
     - The result is ``""`` if *text* has no letters, and ``other`` if its script is not in
       `SCRIPTS`.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
-from qtmiddleware.preprocessing.text import APOSTROPHES, fold
+from qtmiddleware.preprocessing.text import APOSTROPHES, fold_case
 
 TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
 """The kinds of tokens. Tokens of all kinds except ``word`` are kept unchanged."""
@@ -95,7 +95,7 @@ class Token(NamedTuple):
     Attributes:
         kind: One of the `TokenKind` words.
         text: The text of the token, ``query[start:end]``.
-        key: The folded text, for look-ups in the word lists.
+        key: The text as the word lists spell it, in lower case.
         start: The position of the first character in the query.
         end: The position after the last character.
         opens: Whether the token is the first of a sentence.
@@ -124,7 +124,7 @@ def _tokenise_uncached(text: str) -> Sequence[Token]:
     for left, right in find_quotes(text):
         is_sentence_start = _append_tokens(text, start, left, is_sentence_start, tokens)
         quote = text[left:right]
-        tokens.append(Token("quote", quote, fold(quote), left, right, is_sentence_start, True))
+        tokens.append(Token("quote", quote, fold_case(quote), left, right, is_sentence_start, True))
         start, is_sentence_start = right, False
     _append_tokens(text, start, len(text), is_sentence_start, tokens)
     return tuple(tokens)
@@ -164,7 +164,13 @@ def _append_tokens(
             amount = text[previous.start : sign_end]
             is_closed = sign_end < match.end()
             tokens[-1] = Token(
-                "number", amount, fold(amount), previous.start, sign_end, previous.opens, is_closed
+                "number",
+                amount,
+                fold_case(amount),
+                previous.start,
+                sign_end,
+                previous.opens,
+                is_closed,
             )
             is_sentence_start = is_closed and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
         elif (
@@ -196,7 +202,7 @@ def _append_tokens(
 def _can_take_sign(token: Token, offset: int) -> bool:
     """Return whether a sign at *offset* can belong to the number *token*, as in 100 €.
 
-    The number must end in a digit, and one character must separate the two.
+    The number must end in a digit, and a single character must separate it from the sign.
     """
     return token.end + 1 == offset and token.text[-1].isdigit()
 
@@ -229,7 +235,7 @@ def _add_currency_sign(text: str, token: Token, previous: Token | None) -> Token
     ):
         return token
     amount = text[start : token.end]
-    return token._replace(text=amount, key=fold(amount), start=start)
+    return token._replace(text=amount, key=fold_case(amount), start=start)
 
 
 class _Piece(NamedTuple):
@@ -254,15 +260,15 @@ def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
         Whether a sentence ends after the last token.
     """
     pieces = [
-        _Piece(kind, chunk[left:right], fold(chunk[left:right]), left, right, closed)
-        for kind, left, right, closed in _find_pieces(chunk)
+        _Piece(kind, chunk[left:right], fold_case(chunk[left:right]), left, right, closed)
+        for kind, left, right, closed in _locate_pieces(chunk)
     ]
     return pieces, not SENTENCE_ENDS.isdisjoint(chunk[-3:]) and (
         not pieces or pieces[-1].end < len(chunk)
     )
 
 
-def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
+def _locate_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     """Return the tokens in *chunk*, a stretch of a query without spaces.
 
     Each token is a tuple: kind, start, end, and whether punctuation follows.

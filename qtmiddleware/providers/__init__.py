@@ -1,4 +1,4 @@
-"""Language models, embedders and rerankers, with one file or folder per vendor."""
+"""Connect language models, embedders and rerankers, with one file or folder per vendor."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def replace_surrogates(text: str) -> str:
-    """Return *text* with each lone surrogate replaced by U+FFFD.
+    """Replace each lone surrogate in *text* with U+FFFD.
 
-    JSON can contain lone surrogates, but UTF-8 cannot, and tokenizers reject them.
+    JSON may contain lone surrogates, but UTF-8 encoders and tokenizers reject them.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def find_name(fn: Any) -> str:
-    """Return the name of a function, method, partial or callable object."""
+    """Return the name of *fn*: a function, method, partial or callable object."""
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__qualname__", "") or type(fn).__qualname__)

@@ -9,20 +9,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.errors import MissingExtra, without_credentials
+from qtmiddleware.errors import MissingExtra, remove_credentials
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
-"""How many seconds the model hub has to answer."""
+"""The most seconds to wait for the model hub."""
 CHARS_PER_TOKEN: Final = 200
-"""How many characters of a text are kept per token that the model reads.
+"""The number of characters to keep of a text, per token that the model reads.
 
-The tokenizer would take a second per megabyte of the rest, to no effect.
+The rest is cut before tokenizing, which takes a second per megabyte.
 """
 MOST_TOKENS: Final = 8_192
-"""The length in tokens that is assumed for a model that names none, or a larger one."""
+"""The most tokens of a text, if the model reports no maximum or a larger one."""
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
 _LOCK: Final = ForkLock()
 
@@ -30,23 +30,23 @@ _log = get_logger("qtmiddleware.models")
 
 
 def load_model(
-    kind: str, model: str, make_error: Callable[[str], Exception], **options: Any
+    class_name: str, model: str, make_error: Callable[[str], Exception], **options: Any
 ) -> Any:
-    """Return the sentence-transformers model named *model*.
+    """Load a sentence-transformers model, and return it.
 
-    If the hub does not answer within ten seconds, only models downloaded before are used. The
-    library itself would try for more than a minute.
+    If the hub does not answer within ten seconds, only a downloaded model is used. The library
+    itself tries for more than a minute.
 
     Args:
-        kind: The name of the sentence-transformers class.
-        model: A folder, written as a path, or a name on the model hub.
-        make_error: Makes the exception for a model that cannot be loaded, from a sentence that says
-            what to do.
-        **options: Arguments for the class; ``trust_remote_code`` is required.
+        class_name: The model's class in sentence-transformers.
+        model: A name on the model hub, or the path of a folder.
+        make_error: Makes the exception for a model that cannot be loaded. Its argument is the
+            message.
+        **options: Arguments for the class. ``trust_remote_code`` is required.
 
     Raises:
         MissingExtra: The extra ``models`` is missing.
-        Exception: The exception that *make_error* makes.
+        Exception: The model cannot be loaded. *make_error* makes this exception.
     """
     try:
         import sentence_transformers
@@ -60,8 +60,8 @@ def load_model(
                 f"the folder {model} does not exist; name a folder that holds a model, or a model"
                 " of the hub"
             )
-        # The libraries look in the working folder first. Whoever made a folder there must not
-        # replace the model of that name on the hub.
+        # The libraries look in the working folder first. A stranger's folder there must not replace
+        # the hub's model of the same name.
         for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
             if Path(planted).exists():
                 message = (
@@ -69,20 +69,20 @@ def load_model(
                     f" ./{planted} for the folder"
                 )
                 raise make_error(message)
-        hub_answered = folder.exists() or _hub_answers(model)
+        hub_answered = folder.exists() or _can_reach_hub(model)
         _log.info("loading %s", model, event="model_loading", model=model)
         try:
             if options["trust_remote_code"]:
-                _restore_moved_function()
-            return getattr(sentence_transformers, kind)(
-                # A relative path would also be taken for a name, and the hub would be asked.
+                _restore_position_ids_function()
+            return getattr(sentence_transformers, class_name)(
+                # The libraries may take a relative path for a name, and then ask the hub.
                 str(folder.absolute()) if folder.exists() else model,
                 local_files_only=not hub_answered,
                 **options,
             )
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
-            message = without_credentials(str(error).strip()) or type(error).__name__
+            message = remove_credentials(str(error).strip()) or type(error).__name__
             raise make_error(
                 _explain_failure(
                     model, hub_answered=hub_answered, is_folder=folder.exists(), message=message
@@ -91,7 +91,7 @@ def load_model(
 
 
 def cut_text(model: Any, text: str) -> str:
-    """Return the beginning of *text*, at least as much as *model* reads.
+    """Return the beginning of *text*, long enough to fill the *model*'s maximum.
 
     Lone surrogates are replaced, because tokenizers reject them.
     """
@@ -120,8 +120,8 @@ def _explain_failure(model: str, *, hub_answered: bool, is_folder: bool, message
     )
 
 
-def _restore_moved_function() -> None:
-    """Restore a function that transformers 5 moved, for the code of models such as Jina's."""
+def _restore_position_ids_function() -> None:
+    """Restore a function that transformers 5 moved. The code of Jina's models imports it."""
     module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
     name = "create_position_ids_from_input_ids"
     moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
@@ -130,7 +130,7 @@ def _restore_moved_function() -> None:
 
 
 def _is_path(model: str) -> bool:
-    """Return whether *model* must be a path, because it cannot be a name on the hub.
+    """Return whether *model* is a path rather than a name on the hub.
 
     A name on the hub is one word, or two words with a slash between them.
     """
@@ -142,10 +142,10 @@ def _is_path(model: str) -> bool:
     )
 
 
-def _hub_answers(model: str) -> bool:
-    """Return whether the model hub answers in time when asked about *model*.
+def _can_reach_hub(model: str) -> bool:
+    """Return whether the model hub answers a request for *model* in time.
 
-    An answer that *model* is unknown counts, too.
+    The answer that *model* is unknown counts too.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -162,7 +162,7 @@ def _hub_answers(model: str) -> bool:
 
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
-    """Turn off the libraries' progress bars and their log records below ERROR."""
+    """Hide the libraries' progress bars and their log records below ERROR."""
     bars: Any = import_module("transformers.utils.logging")
     was_enabled = bars.is_progress_bar_enabled()
     levels = {name: logging.getLogger(name).level for name in _NOISY}

@@ -1,7 +1,7 @@
-"""Make clients of the ``openai`` package, and convert the errors that clients raise.
+"""Make clients of the ``openai`` package, and convert their errors to `ModelError`.
 
-Clients made here are like the SDK's own, but share one TLS context per process. The SDK reads
-the whole body of an error before it raises the error, so all clients limit the body's size.
+These clients differ from the SDK's own in two ways. They share one TLS context per process, and
+they limit the size of error bodies, which the SDK reads whole.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from qtmiddleware.types import Deadline
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
-"""The variable that the SDK reads itself, if no other address is given."""
+"""The environment variable that the SDK reads if no other address is set."""
 DEFAULT_ADDRESS: Final = "https://api.openai.com/v1"
-"""The SDK's own default, if nothing names another address."""
+"""The SDK's default address."""
 NO_KEY: Final = "none"
-"""The key that is sent to a user's own server if none is set.
+"""The placeholder that is sent if no key is set.
 
-Such servers need no key, but the client insists on one.
+A user's own server may need no key, but the SDK's client requires one.
 """
 MOST_ERROR_BYTES: Final = 1 << 16
-"""The most bytes of an error's body that are kept; the cause is in the first few hundred."""
+"""The most bytes to keep of an error's body. The cause is in the first few hundred."""
 
 # A client may use one of two generations of HTTP libraries, so their classes are recognised by name
 # and neither library is imported.
@@ -45,16 +45,16 @@ _DEADLINE: Final = "qtmiddleware.deadline"
 
 
 def read_key() -> str:
-    """Return the OpenAI key in the environment, or ``""``."""
+    """Return the OpenAI key from the environment; ``""`` if there is none."""
     return os.environ.get(KEY_VARIABLE, "").strip()
 
 
 def make_client(*, is_async: bool = False, address: str | None, **options: Any) -> Any:
-    """Return a new ``openai`` client that uses the key in the environment.
+    """Return a new ``openai`` client with the key from the environment.
 
     Args:
         is_async: Whether the client is asynchronous.
-        address: The base URL; ``None`` for the SDK's default.
+        address: The base URL; ``None`` uses the SDK's default.
         **options: More arguments for the client.
     """
     import openai
@@ -81,15 +81,15 @@ class ClientPerProcess:
         # locks.
         self._by_process: dict[int, Any] = {}
 
-    def get(self, make: Callable[[], Any]) -> Any:
-        """Return the client of this process. On the first call, *make* makes the client."""
+    def get(self, build_client: Callable[[], Any]) -> Any:
+        """Return the client of this process. The first call makes it with *build_client*."""
         process = os.getpid()
         client = self._by_process.get(process)
         # If two threads make a client at the same time, one client is dropped, which closes it.
-        return self._by_process.setdefault(process, make()) if client is None else client
+        return self._by_process.setdefault(process, build_client()) if client is None else client
 
     def close(self) -> None:
-        """Close the client of this process; the next `get` makes a new client."""
+        """Close the client of this process. The next `get` makes a new one."""
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
             client.close()
@@ -98,7 +98,7 @@ class ClientPerProcess:
 def read_host(address: str) -> str:
     """Return the host of *address*, without path, user or password.
 
-    If *address* has no host, a phrase such as "the default address" is returned.
+    If *address* has no host, returns a phrase for messages, such as "the default address".
     """
     try:
         return urlsplit(address).hostname or (
@@ -112,7 +112,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def read_server(address: str) -> tuple[str, int] | None:
-    """Return the host and port of *address*; ``None`` if *address* has no host or port."""
+    """Return the host and port of *address*; ``None`` if either is missing."""
     try:
         parsed = urlsplit(address)
         host, port = parsed.hostname, parsed.port or _PORTS.get(parsed.scheme)
@@ -141,24 +141,25 @@ _PROVIDERS: Final = tuple(
 
 
 def find_provider(host: str, default: str = "openai") -> str:
-    """Return the provider at *host*, by its name in OpenTelemetry (``gen_ai.provider.name``).
+    """Return the OpenTelemetry name of the provider at *host*; *default* if *host* is unknown.
 
-    If *host* is unknown, *default* is returned.
+    The names are values of ``gen_ai.provider.name``.
     """
     return next((name for ends, name in _PROVIDERS if ends.search(host)), default)
 
 
 def is_async_client(client: Any) -> bool:
-    """Return whether *client* is asynchronous, judged by the names of its classes."""
+    """Return whether *client* is an instance of a class whose name begins with ``Async``."""
+    # A check by class would import the SDK, and would miss wrappers and test doubles.
     return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
 
 
 def is_vendor_client(client: Any, resource: str) -> bool:
-    """Return whether *client* is the SDK's own client, which can be copied and can stream.
+    """Return whether *client* is an unchanged client of the SDK.
 
-    False for a wrapper, for a test double, and for a client whose ``create`` method of *resource*
-    (such as ``"embeddings"``) was replaced by a tracing library. Such clients are neither copied
-    nor asked to stream, so that the code added to them keeps working.
+    Such a client can be copied and can stream. Wrappers and test doubles are not unchanged clients.
+    Neither is a client in which a tracing library replaced the ``create`` method of *resource*,
+    such as ``"embeddings"``: a copy would lose the tracing.
     """
     vendor = sys.modules.get("openai")
     # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.
@@ -171,38 +172,38 @@ _VENDORS: Final = ("openai.", "anthropic.", "google.genai.")
 
 
 def copy_without_retries(client: Any) -> Any:
-    """Return a copy of the vendor's *client* without retries and with limited error bodies.
+    """Return a copy of *client* without retries and with limited error bodies.
 
-    The copy uses the connections of *client*.
+    The copy shares the connections of *client*.
     """
     return client.with_options(
-        max_retries=0, http_client=copy_with_bounded_error_bodies(client._client)
+        max_retries=0, http_client=copy_with_limited_error_bodies(client._client)
     )
 
 
 def make_http_client(*, is_async: bool, **options: Any) -> Any:
-    """Return an HTTP client with the SDK's defaults, *options*, and limited error bodies.
+    """Return an HTTP client with the SDK's defaults, *options* and limited error bodies.
 
     Proxies and certificate authorities come from the environment, as in the SDK. Redirects are not
-    followed by default, because a redirect could send prompts and texts anywhere.
+    followed by default, because they could send prompts and texts to another host.
     """
     import openai
 
     kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
-    # The arguments are the key of a cache: a new context is made in a forked process, if the
-    # environment names other authorities, and if gevent has replaced `ssl.SSLContext`.
+    # The arguments are a cache key. A new context is made in a forked process, if the environment
+    # names other authorities, or if gevent has replaced `ssl.SSLContext`.
     authorities = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     context = _make_tls_context(os.getpid(), authorities, ssl.SSLContext)
     http = kind(**{"verify": context, "follow_redirects": False, **options})
-    bound_error_bodies(http)
+    limit_error_bodies(http)
     return http
 
 
 @lru_cache(maxsize=1)
 def _make_tls_context(*_: Any) -> ssl.SSLContext:
-    """Return the TLS context that the SDK would make; it is made once and then reused.
+    """Return a TLS context like the SDK's. Later calls reuse it.
 
-    Reading all certificate authorities takes 20 ms or more.
+    Without the cache, each client reads all certificate authorities, which takes 20 ms or more.
     """
     import openai
 
@@ -212,42 +213,43 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
     return context
 
 
-def bound_error_bodies(http: Any) -> None:
-    """Limit the size and the time of error bodies that *http*, an `httpx` client, reads.
+def limit_error_bodies(http_client: Any) -> None:
+    """Limit the size of the error bodies that *http_client* reads, and the time to read them.
 
-    At most `MOST_ERROR_BYTES` bytes are kept. The whole body must arrive within the request's
-    ``read`` timeout, counted from the start of the request; normally this timeout applies to each
-    read. A larger or slower body is cut, so that status and headers are still reported.
+    *http_client* is an `httpx` client. It keeps at most `MOST_ERROR_BYTES` bytes. The whole body
+    must arrive within the request's ``read`` timeout, counted from the start of the request. A
+    larger or slower body is cut. Status and headers are still reported.
     """
-    hooks = http.event_hooks
+    hooks = http_client.event_hooks
     begin, bound = (
-        (_astart_deadline, _abound_body)
-        if hasattr(http, "aclose")
-        else (_start_deadline, _bound_body)
+        (_astart_deadline, _aread_limited_body)
+        if hasattr(http_client, "aclose")
+        else (_start_deadline, _read_limited_body)
     )
     # These hooks come first, because another hook may read the body.
-    http.event_hooks = {
+    http_client.event_hooks = {
         "request": [begin, *hooks["request"]],
         "response": [bound, *hooks["response"]],
     }
 
 
-def copy_with_bounded_error_bodies(http: Any) -> Any:
-    """Return a copy of *http*, an `httpx` client, that limits error bodies (`bound_error_bodies`).
+def copy_with_limited_error_bodies(http_client: Any) -> Any:
+    """Return a copy of *http_client*, an `httpx` client, with limited error bodies.
 
-    The copy uses the connections of *http*, which stays unchanged. A client that cannot be copied
-    is returned itself.
+    The copy shares the connections of *http_client*, which stays unchanged. If the client cannot be
+    copied, returns *http_client*. See `limit_error_bodies` for the limits.
     """
-    kind: Any = type(http)
-    while "__del__" in vars(kind) and kind.__module__.startswith(_VENDORS):
+    class_: Any = type(http_client)
+    while "__del__" in vars(class_) and class_.__module__.startswith(_VENDORS):
         # The vendor's class closes its connections when it is garbage-collected, but the copy does
-        # not own them. So the copy is of the class below.
-        kind = kind.__base__
-    if hasattr(kind, "__del__"):
-        return http
-    http_copy = kind.__new__(kind)
-    vars(http_copy).update(vars(http))
-    bound_error_bodies(http_copy)
+        # not own them. So the copy gets the parent class, which has no such destructor.
+        class_ = class_.__base__
+    # A user's own class may close its connections in the same way, so it is not copied.
+    if hasattr(class_, "__del__"):
+        return http_client
+    http_copy = class_.__new__(class_)
+    vars(http_copy).update(vars(http_client))
+    limit_error_bodies(http_copy)
     return http_copy
 
 
@@ -260,7 +262,7 @@ async def _astart_deadline(request: Any) -> None:
     _start_deadline(request)
 
 
-def _bound_body(response: Any) -> None:
+def _read_limited_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         for chunk in response.iter_bytes():
@@ -268,11 +270,11 @@ def _bound_body(response: Any) -> None:
             if _must_stop_reading(body, response):
                 break
         response.close()
-        # From here on `read` returns this.
+        # From now on, `response.read()` returns these bytes instead of reading the connection.
         response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-async def _abound_body(response: Any) -> None:
+async def _aread_limited_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         async for chunk in response.aiter_bytes():
@@ -287,8 +289,8 @@ def _must_stop_reading(body: bytearray, response: Any) -> bool:
     return len(body) >= MOST_ERROR_BYTES or bool(response.request.extensions[_DEADLINE].passed)
 
 
-def status_of(error: Exception) -> int | None:
-    """Return the HTTP status of *error*; ``None`` if the service did not answer."""
+def read_status(error: Exception) -> int | None:
+    """Return the HTTP status of *error*; ``None`` if it has none."""
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) else None
 
@@ -299,25 +301,26 @@ def has_class_named(error: Exception, names: frozenset[str]) -> bool:
 
 
 def read_body_field(error: Exception, name: str) -> str:
-    """Return the value of *name* in the body of *error* if the value is a text, else ``""``."""
+    """Return the field *name* of the error's body; ``""`` if it is missing or not a string."""
     body: Any = getattr(error, "body", None)
     value = body.get(name) if isinstance(body, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
 def read_identifier(error: Exception, name: str) -> str:
-    """Return the value of *name* in the body of *error* if it is a plain identifier, else ``""``.
+    """Return the field *name* of the error's body if it is an identifier, such as ``bad_value``.
 
-    Other texts are not returned, because services often quote keys and queries in them.
+    Returns ``""`` for all other texts, because services often quote keys and queries in them.
     """
     value = read_body_field(error, name)
     return value if _IDENTIFIER.fullmatch(value) else ""
 
 
-def retry_after(error: Exception) -> float | None:
-    """Return the seconds that the service asks to wait (Retry-After); ``None`` if it does not ask.
+def read_retry_after(error: Exception) -> float | None:
+    """Return the seconds to wait that the error's ``Retry-After`` header asks for, else ``None``.
 
-    The headers contain a number or a date (RFC 9110, section 10.2.3).
+    The header contains a number of seconds or a date (RFC 9110, section 10.2.3). The non-standard
+    header ``retry-after-ms`` takes precedence.
     """
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
@@ -367,40 +370,40 @@ _ADVICE: Final = {
 
 def read_client_error(
     error: Exception,
-    where: str,
+    service: str,
     *,
     address: str = "llm.baseUrl",
     timeout: str = "limits.llmTimeoutMs (for answers, answer.timeoutMs)",
     key: str = KEY_VARIABLE,
 ) -> ModelError:
-    """Return the `ModelError` for *error*, which a client raised.
+    """Return the `ModelError` for a client's *error*.
 
-    The message says what failed and what to check. For a rejected request it also gives the
-    provider's error code, if the code is a plain identifier. The message never contains a key, a
-    query or a reply, although providers often quote them.
+    The message says what failed and what to check. For a rejected request, it includes the
+    provider's error code if the code is an identifier. The message never contains a key, a query or
+    a reply, although providers often quote them.
 
     Args:
         error: The client's error.
-        where: The model and host, for the message.
-        address: The option that holds the address.
-        timeout: The options that limit the time.
+        service: The model and host, as the message names them.
+        address: The name of the option with the address.
+        timeout: The names of the options with the timeouts.
         key: The environment variable of the key.
     """
     if type(error.__cause__).__name__ == "ConnectTimeout":
         return ModelError(
             "timeout",
-            f"{where} cannot be reached (ConnectTimeout); check {address} and the network",
+            f"{service} cannot be reached (ConnectTimeout); check {address} and the network",
         )
     if isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only header that this package does not write.
         return ModelError(
             "unauthorized",
-            f"the key for {where} holds characters that are not allowed in a key; check {key}",
+            f"the key for {service} holds characters that are not allowed in a key; check {key}",
         )
-    status = status_of(error)
+    status = read_status(error)
     reason = _choose_error_reason(error, status)
     if status == 407 or type(error.__cause__).__name__ == "ProxyError":
-        return ModelError(reason, f"the proxy blocks {where}; check HTTPS_PROXY")
+        return ModelError(reason, f"the proxy blocks {service}; check HTTPS_PROXY")
     failure = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
         failure += "".join(
@@ -409,19 +412,19 @@ def read_client_error(
             if (message := read_identifier(error, name))
         )
         return ModelError(
-            reason, f"{where} rejected the request ({failure}); check the model and the config"
+            reason, f"{service} rejected the request ({failure}); check the model and the config"
         )
-    wait = limit_pause(retry_after(error))
+    wait = limit_pause(read_retry_after(error))
     if reason != "unavailable":
         return ModelError(
             reason,
-            f"{where} {_ADVICE[reason].format(timeout=timeout, key=key)} ({failure})",
+            f"{service} {_ADVICE[reason].format(timeout=timeout, key=key)} ({failure})",
             retry_after=wait,
         )
-    message = f"{where} is not available ({failure}); check {address} and the network"
+    message = f"{service} is not available ({failure}); check {address} and the network"
     if status is not None and status < 400:
         message = (
-            f"{where} redirects to another address ({failure}), and redirects are not followed;"
+            f"{service} redirects to another address ({failure}), and redirects are not followed;"
             f" check {address}"
         )
     return ModelError(reason, message, retry_after=wait)
@@ -438,4 +441,5 @@ def _choose_error_reason(error: Exception, status: int | None) -> str:
     if has_class_named(error, _UNREADABLE):
         return "unparsable"
     reason = "unavailable" if status is None else choose_reason(status)
+    # Providers send 400 for many causes, so the code in the body tells them apart.
     return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason

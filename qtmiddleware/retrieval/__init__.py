@@ -1,1 +1,1 @@
-"""The flow of a query, from the request to the result, and the stages of this flow."""
+"""Retrieve the passages for a query: the flow from the request to the result, and its stages."""

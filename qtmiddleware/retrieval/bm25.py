@@ -1,7 +1,7 @@
 """Score texts with BM25 by the words of a question, without an index.
 
-Document frequencies are counted in the scored texts. Sources: Robertson and Zaragoza (2009) for
-BM25, Metzler and Croft (2005) for pairs of neighbouring words as additional terms.
+Document frequencies are counted in the scored texts only. Sources: Robertson and Zaragoza (2009)
+for BM25; Metzler and Croft (2005) for pairs of neighbouring words as additional terms.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final, NamedTuple, TypeVar
 
 K1: Final = 1.2
 B: Final = 0.75
-# Above the worst score, the best match of a query usually scores about MEANS times as much as the
-# mean does: more if the words single out a few passages, less if most passages hold them alike. No
+# Measured from the worst score, the best match of a query usually scores about MEANS times the
+# mean. It scores more if the words occur in few passages, and less if they occur in most. No
 # passage gets more evidence than MOST.
 MEANS: Final = 5.0
 MOST: Final = 1.4
-# The weight of a pair of neighbours beside a single term, and in how many characters of a long text
-# pairs are looked for.
+# The weight of a pair of neighbours, compared with a single term, and the number of characters of a
+# long text in which pairs are searched.
 PAIR: Final = 0.5
 _READ: Final = 8_000
 
-# At most this many bytes of a question's texts are read. If the texts are longer together, each
-# text above its equal share is read in windows, spread evenly from beginning to end.
+# At most this many bytes of all texts together are read. If they are longer, each text above its
+# equal share is read in excerpts, spread evenly from beginning to end.
 MOST_READ: Final = 800_000
 WINDOWS: Final = 8
 # Maps ASCII bytes to lower case, and to a space if they belong to no word. Other bytes stay.
@@ -56,7 +56,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def compile_patterns() -> _Patterns:
-    """Return the patterns that find words. They are compiled once, on the first call."""
+    """Return the patterns that find words. The first call compiles them."""
     # Vowel signs and other marks belong to their word, though \w does not match them.
     marks = "".join(
         sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M"
@@ -78,7 +78,7 @@ Pair = tuple[str, str]
 _Term = TypeVar("_Term", str, Pair)
 
 Gains = list[tuple[int, float]]
-"""(index of a text, gain in its score) for each text that contains a term or pair."""
+"""(index of the text, amount to add to its score) for each text that contains a term or pair."""
 
 
 class TextTerms(NamedTuple):
@@ -103,7 +103,7 @@ def find_terms(keywords: str) -> frozenset[str]:
 def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
     """Return two lists: the terms of *keywords*, and the pairs of neighbouring terms.
 
-    Both are in the order of *keywords* and without repeats.
+    Both lists are in the order of *keywords*, without repeats.
     """
     terms = list(map(strip_plural, _split_words(keywords)))
     return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
@@ -124,8 +124,8 @@ def count_terms(
         if strip_plural(form) == term
     }
     ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
-    # Terms of scripts without spaces: pairs of characters, or one character that is a keyword alone
-    # and so is part of no pair.
+    # Terms of scripts without spaces are pairs of characters. A keyword of one character is in no
+    # pair, so it is a term itself.
     unspaced = {
         form
         for form in forms
@@ -148,7 +148,7 @@ def count_terms(
             ]
             length = len(words)
         else:
-            spaced, runs = _split_words_and_runs(window)
+            spaced, runs = _split_words_and_unspaced_runs(window)
             places = [(place, forms[word]) for place, word in enumerate(spaced) if word in forms]
             length = len(spaced) + sum(max(1, len(run) - 1) for run in runs)
         counts: dict[str, int] = {}
@@ -183,9 +183,9 @@ def _find_pairs_at_beginning(
 
     Args:
         text: The text to search.
-        forms: The term for each form of a word in a text.
-        counts: The counts of terms in the text. If no pair has both its terms in it, the text is
-            not read.
+        forms: The term for each form of a word.
+        counts: The counts of terms in the text. If the text does not contain both terms of any
+            pair, it is not read.
         query_pairs: The pairs to search for.
     """
     if not any(term in counts and next_term in counts for term, next_term in query_pairs):
@@ -194,7 +194,7 @@ def _find_pairs_at_beginning(
 
 
 def compute_term_gains(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
-    """Return, by term, how much the term adds to the BM25 score of each text that contains it.
+    """Return how much each term adds to the BM25 score of each text that contains it.
 
     gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
@@ -211,7 +211,7 @@ def compute_term_gains(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
 
 
 def compute_pair_gains(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
-    """Return, by pair, how much the pair adds to the score of each text that contains it.
+    """Return how much each pair adds to the score of each text that contains it.
 
     gain = `PAIR` x idf.
     """
@@ -226,10 +226,10 @@ def compute_pair_gains(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
 
 
 def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: int) -> list[float]:
-    """Return, for each of *text_count* texts, the sum of the *gains* of *terms*.
+    """Add up the *gains* of *terms* for each text, and return one sum per text.
 
-    *terms* may be words or pairs of words. The sum is 0 for a text with none of them, and above 0
-    for any other text.
+    *terms* may be words or pairs of words. The sum is 0 for a text without any of *terms*, and
+    positive for any other text.
     """
     sums = [0.0] * text_count
     for term in terms:
@@ -250,11 +250,12 @@ def compute_idf(frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term
 
 
 def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Return *texts*, shortened if together they have more than `MOST_READ` bytes.
+    """Shorten *texts* if they have more than `MOST_READ` bytes together.
 
     A text longer than its equal share of `MOST_READ` is replaced by excerpts, evenly spread from
     beginning to end.
     """
+    # A character has at most four bytes, so short texts need not be encoded to be measured.
     if 4 * sum(map(len, texts)) <= MOST_READ:
         return texts
     sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
@@ -270,7 +271,7 @@ def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _cut_windows(text: str, width: int) -> list[str]:
-    """Return `WINDOWS` excerpts of *text*, evenly spread, of *width* characters each."""
+    """Return `WINDOWS` excerpts of *text*, evenly spread, with *width* characters each."""
     starts = [(len(text) - width) * window // (WINDOWS - 1) for window in range(WINDOWS)]
     return [text[start : start + width] for start in starts]
 
@@ -280,14 +281,14 @@ def _split_words(text: str) -> list[str]:
 
     In a script that does not separate words with spaces, every two adjacent characters are a word.
     """
-    words, runs = _split_words_and_runs(text)
+    words, runs = _split_words_and_unspaced_runs(text)
     return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
 
-def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
+def _split_words_and_unspaced_runs(text: str) -> tuple[list[str], list[str]]:
     """Return two lists: the words of *text* in lower case, and its runs of unspaced characters.
 
-    Unspaced characters belong to a script that does not separate words with spaces.
+    Unspaced characters are those of a script that puts no spaces between words, such as Chinese.
     """
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []
@@ -317,7 +318,7 @@ def strip_plural(word: str) -> str:
 
 
 def normalise_scores(scores: Sequence[float]) -> list[float]:
-    """Return *scores*, scaled so that lists with different ranges can be compared.
+    """Scale *scores* so that lists with different ranges can be compared.
 
     result = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest))). If all scores are equal,
     every result is 0.

@@ -1,4 +1,4 @@
-"""Compute the confidence in a search result, compared with the results of earlier questions.
+"""Compute the confidence in a search result by comparing it with results of earlier questions.
 
 The confidence is the weighted mean of three signals:
 
@@ -39,13 +39,12 @@ LEAST_SEEN: Final = 20
 FENCE: Final = 2.0
 """A best score is low if it is below median - `FENCE` x (upper quartile - median).
 
-Median and quartile are those of earlier best scores. Evenly spread scores are never that low, so
-the number of flagged questions is not fixed.
+Median and quartile are those of earlier best scores. Evenly spread scores are never so low, so no
+fixed fraction of questions is flagged.
 """
 LEAST_COVERAGE: Final = 1 / 3
 """A result is unsure if its best score is low and its coverage is at most this fraction."""
-# How many characters of a passage are read. A longer text holds every word somewhere, and takes
-# time.
+# How many characters of a passage are read. A longer text takes time and contains almost any word.
 _READ: Final = 2_000
 LATER_PAGE: Final = Standing(
     None, problem="the call selects a page, whose scores are no measure of the question"
@@ -55,10 +54,7 @@ _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores no
 
 
 class Standings:
-    """Remembers the signals of a function's latest results, and compares new results with them.
-
-    Thread-safe.
-    """
+    """Compares new results of a function with the signals of its latest results. Thread-safe."""
 
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
@@ -87,6 +83,8 @@ class Standings:
         if not signals:
             return _NO_SIGNALS
         with self._lock.free:
+            # The limit is computed before this result is added, so that the result is compared only
+            # with earlier ones.
             seen = min(len(self._percentiles[name]) for name in signals)
             score_limit = self._find_low_score_limit() if seen >= LEAST_SEEN else None
             observed = {
@@ -108,8 +106,8 @@ class Standings:
     def _find_low_score_limit(self) -> float | None:
         """Return the limit below which a best score is low; ``None`` if too few scores were seen.
 
-        The limit depends only on the upper half of the scores. Questions that the collection does
-        not answer have low scores, so they hardly change it unless they are half of all questions.
+        The limit depends only on the upper half of the scores. Questions without an answer have low
+        scores, so they hardly change the limit unless they are half of all questions.
         """
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
@@ -119,9 +117,9 @@ class Standings:
 
 
 def _is_result_weak(signals: Mapping[str, float], score_limit: float | None) -> bool:
-    """Return whether the best score is below *score_limit* and the coverage is low.
+    """Return whether the best score is below *score_limit* and the coverage is low too.
 
-    Returns false if *score_limit* or a signal is missing.
+    Returns false if *score_limit* or one of these signals is missing.
     """
     if score_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False
@@ -131,12 +129,12 @@ def _is_result_weak(signals: Mapping[str, float], score_limit: float | None) -> 
 def measure_confidence_signals(
     scores: Sequence[float | None], coverage: float | None, *, lower_is_better: bool
 ) -> dict[str, float]:
-    """Return the signals that can be measured from *scores* and *coverage*.
+    """Return the signals that can be measured from *scores* and *coverage*, by name.
 
     For each signal, a higher number is better.
 
     Args:
-        scores: The function's own scores, best first.
+        scores: The function's scores, best first.
         coverage: The fraction of the question's content words that occur in the first three
             passages; ``None`` if there are no texts.
         lower_is_better: Whether the scores are distances.
@@ -155,7 +153,7 @@ def measure_confidence_signals(
 def measure_leading_coverage(
     keywords: str, texts: Sequence[str | None], language: str
 ) -> float | None:
-    """Return the fraction of the content words of *keywords* that occur in the first three *texts*.
+    """Return the fraction of the content words of *keywords* that the first three *texts* contain.
 
     Returns ``None`` if there are no keywords or no texts. *language* is the code of the question's
     language; ``""`` if unknown.

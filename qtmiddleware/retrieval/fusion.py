@@ -1,9 +1,9 @@
 """Merge several rankings into one list.
 
 ================  ==================================================================================
-``anchored``      The weighted mean of the backend's scores, after each list is shifted to a lowest
-                  score of 0 and scaled to the mean spread of all lists. A passage missing from a
-                  list gets that list's lowest score. A variant can therefore raise the passages
+``anchored``      The weighted mean of the backend's scores. First, each list is shifted to a lowest
+                  score of 0 and scaled to the mean spread of all lists. A passage that a list lacks
+                  gets the lowest score of this list. A variant can therefore raise the passages
                   that it found, but never lower the others.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
@@ -44,8 +44,8 @@ class FusedPassage:
 
     Attributes:
         key: Identifies the passage.
-        item: The passage as the first list with it returned it. With ``max``, as the list with its
-            best score returned it.
+        item: The passage as the function returned it, from the first list that contains it. With
+            ``max``, from the list with its best score.
         score: The fused score. Higher is always better.
         sources: A bit mask of the rankings that found the passage: bit i is set for ranking i.
     """
@@ -63,8 +63,8 @@ class FusedList:
     Attributes:
         items: The passages.
         method: The fusion method that was used. It may differ from the configured method.
-        spread: The typical distance between high and low scores of the backend. ``None`` if the
-            fused scores are not the backend's.
+        spread: The typical difference between high and low scores of the backend. ``None`` if the
+            fused scores are on another scale than the backend's.
         gains: For each ranking, the amount that each rank added to a passage's score. Empty if the
             method does not add scores.
         evidence: How keywords changed the list after the fusion; ``None`` if they did not.
@@ -165,6 +165,7 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
     """
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
+        # Only a list that repeats an id shows that chunks of a document share the id.
         if len(set(ranking.keys)) == len(ranking.keys):
             continue
         repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}
@@ -193,9 +194,9 @@ MOST_SPREADS: Final = 4.0
 
 
 def find_score_direction(rankings: Sequence[Ranking]) -> int:
-    """Return 1 if lower scores are better in *rankings*, -1 if higher scores are better.
+    """Return 1 if lower scores are better in *rankings*, and -1 if higher scores are better.
 
-    The rankings are best first, so the order of their scores shows the direction. Returns 0 if the
+    Rankings are best first, so the order of their scores shows the direction. Returns 0 if the
     direction is unclear.
     """
     up = down = 0
@@ -210,8 +211,8 @@ def find_score_direction(rankings: Sequence[Ranking]) -> int:
 def has_usable_scores(rankings: Iterable[Ranking]) -> bool:
     """Return whether the scores of every ranking are complete and sorted.
 
-    Unsorted scores cannot be used: a function may rerank its passages but still return the scores
-    of its first search.
+    Unsorted scores do not belong to the order of the passages. For example, a function may rerank
+    its passages but return the scores from before the reranking.
     """
     return all(map(_are_scores_usable, [ranking.scores for ranking in rankings]))
 
@@ -225,11 +226,11 @@ def _are_scores_usable(scores: Sequence[float | None]) -> bool:
 
 
 def measure_spread(scores: Sequence[float]) -> float:
-    """Return the spread of *scores*, best first: a measure of their range; 0 if all are equal.
+    """Return the spread of *scores*: a measure of their range that ignores outliers at the top.
 
-    spread = max(`WHOLE_TO_TAIL` x range of the lower 70 %, whole range / `MOST_SPREADS`). With
-    fewer than five scores it is the whole range. The best scores are mostly ignored, so that one
-    outstanding passage does not widen the spread.
+    spread = max(`WHOLE_TO_TAIL` x range of the lower 70 %, whole range / `MOST_SPREADS`). For fewer
+    than five scores it is the whole range. It is 0 if all scores are equal. *scores* are sorted,
+    best first.
     """
     last = len(scores) - 1
     if last < 1:
@@ -270,9 +271,10 @@ def fuse(
     Raises:
         FusionPluginError: The fusion method of an installed package failed.
     """
-    # Scores are multiplied by the sign, so that higher is better afterwards.
+    # The merge functions multiply scores by the sign, so that higher is always better.
     sign = -(find_score_direction(rankings) or (1 if lower_is_better else -1))
     row = FUSION_METHODS.get(method) or _find_plugin_method(method).row
+    # With one list there is nothing to merge, and its own scores stay visible.
     if len(rankings) == 1 and row.merges:
         return _convert_single_ranking(rankings[0], method, sign)
     if row.needs_scores and not (
@@ -288,10 +290,10 @@ def sum_weighted_scores(
 ) -> list[tuple[Key, float]]:
     """Return (key, score) for each passage, best first. The score is a weighted sum over the lists.
 
-    *method* decides what is summed:
+    *method* decides what is added up:
 
-    ``weighted``  The scores of each list, scaled from 0 to 1 (min-max; all 1 if they are equal).
-                  A passage missing from a list gets 0.
+    ``weighted``  The scores of each list, scaled from 0 to 1 (min-max). Equal scores all become 1.
+                  A passage that a list lacks gets 0.
     ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or unsorted.
 
     Sums are rounded to 12 digits, so that rounding errors do not separate equal passages. Ties are
@@ -314,7 +316,7 @@ def sum_weighted_scores(
 
 
 def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Merge *rankings* by the weighted mean of scores, each list scaled to the mean spread."""
+    """Merge *rankings* by the weighted mean of their scores, after scaling all to equal spread."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest_scores = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
     total_weight = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
@@ -381,11 +383,11 @@ class FusionPluginError(Exception):
 
 
 def _find_plugin_method(method: str) -> FoundFusion:
-    # Imported here so that only those who use a method from outside load the module.
     """Return the fusion *method* that an installed package provides."""
-    from qtmiddleware.plugins import find_fusion
+    # Imported here so that only users of such a method load the module.
+    from qtmiddleware.plugins import find_fusion_method
 
-    return find_fusion(method)
+    return find_fusion_method(method)
 
 
 def _merge_by_plugin_method(
@@ -396,12 +398,13 @@ def _merge_by_plugin_method(
     Passages that the method leaves out are added at the end, in the order of the lists.
 
     Raises:
-        FusionPluginError: The method raised an error or returned unusable scores.
+        FusionPluginError: The method raised an error, or it returned a score that is not finite or
+            a key that belongs to no passage.
     """
     passages: dict[Key, FusedPassage] = {}
     for passage in _list_passages(rankings, sign):
         passages.setdefault(passage.key, passage).sources |= passage.sources
-    # Tuples, so that the function cannot change the lists.
+    # Tuples, so that the method cannot change the lists.
     copies = [
         replace(
             ranking,
@@ -449,7 +452,7 @@ def _sum_gains_by_key(
             passage = merged.get(key)
             if passage is None:
                 merged[key] = FusedPassage(key, item, floor + gain, bit)
-            # A list that holds a passage several times has one vote: its best place counts.
+            # If a list contains a passage several times, only the first and best rank counts.
             elif not passage.sources & bit:
                 passage.score += gain
                 passage.sources |= bit
@@ -469,18 +472,18 @@ def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]
 
 
 def _list_reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[float]:
-    """Return *weight* / (*k* + rank) for each rank of *ranking*, from 1."""
+    """Return *weight* / (*k* + rank) for each passage of *ranking*, with ranks from 1."""
     return [weight / (k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
 def _scale_scores(scores: Sequence[float]) -> list[float]:
-    """Return *scores*, best first, scaled from 1 (best) to 0 (worst); all 1 if they are equal."""
+    """Scale *scores* from 1 (the first, best score) to 0 (the last); all 1 if they are equal."""
     width = scores[0] - scores[-1] if scores else 0.0
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the weighted mean of *spreads*, one per list. Spreads of 0 are left out."""
+    """Return the mean of *spreads*, weighted by the variants. Spreads of 0 are left out."""
     weighted = [
         (ranking.variant.weight, spread)
         for ranking, spread in zip(rankings, spreads, strict=True)

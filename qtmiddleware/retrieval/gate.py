@@ -1,7 +1,7 @@
-"""Decide whether a question is worth a call to the language model.
+"""Decide whether to ask the language model about a question.
 
-`find_skip_reason` decides before the search. `Gate` decides from the first result, by four signals.
-A low signal means doubt:
+`find_skip_reason` decides before the search. `Gate` decides after the search, by four signals of
+the first result. A low signal means doubt:
 
 ==============  =================================================================================
 ``lead``        The difference between the first score and the tenth, or the last if there are
@@ -11,9 +11,9 @@ A low signal means doubt:
 ``agreement``   The score of the passage that matches the question's words best, scaled from 0 (the
                 lowest of the first thirty scores) to 1 (the highest). If scores and words agree,
                 the result is seldom wrong. 0 if the words match all passages equally.
-``joint_lead``  The difference between the first and the tenth of the first thirty passages after
-                keyword evidence is added to their scores, which are scaled from 0 to 1. It shows
-                how clear the result is without a model.
+``joint_lead``  The difference between the first and the tenth score of the first thirty passages.
+                Their scores are scaled from 0 to 1, and keyword evidence is added. A large
+                difference means that the result is clear without a model.
 ==============  =================================================================================
 
 If scores are missing, ``agreement`` and ``joint_lead`` use ranks, and there is no ``lead``.
@@ -30,7 +30,7 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.keyword_evidence import measure_keyword_strength
+from qtmiddleware.retrieval.keyword_evidence import measure_strength_and_reason
 from qtmiddleware.retrieval.question_words import (
     LEADING,
     find_words,
@@ -42,34 +42,33 @@ from qtmiddleware.retrieval.question_words import (
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
 
-# How many of the first passages the signals read, and which score the first one is compared with.
+# The number of passages that the signals read, and the rank whose score is compared with the first.
 LOOKED_AT: Final = 30
 NEAR: Final = 10
-# How many characters of a passage are read. A longer text holds every word somewhere, and takes
-# time.
+# How many characters of a passage are read. A longer text takes time and contains almost any word.
 _READ: Final = 800
 
-# How many numbers of a signal are remembered, and for how many of them the expectation counts.
+# How many numbers of a signal are remembered. The expected range counts like PRIOR of them.
 MAX_OBSERVED: Final = 512
 PRIOR: Final = 5
-# The range in which most queries lie if sentences are compared by cosines. It counts until an index
-# has shown its own range.
+# The usual ranges if sentences are compared by cosine similarity. They count until an index has
+# shown its own ranges.
 _EXPECTED: Final = {
     "lead": (0.05, 0.4),
     "coverage": (0.25, 1.0),
     "agreement": (0.2, 1.0),
     "joint_lead": (0.5, 1.5),
 }
-# The range in which the doubts of most queries lie, about evenly: the mean of several percentiles
-# is seldom near 0 or 1.
+# The doubts of most queries are spread about evenly over this range. The mean of several
+# percentiles is seldom near 0 or 1.
 _LOWEST, _HIGHEST = 0.18, 0.8
 
-# Too many or too few calls are evened out over about this many queries.
+# Too many or too few calls are compensated over about this many queries.
 HORIZON: Final = 20
-# How many forced calls are made up for at most: the call rate falls by at most MAX_DEBT / HORIZON.
+# The most forced calls that are compensated. The call rate falls by at most MAX_DEBT / HORIZON.
 MAX_DEBT: Final = 4.0
 
-# The kinds of span that are best searched as they are written.
+# Parts of a query that are best searched exactly as they are written.
 _LITERAL: Final = frozenset({"identifier", "number", "url"})
 _SMALL_TALK: Final = frozenset(
     {
@@ -101,16 +100,18 @@ def find_skip_reason(
         settings: The settings of this call.
         query: The user's query.
         is_follow_up: Whether there is a conversation before the query.
-        find_spans: Returns the protected parts of the query, such as numbers and names. Called only
-            if the query may consist of nothing but them.
+        find_spans: Returns the protected parts of the query, such as numbers and names. It is
+            called only if the query may consist of such parts alone.
     """
     escalation = settings.escalation
     if settings.transformation_type == "none":
         return "no_transformation"
     if escalation.mode == "never" or escalation.max_llm_calls_per_query == 0:
         return "never"
+    # In a conversation, even a trivial query may need its context: "Yes" answers the assistant.
     if is_follow_up:
         return ""
+    # A word in lower case shows that the query has more than identifiers.
     is_prose = any(word.isalpha() and word.islower() for word in query.split())
     return classify_trivial_query(
         query, [] if is_prose else [span.text for span in find_spans() if span.kind in _LITERAL]
@@ -118,11 +119,11 @@ def find_skip_reason(
 
 
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
-    """Return a one-word reason why rewriting cannot improve *query*; ``""`` if it can.
+    """Return a one-word reason why rewriting cannot improve *query*; ``""`` if it may.
 
-    - ``small_talk``: the query is a greeting, a thank-you or the like.
+    - ``small_talk``: the query is a greeting, thanks or the like.
     - ``only_identifiers``: the query consists only of *literals* (codes, numbers, URLs), which are
-      best searched as they are.
+      best searched as they are written.
     """
     if (
         " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split())
@@ -138,14 +139,14 @@ def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
 
 
 class Gate:
-    """Decides from the first result of a query whether to ask the model.
+    """Decides from the first result of a query whether to ask the model. Thread-safe.
 
-    The result is compared with earlier results of the same index. Each signal is converted to its
-    percentile among earlier signals, so the scale of scores does not matter. Doubt is 1 minus the
-    mean of the percentiles.
+    The gate compares the result with earlier results of the same function. Each signal is converted
+    to its percentile among earlier signals, so the scale of scores does not matter. Doubt is 1
+    minus the mean of the percentiles.
 
-    The model is asked if doubt exceeds a threshold. The threshold rises after too many calls and
-    falls after too few, so that the call rate stays near its target. Thread-safe.
+    The gate asks the model if doubt exceeds a threshold. The threshold rises after too many calls
+    and falls after too few, so that the call rate stays near its target.
     """
 
     def __init__(self) -> None:
@@ -155,7 +156,7 @@ class Gate:
         self._lock = ForkLock()
 
     def record_forced_call(self, target_call_rate: float) -> None:
-        """Count a model call that was not the gate's decision. The gate then allows fewer calls."""
+        """Count a model call that the gate did not decide. Later, the gate allows fewer calls."""
         with self._lock.free:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
@@ -182,7 +183,7 @@ class Gate:
         if target_call_rate <= 0.0:
             return Decision(call=False, reason="target_call_rate_is_zero")
         signals = measure_signals(scores, list(islice(texts, LOOKED_AT)), keywords, language)
-        # Nothing can be measured, which is doubt enough: the model is asked.
+        # If nothing can be measured, nothing shows that the result is good. The model is asked.
         if not signals:
             self.record_forced_call(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
@@ -209,8 +210,8 @@ class Percentiles:
     """Computes the percentile of a number among the latest `MAX_OBSERVED` numbers.
 
     Args:
-        expected: The range in which numbers are expected. The first percentiles assume that numbers
-            are evenly spread over it. The assumption counts less with every number observed.
+        expected: The expected range of the numbers. The first percentiles assume numbers spread
+            evenly over this range. The assumption counts less with every number added.
     """
 
     def __init__(self, expected: tuple[float, float] | None = None) -> None:
@@ -224,8 +225,7 @@ class Percentiles:
     def rank_and_add(self, number: float) -> float:
         """Return the percentile of *number*, from 0 to 1, and remember *number*.
 
-        The percentile is the fraction of remembered numbers below *number*. Equal numbers count
-        half.
+        The percentile is the fraction of earlier numbers that are lower. Equal numbers count half.
         """
         lower, count = (
             (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2,
@@ -255,9 +255,13 @@ class Percentiles:
 def measure_signals(
     scores: Sequence[float | None], texts: Sequence[str | None], keywords: str, language: str = ""
 ) -> dict[str, float]:
-    """Return the signals of a first result, by name. Signals that cannot be measured are left out.
+    """Return the signals of a first result by name, without signals that cannot be measured.
 
-    *scores* and *texts* are in the order of the result, best first.
+    Args:
+        scores: The scores of the result, best first.
+        texts: The texts of the result's passages, best first.
+        keywords: The question's keywords.
+        language: The code of the question's language; ``""`` if unknown.
     """
     signals: dict[str, float] = {}
     near_scores = get_complete_scores(scores[:NEAR])
@@ -279,7 +283,7 @@ def measure_signals(
             if best_word_share > min(word_shares)
             else 0.0
         )
-        strength, _ = measure_keyword_strength(
+        strength, _ = measure_strength_and_reason(
             measure_coverage(question, found_words), is_whole_collection=False
         )
         joint_scores = nlargest(
@@ -310,7 +314,7 @@ def _scale_scores_or_ranks(scores: Sequence[float | None], passage_count: int) -
 
 
 def get_complete_scores(scores: Sequence[float | None]) -> list[float]:
-    """Return *scores*; an empty list if any score is missing."""
+    """Return *scores*, or an empty list if any score is missing."""
     numbers = [score for score in scores if score is not None]
     return numbers if len(numbers) == len(scores) else []
 

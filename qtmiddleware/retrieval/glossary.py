@@ -1,7 +1,7 @@
 """Find a team's glossary terms in questions, and other forms of these terms in passages.
 
 If the question contains "CR", a passage with "change request" counts like a passage with "CR". The
-question itself is not changed. A term with an uncertain meaning is ignored.
+question itself is not changed. A term is ignored if its meaning is uncertain.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from qtmiddleware.retrieval.bm25 import strip_plural
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 
 MOST_OTHERS: Final = 16
-"""How many other forms of a term are searched for at most."""
+"""The most other forms of a term that are searched."""
 
 _WORD: Final = re.compile(r"\w+")
-# Next to one of these characters a term is part of a code, an address or a file name.
+# Next to one of these characters, a term is part of a code, an address or a file name.
 _BEFORE: Final = r"(?<![\w@#/\\.-])"
 _AFTER: Final = r"(?![\w@#/\\+]|[-.]\w)"
 _GAP: Final = re.compile(r"[\s'’‐-―-]+")
 _ANY_GAP: Final = r"[\s'’‐-―-]{1,3}"
-# A form in capitals is an abbreviation, unless it has several words and one of them is longer than
-# this.
+# A form in capitals counts as an abbreviation. Exception: it has several words, and one of them has
+# more letters than this.
 _LONGEST_PART: Final = 5
 _LONGEST_SMALL_WORD: Final = 3
 
 Row = tuple[Sequence[str], Sequence[str]]
-"""A glossary entry: the forms in questions, and the forms in passages that match them."""
+"""A glossary entry: the forms to find in questions, and the forms to find in passages."""
 
 
 class Term(NamedTuple):
@@ -53,14 +53,14 @@ class Term(NamedTuple):
 
 
 class Glossary:
-    """A team's terms, indexed by their words. Immutable, so threads may share it."""
+    """A team's glossary, indexed by the words of its terms. It is immutable and thread-safe."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         # Several forms may have the same words: CR and cr, C and C++.
         self._forms: dict[str, list[tuple[str, Sequence[str]]]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
         for forms, other_forms in rows:
-            # Only an entry with three forms or more can have an abbreviation of several meanings.
+            # An abbreviation with two meanings needs an entry with at least three forms.
             shorts = (
                 [form for form in forms if len(_split_meanings(form, other_forms)) > 1]
                 if len(other_forms) > 2
@@ -69,15 +69,15 @@ class Glossary:
             for form in forms:
                 # The other meanings of an abbreviation are not forms of this meaning.
                 abbreviations = [short for short in shorts if _is_abbreviation_of(short, form)]
-                self._index_form(form, abbreviations or other_forms)
+                self._add_form_to_index(form, abbreviations or other_forms)
 
-    def _index_form(self, form: str, other_forms: Sequence[str]) -> None:
-        """Add *form* to the index under its words, with *other_forms* from the same entry."""
+    def _add_form_to_index(self, form: str, other_forms: Sequence[str]) -> None:
+        """Add *form* to the index, together with the *other_forms* of the same entry."""
         words = [_fold_word(word) for word in _WORD.findall(form)]
         if not words or (len(other_forms) == 1 and other_forms[0] == form):
             return
         self._forms.setdefault(" ".join(words), []).append((form, other_forms))
-        # The longest come first, so that they are found before terms that are a part of them.
+        # The longest terms come first, so that they are found before terms that are part of them.
         lengths = self._lengths.get(words[0])
         if lengths is None:
             self._lengths[words[0]] = (len(words),)
@@ -91,10 +91,10 @@ class Glossary:
         return iter(dict.fromkeys(form for rows in self._forms.values() for form, _ in rows))
 
     def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
-        """Return the glossary terms that occur in *question*, each once.
+        """Return the glossary terms that occur in *question*, without repeats.
 
-        Of overlapping terms, the first is returned. Of terms that begin at the same word, the
-        longest is returned.
+        Of overlapping terms, the first one counts. Of terms that begin at the same word, the
+        longest one counts.
         """
         words = list(_WORD.finditer(question))
         folded = [_fold_word(word.group()) for word in words]
@@ -109,7 +109,7 @@ class Glossary:
                     words[min(position + count, len(words)) - 1].end(),
                 )
                 fitting = [row for row in rows if _is_form_at(row[0], question, start, end)]
-                # In "HOW do I" the first word begins a question and is not a term.
+                # In "HOW do I ...", the first word is a question word and not a term.
                 if (
                     not position
                     and count == 1
@@ -130,7 +130,7 @@ class Glossary:
                     size, covered = count, covered + count
                     break
             position += size
-        # If everything is in capitals, an abbreviation cannot be told from a word.
+        # If the whole question is in capitals, abbreviations look like ordinary words.
         if covered < len(words) and question.isupper():
             terms = {
                 form: term
@@ -153,9 +153,9 @@ class Glossary:
 
 
 def _build_term(spelling: str, form: str, other_forms: Sequence[str], language: str) -> Term:
-    """Return the term for *form* and its meanings. *spelling* is its spelling in the question."""
+    """Return the term for *form*, with its meanings and its *spelling* in the question."""
     meanings = _split_meanings(form, other_forms)
-    # "HOW" may be a term, but it is a common word first.
+    # "HOW" may be a term, but it is more often a common word.
     is_word = fold_accents(form) in load_word_rules(language or "en").function_words
     return Term(spelling, form, meanings, len(meanings) == 1 and not is_word)
 
@@ -163,8 +163,8 @@ def _build_term(spelling: str, form: str, other_forms: Sequence[str], language: 
 def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the meanings of *form*, each as a tuple of other forms.
 
-    If *form* is an abbreviation of several of *other_forms*, each of these is a separate meaning.
-    Otherwise *other_forms* together are one meaning.
+    If *form* abbreviates several of *other_forms*, each of these long forms is a separate meaning.
+    Otherwise, *other_forms* together are one meaning.
     """
     distinct = list(
         {
@@ -180,28 +180,28 @@ def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, .
     )
 
 
-def _is_abbreviation_of(short: str, long: str) -> bool:
-    """Return whether *short* is an abbreviation made of the initials of *long*.
+def _is_abbreviation_of(short_form: str, long_form: str) -> bool:
+    """Return whether *short_form* consists of the initials of *long_form*.
 
     The initials of short words, such as "of", may be missing.
     """
-    letters = fold_accents("".join(_WORD.findall(short)))
-    words = _WORD.findall(fold_accents(long))
-    if len(words) < 2 or not any(map(_is_abbreviation, _WORD.findall(short))):
+    letters = fold_accents("".join(_WORD.findall(short_form)))
+    words = _WORD.findall(fold_accents(long_form))
+    if len(words) < 2 or not any(map(_is_abbreviation, _WORD.findall(short_form))):
         return False
     main_words = [word for word in words if len(word) > _LONGEST_SMALL_WORD]
     return letters in ("".join(word[0] for word in words), "".join(word[0] for word in main_words))
 
 
 def _choose_meaning_by_words(term: Term, question_words: Sequence[str]) -> Term:
-    """Return *term* with the meaning whose last word is in the question.
+    """Return *term* with only the meaning whose last word is in the question.
 
-    If this is not true of exactly one meaning, *term* is returned unchanged.
+    If there is no such meaning, or more than one, *term* is returned unchanged.
     """
     if term.is_certain or len(term.meanings) < 2:
         return term
-    # The last word of a meaning says what the thing is: "Which person is the CIP?" The other words
-    # do not: "PM projects" says nothing of project managers.
+    # Only the last word tells the meaning. In "Which person is the CIP?", CIP is some kind of
+    # person. But "PM projects" need not be about project managers.
     fitting = [
         forms
         for forms in term.meanings
@@ -213,7 +213,7 @@ def _choose_meaning_by_words(term: Term, question_words: Sequence[str]) -> Term:
 def choose_term_meanings(
     terms: Sequence[Term], texts: Sequence[str | None], keywords: str, language: str
 ) -> tuple[list[Term], list[str]]:
-    """Return the *terms* whose meaning is certain, and a note on each of the other terms.
+    """Choose the meaning of each term by the texts of the passages.
 
     An uncertain term gets the meaning that occurs in the text with the most of the question's other
     *keywords*. If there is a tie, or if no text contains both a meaning and a keyword, the term is
@@ -221,9 +221,12 @@ def choose_term_meanings(
 
     Args:
         terms: The terms of the question.
-        texts: The texts of the passages, ``None`` for a passage without text.
+        texts: The texts of the passages; ``None`` for a passage without text.
         keywords: The keywords of the question.
-        language: The code of the question's language, ``""`` if unknown.
+        language: The code of the question's language; ``""`` if unknown.
+
+    Returns:
+        The terms with a certain meaning, and a note on each of the other terms.
     """
     settled, notes = list[Term](), list[str]()
     for term in terms:
@@ -237,14 +240,16 @@ def choose_term_meanings(
             continue
         other_keywords = _remove_term_words(keywords, term.written, language)
         counts = [
-            _count_keywords_with_form(forms, texts, other_keywords, language)
+            _count_keywords_beside_forms(forms, texts, other_keywords, language)
             for forms in term.meanings
         ]
         best = max(counts)
         if is_common and word:
             best = max(
                 best,
-                _count_keywords_with_form((word,), texts, other_keywords, language, match_case=True)
+                _count_keywords_beside_forms(
+                    (word,), texts, other_keywords, language, match_case=True
+                )
                 + 1,
             )
         if best and counts.count(best) == 1:
@@ -257,14 +262,15 @@ def choose_term_meanings(
 
 
 def _lowercase_abbreviation(form: str) -> str:
-    """Return *form* in lower case, which may be a common word: ``TAB`` becomes ``tab``.
+    """Return an abbreviation in lower case, which may be a common word: ``TAB`` becomes ``tab``.
 
-    Returns ``""`` if *form* is not an abbreviation that consists only of letters.
+    Returns ``""`` if *form* is not an abbreviation, or if it contains other characters than
+    letters.
     """
     return form.lower() if form.isalpha() and _is_abbreviation(form) else ""
 
 
-def _count_keywords_with_form(
+def _count_keywords_beside_forms(
     forms: Iterable[str],
     texts: Sequence[str | None],
     other_keywords: str,
@@ -272,9 +278,10 @@ def _count_keywords_with_form(
     *,
     match_case: bool = False,
 ) -> int:
-    """Return the largest number of *other_keywords* in any text that contains one of *forms*.
+    """Return how many of *other_keywords* occur in a text that contains one of *forms*.
 
-    Returns 0 if there is no such text. With *match_case*, the forms must occur in the same case.
+    The text with the most of these keywords counts. Returns 0 if no text contains a form. With
+    *match_case*, a form must have the same case in the text.
     """
     holding = [
         text
@@ -287,7 +294,7 @@ def _count_keywords_with_form(
 
 
 def _remove_term_words(keywords: str, term: str, language: str) -> str:
-    """Return *keywords* without function words and without the words of *term*."""
+    """Return *keywords* without the words of *term* and without function words."""
     removed_words = (
         set(map(_fold_word, _WORD.findall(term))) | load_word_rules(language or "en").function_words
     )
@@ -305,17 +312,17 @@ def add_glossary_terms(
     keywords: str,
     language: str,
 ) -> list[str | None]:
-    """Return *texts* with the question's form of each term inserted after other forms of the term.
+    """Insert each term, as the question writes it, after other forms of the term in *texts*.
 
-    For example, "change request" becomes "change request CR". After an ambiguous form, this is done
-    only if the text contains another keyword of the question.
+    For example, if the question contains "CR", "change request" becomes "change request CR". After
+    an ambiguous form, a term is inserted only if the text contains another keyword of the question.
 
     Args:
         terms: The terms of the question whose meaning is certain.
-        texts: The texts of the passages, ``None`` for a passage without text.
-        glossary: Used to check which forms are ambiguous.
+        texts: The texts of the passages; ``None`` for a passage without text.
+        glossary: The glossary, which knows the ambiguous forms.
         keywords: The keywords of the question.
-        language: The code of the question's language, ``""`` if unknown.
+        language: The code of the question's language; ``""`` if unknown.
     """
     new_texts = list(texts)
     for term in terms:
@@ -339,7 +346,7 @@ def add_glossary_terms(
 
 
 def expand_question(question: str, terms: Sequence[Term]) -> str:
-    """Return *question* with the other forms of each certain term in brackets after the term.
+    """Add other forms of each certain term to *question*, in brackets after the term.
 
     For example, "CR" becomes "CR (change request)".
     """
@@ -376,7 +383,8 @@ def find_form_ends(form: str, text: str, *, match_case: bool = False) -> list[in
 def _compile_form_pattern(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
     """Return a substring of *form*, whether its case matters, and a pattern for the whole form.
 
-    A text without the substring cannot match the pattern, so most texts need no pattern search.
+    A text without the substring cannot match the pattern. The substring search is much faster, and
+    it is enough for most texts.
     """
     exact = frozenset(_WORD.findall(form)) if match_case else _find_case_sensitive_words(form)
     parts = re.split(r"(\w+)", form)
@@ -385,7 +393,7 @@ def _compile_form_pattern(form: str, match_case: bool) -> tuple[str, bool, re.Pa
         f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in parts[1::2]
     ]
     last = parts[-2]
-    # A singular form matches the plural in a text, and the reverse.
+    # A form in the singular also matches the plural, and the reverse.
     if not parts[-1] and last[-1:].isalpha():
         bare = last if last in exact else _strip_ending(last)
         words[-1] = f"(?-i:{re.escape(bare)}s?)" if last in exact else _build_plural_pattern(bare)
@@ -429,10 +437,10 @@ def _build_separator_pattern(separator: str) -> str:
 
 
 def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
-    """Return whether *question* contains *form* from offset *start* to *end*.
+    """Return whether the text of *question* from *start* to *end* is an occurrence of *form*.
 
-    The words must already be equal apart from case, accents and plural. This function checks the
-    case, the characters between the words, and the characters before and after the form.
+    The caller has already compared the words, except for case, accents and plural. This function
+    checks the case, the characters between the words, and the characters around the form.
     """
     exact, excerpt = _find_case_sensitive_words(form), question[start:end]
     form_parts, question_parts = re.split(r"(\w+)", form), re.split(r"(\w+)", excerpt)
@@ -450,7 +458,10 @@ def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
 
 
 def _find_case_sensitive_words(form: str) -> Set[str]:
-    """Return the words of *form* that must have the same case in a text, such as abbreviations."""
+    """Return the words of *form* that a text must contain in the same case: the abbreviations.
+
+    A form of several long words in capitals has none, because all its words are in capitals.
+    """
     words = _WORD.findall(form)
     if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:
         return frozenset()

@@ -15,22 +15,27 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.glossary import Glossary, Row
 
 MOST_BYTES: Final = 50_000_000
+"""The most bytes of a glossary file."""
 MOST_ENTRIES: Final = 200_000
+"""The most entries of a glossary."""
 MOST_FORMS: Final = 100
+"""The most forms of one entry."""
 LONGEST_FORM: Final = 200
-"""The limits of a glossary: bytes and entries per file, forms per entry, characters per form."""
+"""The most characters of one form."""
 
-# A comma or a backslash that belongs to a term is written with a backslash before it.
+# In Solr's format, a backslash before a comma or a backslash makes it part of the term.
 _COMMA: Final = re.compile(r"(?<!\\),")
 _ESCAPED: Final = re.compile(r"\\(.)")
 _ARROW: Final = re.compile(r"(?<!\\)=>")
 
 
 def load_glossary(options: GlossarySettings) -> Glossary | None:
-    """Return the glossary that *options* describe; ``None`` if they name no file and no terms.
+    """Load the glossary that *options* describe.
+
+    Returns ``None`` if *options* name neither a file nor terms.
 
     Raises:
-        ConfigError: The glossary cannot be read. The error names the wrong line or entry.
+        ConfigError: The glossary cannot be read. The error names the invalid line or entry.
     """
     if options.path is None and not options.terms:
         return None
@@ -50,22 +55,22 @@ def _read_glossary_file(path: str) -> list[Row]:
             "is empty",
             'write {"CR": "change request"} or lines such as: CR, change request',
         )
-    # No term of the other format begins so. A JSON file that is cut or broken gets an error with
-    # its line.
+    # No line of the other format begins with a bracket. Even broken JSON is read as JSON, so that
+    # the error names its line.
     if text.lstrip().startswith(("{", "[")):
         return list(_parse_json(text, source))
     return list(_parse_lines(text, source))
 
 
 def _read_file_text(path: str, source: str) -> str:
-    """Return the text of the file at *path*. Error messages call the file *source*.
+    """Return the text of the file at *path*. *source* is its name in error messages.
 
     Raises:
         ConfigError: The file cannot be read, is too large, or is not UTF-8 text.
     """
     try:
         with Path(os.path.expanduser(path)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
-            # Reading is limited because a device may have no end.
+            # The size is checked while reading, because a device may have no end.
             content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise _make_error(
@@ -101,10 +106,10 @@ def _read_file_text(path: str, source: str) -> str:
 def _parse_json(text: str, source: str) -> Iterator[Row]:
     """Yield the entries of *text*, a JSON object that maps each term to one or several forms.
 
-    Error messages call the file *source*.
+    *source* is the file's name in error messages.
     """
     try:
-        # The object is read as pairs, so that a term that is written twice keeps both entries.
+        # The object is read as pairs. As a dict, it would lose the first of two entries for a term.
         pairs = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         raise _make_error(
@@ -140,7 +145,10 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 class _LazyLocation:
-    """The file and line of *term*, for error messages. The line is searched only when printed."""
+    """The file and line of *term*, for error messages.
+
+    The line is searched only if an error is printed, because files may have many terms.
+    """
 
     def __init__(self, text: str, term: str, source: str) -> None:
         self._location = (text, term, source)
@@ -150,15 +158,18 @@ class _LazyLocation:
 
 
 def _locate_term(text: str, term: str, source: str) -> str:
-    """Return *source* with the line number of *term* in *text*, for error messages."""
+    """Return *source* and the line number of *term* in *text*, for error messages.
+
+    Returns *source* alone if the term is not found.
+    """
     offset = max(text.find(json.dumps(term)), text.find(json.dumps(term, ensure_ascii=False)))
     return source if offset < 0 else f"{source}, line {text.count(chr(10), 0, offset) + 1},"
 
 
 def _build_row(term: str, other_forms: list[str], location: object) -> Row:
-    """Return the glossary entry for *term*, in which all forms are interchangeable.
+    """Return the glossary entry for *term* and *other_forms*, which all match each other.
 
-    *location* names the file and line, or the config key, in error messages.
+    *location* is the file and line, or the config key, for error messages.
     """
     forms = [_check_form(form, location) for form in (term, *other_forms)]
     _check_form_count(len(forms), location)
@@ -172,10 +183,10 @@ def _build_row(term: str, other_forms: list[str], location: object) -> Row:
 
 
 def _parse_lines(text: str, source: str) -> Iterator[Row]:
-    """Yield the entries of *text* in Solr's synonym format.
+    """Yield the entries of *text*, which is in Solr's synonym format.
 
     A line ``a, b, c`` lists forms of one term. With ``a => b``, a question with a finds passages
-    with b, but not the reverse. Error messages call the file *source*.
+    with b, but not the reverse. *source* is the file's name in error messages.
     """
     lines = text.splitlines()
     count = 0
@@ -200,14 +211,14 @@ def _parse_lines(text: str, source: str) -> Iterator[Row]:
 
 
 def _split_forms(side: str, location: str) -> list[str]:
-    """Return the forms in *side*, one side of a glossary line, in which commas separate forms."""
+    """Return the forms in *side*, a list of forms separated by commas."""
     forms = [_check_form(_ESCAPED.sub(r"\1", form), location) for form in _COMMA.split(side)]
     _check_form_count(len(forms), location)
     return forms
 
 
 def _read_configured_terms(terms: Mapping[str, str], source: str) -> Iterator[Row]:
-    """Yield the entries of *terms*, a mapping in the config. Error messages call it *source*."""
+    """Yield the entries of *terms* from the config. *source* is the key for error messages."""
     for term, forms in terms.items():
         location = f"{source}.{_quote(term)}"
         yield _build_row(term, _split_forms(forms, location), location)
@@ -237,7 +248,7 @@ def _check_form(form: str, location: object) -> str:
 
 
 def _check_form_count(count: int, location: object) -> None:
-    """Raise `ConfigError` if *count*, the number of an entry's forms, is too large."""
+    """Raise `ConfigError` if *count*, the number of forms of an entry, is too large."""
     if count > MOST_FORMS:
         raise _make_error(
             str(location),
@@ -247,7 +258,7 @@ def _check_form_count(count: int, location: object) -> None:
 
 
 def _check_entry_count(count: int, source: str) -> None:
-    """Raise `ConfigError` if *count*, the number of a glossary's entries, is too large."""
+    """Raise `ConfigError` if *count*, the number of entries of a glossary, is too large."""
     if count > MOST_ENTRIES:
         raise _make_error(
             source, f"must have at most {MOST_ENTRIES:,} entries", "leave out what nobody asks for"

@@ -12,7 +12,7 @@ from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Degradation, Message, Query
 
-# The names that libraries give to speakers. The output of a tool is no message of a speaker.
+# The names that libraries give to roles. "" drops the message: a tool's output is not a message.
 _ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "ai", "model", "bot", "chatbot"), "assistant"),
@@ -21,8 +21,8 @@ _ROLES: Final[Mapping[str, str]] = {
 }
 _TEXT_PARTS: Final = frozenset({"", "text", "input_text", "output_text"})
 
-# A question opens a new topic if at least this many of its content words, and at least this share
-# of them, were not said before.
+# A question opens a new topic if at least this many of its keywords, and at least this fraction of
+# them, do not occur in the conversation.
 NEW_WORDS: Final = 4
 NEW_SHARE: Final = 2 / 3
 # Shorter words tell little about the topic: if, so, up.
@@ -31,12 +31,11 @@ _MIN_LETTERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A conversation.
+    """The messages of a conversation that could be read.
 
     Attributes:
-        messages: The messages that could be read, oldest first.
-        problem: How many messages could not be read, without their text. ``None`` if all messages
-            were read.
+        messages: The messages, oldest first.
+        problem: How many messages could not be read, and their types; ``None`` if all were read.
     """
 
     messages: tuple[Message, ...] = ()
@@ -44,9 +43,9 @@ class History:
 
 
 def read_history(history: Any) -> History:
-    """Return the messages of *history*, with a problem if some messages could not be read.
+    """Return the messages of *history*, and a problem if some messages cannot be read.
 
-    Never raises. Blank messages, tool outputs and unreadable messages are left out.
+    Blank messages, tool outputs and unreadable messages are left out. Never raises.
 
     Args:
         history: An iterable of turns, or an object with turns in its ``messages``. A turn is one
@@ -93,9 +92,8 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     - At least `NEW_WORDS` of its keywords, and at least the fraction `NEW_SHARE` of them, do not
       occur in *history*.
 
-    True is seldom wrong. False may be wrong: the topic may be new although the words do not show
-    it. The result is always false if the language is unknown or its word list has no
-    ``references``.
+    True is seldom wrong. False only means that the words do not show a new topic. The result is
+    always false if the language is unknown, or if its word list has no ``references``.
     """
     references = load_lexicon(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(
@@ -110,7 +108,7 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
 
 
 def _list_turns(history: Any) -> Sequence[Any]:
-    """Return the turns of *history*, which may have any format that `read_history` accepts."""
+    """Return the turns of *history*, in any format that `read_history` accepts."""
     if history is None:
         return ()
     if isinstance(history, str | bytes):
@@ -128,11 +126,11 @@ def _list_turns(history: Any) -> Sequence[Any]:
 def _read_turn(turn: Any) -> list[Message] | None:
     """Return the messages of one *turn*; ``None`` if the turn cannot be read.
 
-    A (user, assistant) pair gives two messages, any other turn gives one.
+    A (user, assistant) pair gives two messages. Any other turn gives one message.
     """
     if isinstance(turn, tuple | list):
         return _read_pair(turn) if len(turn) == 2 else None
-    data = read_field(turn, "data")  # LangChain's own JSON keeps the message one level down
+    data = read_field(turn, "data")  # LangChain's own JSON nests the message in "data".
     holder = data if isinstance(data, Mapping) and read_field(turn, "content") is None else turn
     role = _read_role(turn)
     contents = (read_field(holder, name) for name in ("content", "parts", "blocks", "text"))
@@ -172,7 +170,6 @@ def _read_role(turn: Any) -> str | None:
         kind = read_field(turn, "type")
         role = kind if isinstance(kind, str) and kind.casefold() in _ROLES else None
         if role is None:
-            # A mapping without a role is taken for a message of the user.
             return "user" if isinstance(turn, Mapping) else None
     role = getattr(role, "value", role)
     return _ROLES.get(role.casefold(), role) if isinstance(role, str) and role else None
@@ -197,10 +194,10 @@ def _read_text(content: Any) -> str | None:
 
 
 def _read_content_part(part: Any) -> str | None:
-    """Return the text of one content part of a message.
+    """Return the text of *part*, one of the content parts of a message.
 
-    Returns ``""`` for a part that is not text, such as an image, and ``None`` for an unreadable
-    part.
+    Returns ``""`` for a part that is not text, such as an image. Returns ``None`` if *part* cannot
+    be read.
     """
     if isinstance(part, str):
         return part

@@ -1,8 +1,9 @@
 """Rerank passages by the keywords that they contain.
 
 The question's own words change the order only if some passage contains clearly more of them than
-the function's first passage does. `question_words` scores them. If a model added words, or the
-settings fix the weight of words, all words are scored with BM25 (`score_by_keywords`).
+the function's first passage. The module `question_words` scores these words. If a model added
+words, or the settings fix the weight of words, all words are scored with BM25
+(`score_by_keywords`).
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from qtmiddleware.retrieval.question_words import (
 from qtmiddleware.retrieval.responses import read_all_metadata, read_texts, read_titles
 from qtmiddleware.types import Evidence, Trace
 
-# The weight of a model's words beside scores, and beside scores that are only ranks, which say
-# nothing about distances.
+# The weight of a model's words, next to ordinary scores and next to reciprocal ranks, which say
+# nothing about the distances between passages.
 WEIGHT_OF_VARIANTS: Final = 0.4
 WEIGHT_OF_VARIANTS_BESIDE_RANKS: Final = 0.3
-# Variants share words with their question. At 1 the evidence of all would count as one opinion, at
-# 2 as independent opinions.
+# Variants share words with their question. At 1, all their evidence would count as one opinion. At
+# 2, it would count as independent opinions.
 OVERLAP: Final = 1.5
 # To recognise reciprocal ranks: how many scores are checked, and how far from a whole number a
 # rank may be by rounding.
@@ -60,20 +61,20 @@ WeightedKeywords = Sequence[tuple[str, float]]
 ScoreMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
 """Returns the evidence in the metadata of several passages; ``None`` if there is none."""
 AddTerms = Callable[[list[str | None]], list[str | None]]
-"""Writes the question's glossary terms into texts that hold another form of them."""
+"""Adds the question's glossary terms to texts that contain another form of these terms."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class _WordEvidence:
-    """What the words of the queries add to the candidates' scores.
+    """The evidence that the words of the queries give for each candidate.
 
     Attributes:
         shares: The amount to add to each candidate's score.
-        weight: The factor by which each candidate's original score is multiplied.
+        weight: The factor by which to multiply each candidate's original score.
         strength: How much words count overall, from 0 to 1.
         reason: A sentence that explains the strength.
-        coverage: The fraction of the question's words in each candidate. If set, a passage leaves
-            the top of the list only for a passage with clearly more of these words.
+        coverage: The fraction of the question's words in each candidate. If this is set, only a
+            passage with clearly more of these words can replace one of the first passages.
         joint_coverage: The fraction of the question's words that occur in at least one of the first
             `LEADING` candidates.
     """
@@ -88,7 +89,7 @@ class _WordEvidence:
 
 def rerank_by_keywords(
     fused: FusedList,
-    collect_keywords: Callable[[], WeightedKeywords],
+    collect_weighted_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
     original_scores: Sequence[float | None],
     trace: Trace,
@@ -100,24 +101,24 @@ def rerank_by_keywords(
     score_metadata: ScoreMetadata = lambda _: None,
     date_words: Sequence[str] = (),
 ) -> FusedList:
-    """Return *fused* reranked by scores, keywords and metadata.
+    """Return *fused*, reranked by scores, keywords and metadata.
 
     *fused* is returned unchanged if it has fewer than two candidates, if no candidate has a text,
-    or if no keyword and no metadata value matches.
+    or if nothing in the texts and metadata matches.
 
     Args:
         fused: The list to rerank.
-        collect_keywords: Returns the keywords. Called only if a candidate has a text.
+        collect_weighted_keywords: Returns the keywords. Called only if a candidate has a text.
         options: The settings for keyword evidence.
-        original_scores: The scores of the passages found by the question itself.
+        original_scores: The scores of the passages that the question itself found.
         trace: Receives notes on the evidence.
         language: The code of the question's language; ``""`` if unknown.
         width: How many passages the search for the question asked for.
         top_k: How many passages the caller asked for.
         add_terms: Adds the question's glossary terms to texts with another form of these terms.
         score_metadata: Returns the evidence in the candidates' metadata.
-        date_words: Words for the dates that the question means. A date word that occurs in a
-            candidate counts like a word of the question.
+        date_words: Words for the dates in the question. A date word counts like a word of the
+            question if it occurs in a candidate.
     """
     count = options.candidates or len(fused.items)
     candidates, others = fused.items[:count], fused.items[count:]
@@ -131,12 +132,14 @@ def rerank_by_keywords(
     if add_terms is not None:
         texts = add_terms(texts)
     fields = read_all_metadata(items)
-    keywords, scores_before = collect_keywords(), [passage.score for passage in candidates]
+    keywords, scores_before = collect_weighted_keywords(), [passage.score for passage in candidates]
     spread = max(scores_before) - min(scores_before) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:
+        # BM25 over several queries uses no word rules, so the evidence names no language.
         language = ""
         word_evidence = _score_all_words(keywords, texts, original_scores, options.weight)
     else:
+        # A search that returns fewer passages than it was asked for has returned all there are.
         is_whole_collection = width is not None and len(original_scores) < width
         held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
@@ -152,8 +155,8 @@ def rerank_by_keywords(
         return fused
     if word_evidence.reason:
         trace.note("keyword_evidence", word_evidence.reason)
-    # Passages behind the candidates have no evidence, and no score above theirs. They stay behind
-    # the candidates, in their order.
+    # The passages after the candidates have no evidence, and no higher scores than the candidates.
+    # They keep their order after them.
     shares = [*word_evidence.shares, *([0.0] * len(others))]
     scores = add_evidence(fused.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
@@ -183,7 +186,7 @@ def _score_all_words(
     original_scores: Sequence[float | None],
     weight: float | None,
 ) -> _WordEvidence | None:
-    """Return what the words of several queries add to the scores; ``None`` if no word occurs.
+    """Return the evidence of the words of several queries; ``None`` if no text contains a word.
 
     Also used for a single query if the settings fix the *weight*.
     """
@@ -192,7 +195,7 @@ def _score_all_words(
     if evidence is None:
         return None
     if weight is None:
-        weight, reason = choose_weight(original_scores)
+        weight, reason = choose_weight_and_reason(original_scores)
     question_terms = frozenset(queries[0].terms)
     held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
@@ -209,14 +212,20 @@ def _score_question_words(
     *,
     is_whole_collection: bool,
 ) -> _WordEvidence | None:
-    """Return what the question's own words add to the scores; ``None`` if none of them occurs.
+    """Return the evidence of the question's own words; ``None`` if no text contains any of them.
 
-    *is_whole_collection* says whether *texts* are the whole collection.
+    Args:
+        keywords: The question's keywords.
+        texts: The texts of the candidates.
+        titles: The titles of the candidates; ``""`` for a candidate without a title.
+        language: The code of the question's language; ``""`` if unknown.
+        is_whole_collection: Whether *texts* are the whole collection.
     """
     rules = load_word_rules(language)
     question = parse_question(keywords, rules)
     if not question.terms:
         return None
+    # The beginning of a text counts more, and a title says best what the text is about.
     titled_texts = (
         [_prepend_title(title, text) for title, text in zip(titles, texts, strict=True)]
         if any(titles)
@@ -226,8 +235,8 @@ def _score_question_words(
     if not any(found_words.offsets):
         return None
     coverage = measure_coverage(question, found_words)
-    # A number or code that only one passage holds identifies that passage, even in a collection of
-    # few passages.
+    # A number or code that occurs in one passage only identifies this passage, even in a small
+    # collection.
     codes = [
         term
         for term in question.content
@@ -236,7 +245,9 @@ def _score_question_words(
     is_whole_collection = is_whole_collection and not any(
         sum(code in offsets for offsets in found_words.offsets) == 1 for code in codes
     )
-    strength, reason = measure_keyword_strength(coverage, is_whole_collection=is_whole_collection)
+    strength, reason = measure_strength_and_reason(
+        coverage, is_whole_collection=is_whole_collection
+    )
     shares = (
         [strength * share for share in sum_word_scores(question, found_words)]
         if strength
@@ -250,7 +261,7 @@ def _score_question_words(
 def _add_metadata_evidence(
     word_evidence: _WordEvidence | None, metadata: MetadataEvidence
 ) -> _WordEvidence:
-    """Return *word_evidence* plus the evidence of *metadata*.
+    """Return the sum of *word_evidence* and *metadata*.
 
     A metadata value that the question names counts like a word in the passage.
     """
@@ -270,7 +281,7 @@ def _prepend_title(title: str, text: str | None) -> str | None:
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 
-def measure_keyword_strength(
+def measure_strength_and_reason(
     coverage: Sequence[float], *, is_whole_collection: bool
 ) -> tuple[float, str]:
     """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
@@ -306,11 +317,11 @@ def measure_keyword_strength(
 def _protect_first_passages(
     order: Sequence[int], coverage: Sequence[float], top_k: int
 ) -> list[int]:
-    """Return *order*, changed so that few of the original first *top_k* passages are displaced.
+    """Return *order*, changed so that few of the original first *top_k* passages are replaced.
 
     A new passage enters the first *top_k* only if it contains clearly more of the question's words
-    than the passage it replaces. The new passages are processed best first, and each replaces the
-    lowest possible passage.
+    than the passage that it replaces. The best new passage comes first. Each replaces the lowest
+    passage that it can.
 
     Args:
         order: The candidates' positions before the reranking, best candidate first.
@@ -334,7 +345,7 @@ def _protect_first_passages(
 
 
 def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
-    """Lower *scores* in place so that they never rise along *order*.
+    """Lower *scores* in place, so that they fall or stay equal along *order*.
 
     *shares*, the amounts that words added to the scores, are lowered by the same amounts.
     """
@@ -346,11 +357,11 @@ def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: li
         lowest = scores[place]
 
 
-def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
+def choose_weight_and_reason(original_scores: Sequence[float | None]) -> tuple[float, str]:
     """Return (weight, reason): the weight of a model's words, and why it is lower than usual.
 
-    The weight is lower if *original_scores*, the scores of the passages found by the question, are
-    reciprocal ranks. Keywords improve such results less. The reason is ``""`` for the usual weight.
+    The weight is lower if *original_scores* are reciprocal ranks, because keywords improve such
+    results less. The reason is ``""`` for the usual weight.
     """
     scores = [score for score in original_scores if score is not None]
     if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
@@ -366,8 +377,10 @@ def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
     """Return whether *scores*, best first, look like reciprocal rank fusion of one or two lists.
 
     Every score must be 1 / (k + rank), for any k, or the sum of two such numbers. Only the lower
-    half of *scores* is checked. Weighted lists are not recognised. Returns false for fewer than
-    five scores in the lower half and for rounded scores, which fit by chance: 0.7 is 1/2 + 1/5.
+    half of *scores* is checked. Weighted lists are not recognised.
+
+    The result is false for fewer than five scores in the lower half. It is also false for rounded
+    scores, which fit by chance: 0.7 is 1/2 + 1/5.
     """
     lower = scores[len(scores) // 2 :]
     if (
@@ -381,7 +394,7 @@ def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
 
 
 def _is_sum_of_reciprocals(score: float) -> bool:
-    """Return whether *score* is 1 / i, or 1 / i + 1 / j with i <= j, for whole numbers i and j."""
+    """Return whether *score* is 1 / i or 1 / i + 1 / j, for whole numbers i and j."""
     if abs(1.0 / score - round(1.0 / score)) < _ROUNDING:
         return True
     remainders = (
@@ -397,18 +410,19 @@ def _is_sum_of_reciprocals(score: float) -> bool:
 def add_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
-    """Return each passage's weighted score plus its share of the keyword evidence.
+    """Add the keyword evidence to each passage's score.
 
-    sum = weight x (score - lowest) / spread + share
+    result = weight x (score - lowest) / spread + share
 
     Args:
         scores: The passages' scores; higher is better.
         shares: The amount that keywords add to each score.
         weight: The factor by which each score is multiplied.
-        spread: The typical distance between high and low scores. If it is 0, scores do not count.
+        spread: The typical difference between high and low scores. If it is 0, the scores are
+            ignored.
     """
     low = min(scores, default=0.0)
-    # Dividing by a smaller number could give infinity.
+    # Division by a smaller number could give infinity.
     tells_apart = spread > 1e-300
     return [
         weight * ((score - low) / spread if tells_apart else 0.0) + share
@@ -421,23 +435,24 @@ def score_by_keywords(
 ) -> list[float] | None:
     """Return how well each text matches the keywords of several queries; higher is better.
 
-    Returns ``None`` if no text matches any keyword. The score of a query is BM25 of its words, plus
+    Returns ``None`` if no text contains any keyword. A query's score is BM25 over its words, plus
     `PAIR` x idf for each pair of words that are neighbours in both the query and the text.
 
-    evidence = sum of weight x min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest))) over the
-    queries / (sum of weight ** `OVERLAP`) ** (1 / `OVERLAP`). Queries that match no text are left
-    out.
+    The result combines the queries that match a text:
+
+    - scaled = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest)))
+    - result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
     """
     return _score_queries(*_count_keywords(keywords, texts))
 
 
 class _QueryTerms(NamedTuple):
-    """The terms of one query.
+    """The words of one query.
 
     Attributes:
-        terms: The words of the query.
+        terms: The words.
         pairs: The pairs of neighbouring words.
-        weight: How much the query counts.
+        weight: The weight of the query.
     """
 
     terms: Sequence[str]

@@ -1,4 +1,4 @@
-"""Facts about one wrapped function, learned from its earlier calls."""
+"""Remember facts about one wrapped function, learned from its earlier calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtmiddleware.retrieval.gate import Gate
 from qtmiddleware.retrieval.responses import estimate_chars
 
 MOST_MEASURED: Final = 10
-"""About how many passages per list are measured to estimate their length."""
+"""About how many passages of a list are measured to estimate the average length."""
 NEWEST: Final = 0.1
 """The weight of the latest list in the moving average of passage lengths."""
 
@@ -22,8 +22,8 @@ class Learned:
     """Facts about one function, learned from its responses and errors.
 
     Attributes:
-        gate: Decides whether to ask the model, given the first results of earlier questions.
-        standings: Computes the confidence in a result, given the results of earlier questions.
+        gate: Decides whether to ask the model, by comparison with earlier questions.
+        standings: Computes the confidence in a result, by comparison with earlier questions.
         is_new: Whether no response of the function has been read yet.
         refuses_widening: Whether the function rejected a call for more passages than the caller
             asked for.
@@ -32,8 +32,8 @@ class Learned:
         lower_is_better: Whether lower scores are better.
         passage_chars: The average number of characters per passage; 0 if unknown.
         holds_text: Whether the passages contain texts; ``None`` if unknown.
-        page: The argument with which a call asked for a page; ``""`` if no call did.
-        problem: Why results cannot be improved, and how to fix it. ``""`` if there is no problem.
+        page: The name of the argument with which a call asked for a page; ``""`` if no call did.
+        problem: Why results cannot be improved, and how to fix it; ``""`` if there is no problem.
     """
 
     gate: Gate = field(default_factory=Gate)
@@ -49,7 +49,7 @@ class Learned:
     problem: str = ""
 
     def record_problem(self, problem: str) -> None:
-        """Remember *problem*, unless an earlier problem, its likely cause, is known."""
+        """Remember *problem*, unless an earlier problem is known, which is its likely cause."""
         self.problem = self.problem or problem
 
     def record_passages(self, items: Sequence[Any]) -> None:
@@ -64,7 +64,7 @@ class Learned:
         # Reading an item may raise anything, and the length is not worth a failed call.
         with suppress(Exception):
             mean = sum(map(estimate_chars, sample)) / len(sample)
-            # Read once: other calls learn at the same time, and two different readings in the
-            # formula could give a mean below 0.
+            # Read once, because other threads may update it. With two different values, the formula
+            # could give a negative mean.
             known_mean = self.passage_chars
             self.passage_chars = known_mean + (mean - known_mean) * NEWEST if known_mean else mean

@@ -2,13 +2,13 @@
 
 The answer to "Hotel limit for Germany in 2024" may be a passage that mentions Germany and 2024 only
 in its metadata. Fields need no configuration: a field is used if its values differ between the
-candidates. Its values are compared with the question as follows:
+candidates. A value matches the question under these conditions:
 
 ========  ==========================================================================================
-periods   Dates, months, quarters and years: must share a day with a period in the question.
+periods   Dates, months, quarters and years: the value shares a day with a period in the question.
 versions  Numbers with dots: compared number by number, so that 3.10 comes after 3.9.
-words     Short texts: all words of the value must be in the question. Codes must be equal.
-numbers   Other numbers: the name of the field must be in the question too.
+words     Short texts: all words of the value are in the question. Codes must be equal.
+numbers   Other numbers: the number and the name of the field are in the question.
 ========  ==========================================================================================
 
 Metadata can only raise a score. Missing values add nothing. If the question names a value of a
@@ -38,27 +38,29 @@ from qtmiddleware.preprocessing.dates import (
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
 
 WEIGHT: Final = 1.0
-"""How much a value that the question names adds to a score, in spreads of the function's scores.
+"""The bonus for a value that the question names, in units of the function's score spread.
 
-Any value from .5 to 4 gives the same results within .002 on the data set used to choose it. At 1,
-if scores are evenly spaced, the last passage of a list overtakes the first with one more matching
-value.
+Any weight from .5 to 4 gives the same results within .002 on the data set used to choose it. At 1,
+with evenly spaced scores, one more matching value lifts the last passage of a list above the first.
 """
 NEUTRAL: Final = 0.5
-"""The fraction of `WEIGHT` for "All" in a field of which the question names a value."""
+"""The fraction of `WEIGHT` for "All", if the question names another value of the same field."""
 MOST_FIELDS: Final = 40
+"""How many metadata fields of a passage are read."""
 MOST_CHARS: Final = 64
+"""The most characters of a value. Longer values are not read."""
 MOST_WORDS: Final = 5
+"""The most words of a value. Values with more words are not read."""
 MOST_LISTED: Final = 16
-"""The limits for one passage: fields, characters and words per value, and values per list."""
+"""How many values of a list are read."""
 BY_MODEL: Final = 0.5
-"""The fraction of `WEIGHT` for a value that a model names and the question does not.
+"""The fraction of `WEIGHT` for a value that only the model names.
 
 It was chosen without measurements: half the weight of the user's own words.
 """
 _MOST_NOTED: Final = 4
 
-# The words of these fields are evidence already, or they are different in every passage.
+# The words of these fields already count as words of the text, or they differ in every passage.
 _SKIPPED_FIELDS: Final = frozenset(
     """
     title text content page_content chunk_text chunk passage body document snippet raw_text
@@ -84,7 +86,7 @@ _TIME_NAMES: Final = (
     "_at",
     "_on",
 )
-# Unix times in seconds, from 1979 to 2128. A number outside this range is not a time.
+# Unix times in seconds, from 1979 to 2128. A number outside this range is not read as a time.
 _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 
@@ -106,14 +108,14 @@ class MetadataEvidence:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Value:
-    """One value of a metadata field. Equal texts usually give the same object.
+    """One parsed value of a metadata field. Equal texts usually give the same object.
 
     Attributes:
         folded: The words of the value, in lower case and without accents.
         period: The first and last day, if the value is a date, month, quarter or year.
         version: The numbers of the version, if the value is a version.
         number: The number, if the value is a number.
-        neutral: Whether the value stands for any value, as "All" does.
+        neutral: Whether the value means "any value", as "All" does.
     """
 
     folded: tuple[str, ...]
@@ -156,12 +158,12 @@ class _Column:
 
     @property
     def has_no_repeats(self) -> bool:
-        """Whether all values are different, as with ids. False for fewer than three values."""
+        """Whether all values are different, as ids are. False for fewer than three values."""
         return len(self.counts) > 2 and max(self.counts.values()) == 1
 
     @property
     def is_distinguishing(self) -> bool:
-        """Whether the field distinguishes passages, and its values are not ids."""
+        """Whether the field has several values that are not ids, so that it separates passages."""
         return len(self.counts) > 1 and (
             not self.has_no_repeats or self.kind in ("periods", "versions")
         )
@@ -174,7 +176,7 @@ def score_by_metadata(
     today: date | None,
     constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
-    """Return what *metadata* adds to each passage's score; ``None`` if it adds nothing.
+    """Return the evidence in *metadata* for each passage; ``None`` if there is none.
 
     Args:
         times: The words of the question, with its dates and versions.
@@ -182,8 +184,8 @@ def score_by_metadata(
         rules: The word rules of the question's language.
         today: The date of the question. Values after this date do not count as the newest.
         constraints: The constraints that a model found in the question, as ``field: value``. A
-            constraint is used if some but not all passages have the value, and the question itself
-            names no value of the field.
+            constraint is used if some but not all passages have the value, and if the question
+            itself names no value of the field.
     """
     columns = collect_columns(metadata)
     if not columns:
@@ -196,14 +198,13 @@ def score_by_metadata(
         for demand in [*demands.match_field(name, column)]
         or demands.match_constraints(name, column, constraints)
     ]
-    # Two fields may answer the same demand, such as a year beside a date. For each passage the
-    # better one counts.
+    # Two fields may match the same demand, such as a year and a date. The better match counts.
     groups: dict[str, list[tuple[str, list[float]]]] = {}
     for demand, note, shares in matches:
         if min(shares) < max(shares):
             groups.setdefault(demand, []).append((note, shares))
     if "newest" in groups:
-        # Dates show what is new better than version numbers do.
+        # Dates show better than version numbers which passage is the newest.
         groups.pop("newest of versions", None)
     if not groups:
         return None
@@ -222,20 +223,21 @@ def score_by_metadata(
 
 
 def find_distinguishing_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the fields that distinguish passages, without fields of ids."""
+    """Return the names of the metadata fields that separate passages, except fields of ids."""
     return tuple(
         name for name, column in collect_columns(metadata).items() if column.is_distinguishing
     )
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
-    """Return the values of each field by field name, for the fields that differ between passages.
+    """Return the values of each metadata field, by the field's name.
 
-    Only short values are read. Passages whose metadata cannot be read are treated as empty.
+    A field is left out if it has the same values in all passages. Only short values are read.
+    Metadata that cannot be read counts as empty.
     """
     columns: dict[str, list[_Row]] = {}
     for index, fields in enumerate(metadata):
-        for name, value in _read_fields(fields):
+        for name, value in _list_evidence_fields(fields):
             if row := _read_values(name, value):
                 rows = columns.get(name)
                 if rows is None:
@@ -246,10 +248,10 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
     }
 
 
-def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """Return (name, value) for each of a passage's metadata *fields* that may be evidence.
 
-    Returns nothing if *fields* cannot be read.
+    Returns an empty tuple if *fields* cannot be read.
     """
     try:
         names = _pick_field_names(
@@ -257,13 +259,13 @@ def _read_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         )
         return [(name, fields[name]) for name in names] if names else ()
     except Exception:
-        # A mapping may raise at whatever is read of it.
+        # The mapping comes from the user's code, so reading it may raise anything.
         return ()
 
 
 @lru_cache(maxsize=256)
 def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return *names* without long or private names and without those in `_SKIPPED_FIELDS`."""
+    """Return *names* without long names, private names and the names in `_SKIPPED_FIELDS`."""
     texts = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
     return tuple(
         [name for name in texts if name.lower() not in _SKIPPED_FIELDS and not name.startswith("_")]
@@ -272,15 +274,15 @@ def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1_024)
 def _is_time_field(name: str) -> bool:
-    """Return whether *name* may be the name of a field with timestamps."""
+    """Return whether the field *name* may contain timestamps."""
     return any(part in name.lower() for part in _TIME_NAMES)
 
 
 def _read_values(name: str, value: Any) -> _Row:
-    """Return *value*, the content of the field *name*, as a tuple of parsed values.
+    """Parse *value*, the content of the field *name*, and return a tuple of parsed values.
 
-    *value* may be a short text, a number, a date or a list of short texts. For any other *value*
-    the tuple is empty.
+    *value* may be a short text, a number, a date or a list of short texts. The tuple is empty for
+    any other *value*.
     """
     kind = type(value)
     parsed: _Value | None = None
@@ -305,7 +307,7 @@ def _read_values(name: str, value: Any) -> _Row:
 
 @lru_cache(maxsize=4_096)
 def _parse_text(value: str) -> _Value | None:
-    """Parse a short text; ``None`` if it has more than `MOST_WORDS` words."""
+    """Parse a short text. Return ``None`` if it has more than `MOST_WORDS` words."""
     words = tuple(split_tokens(value))
     if value.strip().lower() in _NEUTRAL_TEXTS or not words:
         return _Value(words, neutral=True)
@@ -320,8 +322,8 @@ def _parse_text(value: str) -> _Value | None:
 
 @lru_cache(maxsize=4_096)
 def _parse_number(value: float, *, is_time: bool) -> _Value:
-    """Parse a number. With *is_time*, a plausible Unix time is converted to a day (UTC)."""
-    # A Unix time that is so large is in milliseconds.
+    """Parse a number. With *is_time*, convert a plausible Unix time to a day (UTC)."""
+    # In seconds, such a number would be a time thousands of years ahead, so it is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
         return _build_day_value(datetime.fromtimestamp(seconds, UTC).date())
@@ -342,20 +344,21 @@ class _QuestionDemands:
         self._times, self._rules, self._today = times, rules, today
         self._tokens = frozenset(times.tokens)
         self._stems = frozenset(map(self._find_stem, times.tokens))
-        # A date in the question says more than "current" does, even if its days cannot be told.
+        # A date in the question is more precise than a word such as "current".
         self._wants_newest = times.newest and not (
             times.periods or times.versions or times.needs_today
         )
 
     def _find_stem(self, word: str) -> str:
-        """Return *word* without its ending, by the rules of the question's language."""
+        """Return the stem of *word*, by the rules of the question's language."""
         return find_stem(word, self._rules.endings)
 
     def match_field(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
         """Yield (demand, note, shares) for each value of the field *name* that the question names.
 
-        *demand* identifies what the question names, such as a period. *note* is a sentence for the
-        trace. *shares* says how well each passage matches, from 0 to 1.
+        - *demand* identifies what the question names, such as ``period 2024``.
+        - *note* is a note for the trace.
+        - *shares* says for each passage how well it matches, from 0 to 1.
         """
         kind, times = column.kind, self._times
         if kind == "periods":
@@ -398,14 +401,14 @@ class _QuestionDemands:
             yield f"words {name}", f"{name}{description}, as the model says", shares
 
     def _is_same_label(self, label: str, name: str) -> bool:
-        """Return whether *label*, from a constraint, and the field *name* have the same words."""
+        """Return whether a constraint's *label* and the field *name* consist of the same words."""
         words = [self._find_stem(word) for word in split_tokens(label.replace("_", " "))]
         return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) if the question contains values of the field *name*.
+        """Yield (demand, note, shares) once if the question contains values of the field *name*.
 
-        The tuple has the same meaning as in `match_field`. Nothing is yielded without such values.
+        The tuple has the same meaning as in `match_field`.
         """
         is_number = column.kind == "numbers"
         if is_number and not any(
@@ -420,7 +423,7 @@ class _QuestionDemands:
         }
         if not named_values:
             return
-        # A question with "Field Service" does not mean the value "Service" inside of that name.
+        # A question about "Field Service" does not mean the value "Service".
         longest = {
             words
             for words in named_values
@@ -434,12 +437,13 @@ class _QuestionDemands:
         )
 
     def _is_value_in_question(self, value: _Value, *, needs_code: bool) -> bool:
-        """Return whether the question names *value*, that is, contains all its words in any form.
+        """Return whether the question contains all words of *value*, in any form.
 
         With *needs_code*, *value* must be a single word with a digit and another character, and
-        must be in the question unchanged.
+        the question must contain it unchanged.
         """
         words = value.folded
+        # If every passage has another value, the values are ids. An id must be named exactly.
         if needs_code:
             return len(words) == 1 and words[0] in self._tokens and _is_code(words[0])
         if all(
@@ -453,7 +457,7 @@ class _QuestionDemands:
         return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
 
     def _score_newness(self, column: _Column) -> list[float]:
-        """Return how new each passage is by its value in *column*, from 0 (oldest) to 1 (newest).
+        """Return how new each passage is by its values in *column*, from 0 (oldest) to 1 (newest).
 
         Dates in the future get 0.
         """
@@ -469,9 +473,9 @@ class _QuestionDemands:
         ]
 
     def _build_sort_key(self, value: _Value) -> Any:
-        """Return a key that sorts periods by their first day, and versions by their numbers.
+        """Return a key to sort periods by their first day, and versions by their numbers.
 
-        Returns ``None`` for other values and for periods that begin after today.
+        Returns ``None`` for other values, and for periods that begin after today.
         """
         if value.period is None:
             return None if value.version is None else (0, *value.version)
@@ -484,9 +488,9 @@ class _QuestionDemands:
 
 
 def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list[float]:
-    """Return 1 for each passage with a matching value, `NEUTRAL` for "All", 0 otherwise.
+    """Return 1 for each passage with a value that *is_match* accepts.
 
-    *is_match* says whether a value matches.
+    Other passages get `NEUTRAL` if they have a value such as "All", and 0 if not.
     """
     matching_values = {value for value in column.counts if is_match(value)}
     return [
@@ -502,8 +506,9 @@ def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list
 def _is_same_value(expected: _Value, value: _Value) -> bool:
     """Return whether *value* matches *expected*.
 
-    Periods match if they share a day, versions if they are equal, and other values if they have the
-    same words.
+    - Periods match if they share a day.
+    - Versions match if they are equal.
+    - Other values match if they have the same words.
     """
     if value.period is not None and expected.period is not None:
         return _overlaps_period(value, expected.period)

@@ -4,22 +4,23 @@
                      └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─
                      Retrieval
 
-The flow is a generator of steps. It yields a step and receives its outcome, so that the same code
-serves synchronous and asynchronous callers. Every fallback is an ordinary ``if`` in this file. If
-the model or the search for a variant fails or is late, the flow continues with the passages found
-by the question itself. The flow raises only the errors of the search for the question, unchanged.
+The flow is a generator. It yields one step at a time and receives the step's outcome, so that the
+same code serves synchronous and asynchronous callers. Every fallback is an ordinary ``if`` in this
+file. If the model or the search for a variant fails or is late, the flow continues with the
+passages that the question itself found. The flow raises only the errors of the search for the
+question, unchanged.
 
 The search for the question always starts first. `_Pipeline._improve_retrieval` chooses one of four
 orders for the other work:
 
 ==============  ================================================================================
-usual           During this search, the model is asked and then the variants are searched.
-*learns*        During this search, only the model is asked. Used if the function is new and takes
-                vectors or has a known problem: its first response shows whether to search variants.
-*gated*         The model is asked after this search, if the gate decides so from its result. Used
+usual           During this search, the model is asked, and then the variants are searched.
+*learns*        During this search, only the model is asked. Used for a new function that takes
+                vectors or has a known problem. Its first response shows whether to search variants.
+*gated*         After this search, the gate decides from the result whether to ask the model. Used
                 with the escalation mode ``auto``.
-*alone*         Nothing runs during this search: the model is not asked, and there are no variants
-                yet.
+*alone*         During this search, nothing else runs. Used if the model is not asked and there are
+                no variants yet.
 ==============  ================================================================================
 
 A keyword search (`hybrid.textFields`) also runs during the search for the question, unless the flow
@@ -62,10 +63,10 @@ from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, score_by_
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
-    collect_keywords,
+    collect_weighted_keywords,
     find_question_keywords,
     prepare_query,
-    read_clock,
+    read_today,
 )
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import (
@@ -118,27 +119,29 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware")
 
 
-def retrieval_flow(
+def build_retrieval_flow(
     request: Request,
     *,
     sub_responses: dict[str, Any] | None = None,
     original_outcome: Outcome | None = None,
     trace: Trace | None = None,
 ) -> Flow[Retrieval]:
-    """Retrieve the passages for *request*.
+    """Return the flow that retrieves the passages for *request*.
 
     Args:
         request: The query, its settings and the state of the function.
-        sub_responses: Receives the response to each searched variant, under the variant's text.
-            Pass a dict if each sub-query is answered separately: if there are several sub-queries,
-            only they and the standalone form are searched.
-        original_outcome: The outcome of the search for the question, if it was already made.
-        trace: The trace to write into; ``None`` for a new one.
+        sub_responses: A dict that receives the response to each searched variant, by the variant's
+            text. Pass it to answer sub-queries separately. If there are at least two, only the
+            sub-queries and the standalone form are then searched.
+        original_outcome: The outcome of the search for the question, if the caller has already made
+            this search.
+        trace: The trace to write to; ``None`` for a new trace.
 
     Raises:
-        Exception: The error of the search for the question. No other errors are raised.
+        Exception: The error of the search for the question, raised by the flow. The flow raises no
+            other errors.
     """
-    observation = request.observation.child(
+    observation = request.observation.make_child(
         "retrieval", top_k=request.top_k, content=request.original
     )
     flow = observe_flow(
@@ -149,20 +152,19 @@ def retrieval_flow(
     return _call_hooks(flow, request) if request.hooks else flow
 
 
-def transform_flow(request: Request) -> Flow[Transformation]:
-    """Ask the model for a transformation, without any search.
+def build_transform_flow(request: Request) -> Flow[Transformation]:
+    """Return the flow that asks the model for a transformation, without any search.
 
     If the model fails, the transformation is empty.
     """
-    observation = request.observation.child("transform", content=request.original)
+    observation = request.observation.make_child("transform", content=request.original)
     return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
 
 
 def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     """Run *flow* and pass its result to each hook of *request*.
 
-    If a hook fails or is late, a degradation is added to the result. The next hook receives the
-    result with this degradation.
+    If a hook fails or is late, its degradation is added to the result before the next hook runs.
     """
     retrieval = yield from flow
     for hook in request.hooks:
@@ -189,8 +191,8 @@ def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     return retrieval
 
 
-def _run_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
-    """Run *flow* and return its result in a list, like `gather_flows` with one flow."""
+def _run_flow_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
+    """Run *flow* and return its result in a list, as `gather_flows` does for several flows."""
     return [(yield from flow)]
 
 
@@ -199,9 +201,9 @@ class _VariantResults:
     """The search results of a question's variants.
 
     Attributes:
-        transformation: The model's texts. If the question opens a new topic, without the standalone
-            form.
-        choice: The variants used as keyword evidence, and the variants that were searched.
+        transformation: The model's texts. The standalone form is dropped if the question starts a
+            new topic.
+        choice: The variants chosen as keyword evidence, and the variants chosen for searching.
         results: The responses that could be read, at most one per variant.
     """
 
@@ -212,13 +214,13 @@ class _VariantResults:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _VariantChoice:
-    """The variants of a question that are keyword evidence, and the variants that are searched.
+    """The variants chosen as keyword evidence, and the variants chosen for searching.
 
     Attributes:
         question_keywords: The keywords of the question or, in a conversation, of its standalone
             form.
-        weighed: The variants whose words are keyword evidence.
-        searched: The variants that are searched.
+        weighed: The variants whose words count as keyword evidence.
+        searched: The variants to search.
     """
 
     question_keywords: str
@@ -227,7 +229,7 @@ class _VariantChoice:
 
 
 class _Pipeline:
-    """One retrieval in progress. The methods are in the order in which they run."""
+    """One retrieval in progress. Its methods are listed in the order in which they run."""
 
     def __init__(
         self,
@@ -270,14 +272,14 @@ class _Pipeline:
     def run(self) -> Flow[Retrieval]:
         """Run the whole flow and return its result.
 
-        If qtmiddleware itself fails, return the plain function's result.
+        If qtmiddleware itself fails, the result of the unchanged call is returned.
         """
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
-            return (yield from self._make_plain_call())
+            return (yield from self._call_function_unchanged())
         if self.settings.shadow is not None:
             self.trace.note("original", "shadow mode: the plain function's result")
-            return (yield from self._make_plain_call())
+            return (yield from self._call_function_unchanged())
         try:
             return (yield from self._improve_retrieval())
         except Exception as error:
@@ -288,10 +290,13 @@ class _Pipeline:
             self._record_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
         response = yield from self._perform_search(Search(self.original.text, None))
-        return self._build_plain_retrieval(response, self.original)
+        return self._build_unchanged_retrieval(response, self.original)
 
     def run_transform(self) -> Flow[Transformation]:
-        """Return the model's transformation without searching. Failures are added to its notes."""
+        """Ask the model for a transformation and return it, without searching.
+
+        Failures are added to the notes of the transformation.
+        """
         transformation = NOTHING
         try:
             stage, transformation = self._prepare_stage()
@@ -303,10 +308,12 @@ class _Pipeline:
         return replace(transformation, notes=transformation.notes + notes)
 
     def _improve_retrieval(self) -> Flow[Retrieval]:
-        """Search, ask the model and rerank, in one of the orders listed at the module's top."""
+        """Search, ask the model and rerank. The module's docstring lists the possible orders."""
         stage, transformation = self._prepare_stage()
         variants: _VariantResults | None = None
+        # None until the keyword search has run. If it must not run, its list of results is empty.
         by_words: list[SearchResult] | None = None if self._should_search_by_keywords() else []
+        # A follow-up never waits for the gate: its own search seldom finds what it refers to.
         gated = (
             stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
         )
@@ -322,6 +329,8 @@ class _Pipeline:
             )
         alone = stage is None and (learns or (transformation.is_empty and self._expanded is None))
         if not (self._original_outcome is not None or gated or alone):
+            # The stage is used up here. If it stayed set, the model would be asked a second time
+            # after the search.
             flows.append(
                 self._ask_model_and_search(stage, transformation, width, should_search=not learns)
             )
@@ -393,8 +402,8 @@ class _Pipeline:
     def _prepare_stage(self) -> tuple[TransformStage | None, Transformation]:
         """Return the stage that asks the model, and the transformation from the cache.
 
-        The stage is ``None`` if the model is not asked. The transformation is `NOTHING` if the
-        cache has no reply to an equal question.
+        The stage is ``None`` if the model is not asked. The transformation is `NOTHING` if it is
+        not in the cache.
         """
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
@@ -414,12 +423,12 @@ class _Pipeline:
             if request.history:
                 trace.note("history", f"not used for the search: {reason}")
             return None, NOTHING
-        # Imported here so that the free tier does not load the modules of the model's part.
+        # Imported here so that calls without a model do not load the modules for models.
         from qtmiddleware.retrieval.question import Question
-        from qtmiddleware.transforms.prompt import select_recent
+        from qtmiddleware.transforms.prompt import select_recent_messages
 
         if request.history:
-            recent = select_recent(
+            recent = select_recent_messages(
                 request.history, request.original, self.settings.llm.history_messages
             )
             if opens_new_topic(self.query, recent):
@@ -428,7 +437,7 @@ class _Pipeline:
         facts = tuple(
             (term.form, term.meanings[0]) for term in self._glossary_terms if term.is_certain
         )
-        self._anchors = self._find_anchors()
+        self._anchors = self._find_date_anchors()
         question = Question(request.original, request.history, self.settings, facts, self._anchors)
         stage = TransformStage(
             question,
@@ -439,10 +448,11 @@ class _Pipeline:
             self._find_protected_spans,
             self.deadline,
         )
-        if (remembered := stage.find_cached()) is not None:
+        if (remembered := stage.find_cached_transformation()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             return None, remembered
         if self._is_follow_up:
+            # The gate compensates for this call, so that the call rate stays near its target.
             self.learned.gate.record_forced_call(self.settings.escalation.target_call_rate)
         trace.decision = Decision(
             call=True, reason="conversation" if self._is_follow_up else "always"
@@ -452,16 +462,20 @@ class _Pipeline:
     def _find_protected_spans(self) -> Sequence[Span]:
         """Return the parts of the question that the model must keep, such as numbers and names."""
         spans = protected_spans(self.request.original, language=self.query.language or "auto")
+        # The model is told to replace "last year" by a date, so it need not keep the words.
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
-    def _find_anchors(self) -> Anchors | None:
-        """Return the dates for the model; ``None`` if the question does not depend on today."""
+    def _find_date_anchors(self) -> Anchors | None:
+        """Return the dates to tell the model.
+
+        Returns ``None`` if the question does not depend on today's date, or if the clock fails.
+        """
         from qtmiddleware.transforms.anchors import Anchors
 
         self._times = times = read_times(
-            self.request.original, self.query.language, self._find_today
+            self.request.original, self.query.language, self._get_today
         )
-        today = self._find_today() if times.needs_today else None
+        today = self._get_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
     # --- the original's own search, and the model -------------------------------------------------
@@ -469,7 +483,7 @@ class _Pipeline:
     def _search_original(self) -> Flow[Any]:
         """Search for the question and return the response.
 
-        If the caller has already made this search, its response is returned.
+        If the caller has already made this search, the response to that search is returned.
         """
         if self._original_outcome is not None:
             return self._original_outcome.value
@@ -481,13 +495,14 @@ class _Pipeline:
     def _search_original_and_run_flows(
         self, flows: Sequence[Flow[Any]], width: int | None
     ) -> Flow[tuple[Any, list[Any]]]:
-        """Search for the question and run *flows* at the same time.
+        """Search for the question while *flows* run, and return the response and their results.
 
-        Returns the response to the search, and a list of the flows' results. *width* is how many
-        passages the search asks for.
+        Args:
+            flows: The flows to run during the search.
+            width: How many passages the search asks for.
         """
         limit = self.settings.limits.max_concurrency
-        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_as_list(flows[0])
+        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_flow_as_list(flows[0])
         outcome, beside = yield Beside(self._build_original_search(width), flow, limit)
         self.trace.count_search(self._original_search.calls, self._original_search.reads)
         self._record_original_search(outcome.began, outcome.seconds, width)
@@ -503,7 +518,10 @@ class _Pipeline:
         return outcome.value, beside.value
 
     def _should_search_by_keywords(self) -> bool:
-        """Return whether to make an extra keyword search in the configured text fields."""
+        """Return whether to search the configured text fields for the question's keywords.
+
+        If not, the reason is added to the trace, unless it need not be reported.
+        """
         reason = self.request.keyword_search_skip_reason
         if reason:
             self.trace.note(TEXT_CLAUSE, reason)
@@ -512,9 +530,9 @@ class _Pipeline:
     def _search_by_keywords(
         self, width: int | None, deadline: Deadline
     ) -> Flow[list[SearchResult]]:
-        """Search the keywords in the text fields; remember the error if the search fails.
+        """Search the text fields for the question's keywords.
 
-        Returns a list with the result; empty if the search failed.
+        Returns a list with the one result, or an empty list if the search fails.
         """
         results, self._words_error = yield from search_by_keywords(
             self._keywords,
@@ -527,9 +545,10 @@ class _Pipeline:
         return results
 
     def _record_rejected_keyword_search(self) -> None:
-        """Remember that the function rejects keyword searches, if it has just rejected one.
+        """Stop further keyword searches if the function has just rejected one.
 
-        Nothing is remembered if it also rejected the number of passages, which may be the cause.
+        The rejection is ignored if the function also rejected the requested number of passages,
+        because this number may be the only cause.
         """
         error, learned = self._words_error, self.learned
         # A function that rejected the number of passages would have rejected any search.
@@ -548,9 +567,10 @@ class _Pipeline:
     def _align_score_direction(
         self, results: Sequence[SearchResult], original_result: SearchResult
     ) -> Sequence[SearchResult]:
-        """Return *results* with negated scores if lower scores are better in *original_result*.
+        """Negate the scores in *results* if lower scores are better in *original_result*.
 
-        Otherwise *results* are returned unchanged. In them, higher scores are better.
+        In *results*, higher scores are better. Afterwards, all lists have the same direction.
+        Returns *results*, changed in place.
         """
         direction = find_score_direction([original_result.ranking]) or (
             1 if self.learned.lower_is_better else -1
@@ -568,11 +588,11 @@ class _Pipeline:
         *,
         should_search: bool,
     ) -> Flow[tuple[Transformation, _VariantResults | None]]:
-        """Ask the model, then search the variants, and return the transformation and the results.
+        """Ask the model, search the variants, and return the transformation and the results.
 
         Args:
-            stage: Asks the model; ``None`` to use *transformation*.
-            transformation: The transformation if the model is not asked.
+            stage: Asks the model. If it is ``None``, *transformation* is used instead.
+            transformation: A transformation from the cache.
             width: How many passages each search asks for.
             should_search: Whether to search the variants. If false, the results are ``None``.
         """
@@ -589,7 +609,7 @@ class _Pipeline:
     ) -> Flow[_VariantResults]:
         """Search the variants of *transformation*, each for *width* passages.
 
-        If the question opens a new topic, the standalone form is not searched.
+        The standalone form is not searched if the question starts a new topic.
         """
         if not self._is_follow_up and transformation.standalone:
             transformation = replace(transformation, standalone=None)
@@ -599,7 +619,7 @@ class _Pipeline:
     def _build_original_search(self, width: int | None) -> Search:
         """Build the search for the question, which asks for *width* passages.
 
-        If *width* is smaller than usual because passages are long, this is noted in the trace.
+        The trace gets a note if *width* is smaller than usual because passages are long.
         """
         if (full := self.request.full_search_width) is not None and width != full:
             count, chars = width or self.request.top_k, self.learned.passage_chars
@@ -615,18 +635,22 @@ class _Pipeline:
     def _perform_search(self, step: Search) -> Flow[Any]:
         """Perform the search *step*, count its calls and return the response.
 
-        If the function raises, its error is remembered and raised.
+        An error of the function is raised unchanged.
         """
         try:
             return (yield step)
         except Exception as error:
+            # `run` tells this error, which it raises, from an error of qtmiddleware's own code.
             self._search_error = error
             raise
         finally:
             self.trace.count_search(step.calls, step.reads)
 
     def _record_original_search(self, began: float, seconds: float, width: int | None) -> None:
-        """Record the start and duration of the search for the question, and a rejected *width*."""
+        """Record the start and duration of the search for the question in the trace.
+
+        If the function rejected a search for *width* passages, a note is added.
+        """
         search = self._original_search
         self.trace.original_ms = seconds * 1e3
         if search.embed_seconds:
@@ -636,11 +660,11 @@ class _Pipeline:
             self.trace.note("keyword_evidence", f"the function rejects {width} candidates")
 
     def _find_llm_deadline(self) -> Deadline:
-        """Return the time by which the model must have replied."""
+        """Return the deadline for the model's reply."""
         return self.deadline.sooner(self.settings.limits.model_seconds)
 
     def _decide_escalation(self, original_result: SearchResult) -> bool:
-        """Return whether to ask the model, as the gate decides from *original_result*."""
+        """Return whether to ask the model. The gate decides this from *original_result*."""
         text_field = self.settings.keyword_evidence.text_field
         self.trace.decision = self.learned.gate.decide(
             original_result.ranking.scores,
@@ -658,7 +682,7 @@ class _Pipeline:
     ) -> Flow[tuple[_VariantChoice, list[SearchResult]]]:
         """Choose and search the variants of *transformation*, and return the choice and results.
 
-        If too few of the searches succeed, the list of results is empty.
+        If fewer searches succeed than ``fusion.minSuccesses``, the list of results is empty.
         """
         searchable = (
             transformation
@@ -672,6 +696,8 @@ class _Pipeline:
         )
         self.trace.notes.extend(notes)
         weighed, searched = self._choose_evidence_and_searches(variants)
+        # With `_sub_responses`, each search answers one sub-query. This variant asks the whole
+        # question.
         if self._expanded is not None and self._sub_responses is None:
             searched = (*searched, self._expanded)
         results = yield from search_variants(
@@ -701,6 +727,7 @@ class _Pipeline:
 
         If the sub-queries are answered separately, each has its own search, up to the limit.
         """
+        # A page keeps its passages. Variants may only change their order.
         if self.request.page:
             return variants, ()
         if self._sub_responses is not None:
@@ -729,7 +756,8 @@ class _Pipeline:
     def _can_prefer_hypothetical_passage(self, variants: Sequence[Variant]) -> bool:
         """Return whether a hypothetical passage may replace the other variants of a follow-up.
 
-        The fusion method must use weights, and the settings must not allow a search per variant.
+        True if the fusion method uses weights, and ``limits.maxSearches`` is unset or too low for
+        one search per variant.
         """
         most_searches = self.settings.limits.max_searches
         return self.settings.fusion.row.weighs and (
@@ -739,7 +767,7 @@ class _Pipeline:
     def _fuse_lists(
         self, original_result: SearchResult, other_results: Sequence[SearchResult]
     ) -> FusionResult:
-        """Fuse the passages found by the question with those of *other_results*.
+        """Fuse the ranking of *original_result* with the rankings of *other_results*.
 
         If a fusion method of an installed package fails, *other_results* are ignored.
         """
@@ -752,6 +780,7 @@ class _Pipeline:
             [original_result.ranking, *taking_part], text_field
         )
         direction, scores_are_usable = find_score_direction(rankings), has_usable_scores(rankings)
+        # Remembered for lists whose order does not show the direction, such as a single passage.
         if direction and scores_are_usable:
             self.learned.lower_is_better = direction > 0
         try:
@@ -776,7 +805,7 @@ class _Pipeline:
         return FusionResult(fused, tuple(rankings), original_ranking)
 
     def _record_failed_fusion(self, error: FusionPluginError) -> None:
-        """Record that a fusion method of an installed package failed."""
+        """Record that the fusion method of an installed package failed with *error*."""
         self.degradations.append(Degradation("fusion", "failed", str(error)))
         # The text of the error may quote a passage.
         if logger.isEnabledFor(logging.DEBUG):
@@ -792,13 +821,14 @@ class _Pipeline:
         began = self.trace.measure_elapsed()
         request = self.request
         times = self._times
+        # In a conversation, a date may be in an earlier message. The standalone form repeats it.
         if times is None or transformation.standalone:
             times = read_times(
-                transformation.standalone or request.original, self.query.language, self._find_today
+                transformation.standalone or request.original, self.query.language, self._get_today
             )
         ranked = rerank_by_keywords(
             fusion.fused,
-            lambda: collect_keywords(
+            lambda: collect_weighted_keywords(
                 choice.question_keywords, transformation, choice.weighed, self.settings
             ),
             self.settings.keyword_evidence,
@@ -807,19 +837,19 @@ class _Pipeline:
             language=self.query.language,
             width=request.search_width or request.top_k,
             top_k=request.top_k,
-            add_terms=self._build_term_adder(transformation, choice.question_keywords),
+            add_terms=self._build_glossary_term_adder(transformation, choice.question_keywords),
             score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
             date_words=times.words,
         )
-        if times.needs_today and times.periods and (today := self._find_today()) is not None:
+        if times.needs_today and times.periods and (today := self._get_today()) is not None:
             self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
         self.trace.record_stage("keyword_evidence", self.trace.measure_elapsed() - began)
         return ranked
 
     def _read_glossary(self, glossary: Glossary) -> None:
-        """Find the terms of *glossary* in the question, and build the variant with other forms.
+        """Find the question's glossary terms, and build the variant with other forms of them.
 
-        If that fails, no terms are used and a degradation is recorded.
+        If the glossary fails, no terms are used and a degradation is recorded.
         """
         request = self.request
         try:
@@ -835,16 +865,21 @@ class _Pipeline:
             )
 
     def _record_failed_glossary(self, error: Exception) -> None:
-        """Record a degradation with the type of *error*, raised while using the glossary."""
+        """Record that the glossary failed with *error*. The record names only the error's type."""
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
-    def _build_term_adder(
+    def _build_glossary_term_adder(
         self, transformation: Transformation, question_keywords: str
     ) -> AddTerms | None:
-        """Return a function that adds the question's glossary terms to texts with other forms.
+        """Return a function that adds glossary terms to texts with other forms of these terms.
 
-        Returns ``None`` if the question has no glossary terms. *question_keywords* are the keywords
-        of the question or, in a conversation, of its standalone form.
+        Returns ``None`` if the question has no glossary terms, or if the glossary fails.
+
+        Args:
+            transformation: The model's texts. In a conversation, its standalone form is searched
+                for glossary terms.
+            question_keywords: The keywords of the question or, in a conversation, of its standalone
+                form.
         """
         glossary, language, glossary_terms = (
             self.request.glossary,
@@ -876,34 +911,39 @@ class _Pipeline:
         return add_terms
 
     def _note_glossary_terms(self, sentences: Sequence[str]) -> None:
-        """Add *sentences* about glossary terms to the trace, without repeats."""
+        """Add *sentences* about glossary terms to the trace. Known sentences are not repeated."""
         for sentence in sentences:
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
 
     def _score_by_metadata(
-        self, times: Times, constraints: Sequence[str], fields: Sequence[Mapping[str, Any]]
+        self, times: Times, constraints: Sequence[str], metadata: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
-        """Return the evidence in *fields*, the metadata of the candidates.
+        """Return the evidence in the candidates' metadata; ``None`` if there is none.
 
-        If that fails, a degradation is recorded and ``None`` is returned.
+        If reading the metadata fails, a degradation is recorded and ``None`` is returned.
+
+        Args:
+            times: The dates and versions in the question.
+            constraints: The constraints that the model found, as ``field: value``.
+            metadata: The metadata of each candidate.
         """
-        today = self._find_today() if times.newest else None
+        today = self._get_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
-            return score_by_metadata(times, fields, rules, today, constraints)
+            return score_by_metadata(times, metadata, rules, today, constraints)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None
 
-    def _find_today(self) -> date | None:
-        """Return today's date by the caller's clock, which is read once per question.
+    def _get_today(self) -> date | None:
+        """Return today's date by the user's clock; ``None`` if the clock fails.
 
-        If the clock fails, ``None`` is returned.
+        The clock is read once per question, so that midnight cannot change the date in between.
         """
         if self._clock_reading is None:
             try:
-                self._clock_reading = (read_clock(self.request.clock),)
+                self._clock_reading = (read_today(self.request.clock),)
             except Exception as error:
                 self.degradations.append(Degradation("clock", "failed", type(error).__name__))
                 self._clock_reading = (None,)
@@ -912,7 +952,13 @@ class _Pipeline:
     def _measure_confidence(
         self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
-        """Return the confidence in the question's result, compared with earlier results."""
+        """Compare the result with results of earlier questions, and return the confidence in it.
+
+        Args:
+            fusion: The fused list, and the rankings that it was made from.
+            evidence: The effect of keywords on the order; ``None`` if keywords were not used.
+            question_keywords: The keywords of the question or of its standalone form.
+        """
         if self.request.page:
             return LATER_PAGE
         ranking = fusion.question_ranking or fusion.original_ranking
@@ -930,7 +976,7 @@ class _Pipeline:
     def _record_text_presence(self, fusion: FusionResult, ranked: FusedList) -> None:
         """Remember whether the function's passages contain texts.
 
-        Keywords and rerankers need texts. If there are none, the problem is recorded.
+        Keywords and rerankers need texts. If there are no texts, this problem is recorded.
         """
         if self.learned.holds_text or not (
             self.request.uses_keyword_evidence or self.request.uses_reranker
@@ -942,13 +988,17 @@ class _Pipeline:
         )
         if ranked is not fusion.fused or any(holds_text(item, text_field) for item in items):
             self.learned.holds_text = True
+        # One passage without a text proves little about the others.
         elif len(items) > 1:
             self.learned.holds_text = False
             problem, advice = describe_missing_text(items, text_field)
             self.learned.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
 
     def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
-        """Finish the trace, log the degradations, and return the result with *response*."""
+        """Finish the trace, log the degradations, and return a result with *response*.
+
+        *fields* are further fields of `Retrieval`.
+        """
         self.trace.finish()
         self.request.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
@@ -961,12 +1011,12 @@ class _Pipeline:
             **fields,
         )
 
-    # --- the plain function's answer, if nothing can be improved ----------------------------------
+    # --- the result of the unchanged call, if nothing can be improved -----------------------------
 
-    def _make_plain_call(self) -> Flow[Retrieval]:
-        """Call the plain function exactly as the caller did, and return its result.
+    def _call_function_unchanged(self) -> Flow[Retrieval]:
+        """Call the wrapped function exactly as the caller did, and return its result.
 
-        This is done in shadow mode, and for queries that cannot be used.
+        Used in shadow mode, and for queries that are not text, blank or too long.
         """
         problem = self.request.problem
         query, began = self.request.original, perf_counter()
@@ -976,24 +1026,25 @@ class _Pipeline:
         self._original_search = Search(query if is_text else None, None)
         response = yield from self._perform_search(self._original_search)
         self._record_original_search(began, perf_counter() - began, None)
-        return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
+        return self._build_unchanged_retrieval(response, *((self.original,) if is_text else ()))
 
-    def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
-        """Return the plain function's *response* as the result, in the same order."""
+    def _build_unchanged_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
+        """Return a result with the passages of *response* in unchanged order."""
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
     def _return_unreadable_response(
         self, response: Any, error: ResponseShapeError
     ) -> Flow[Retrieval]:
-        """Return *response* unchanged as the result, because its passages cannot be read.
+        """Return a result with *response* unchanged, because its passages cannot be read.
 
-        If the search asked for more passages than the caller, it is repeated with the caller's
-        number.
+        If the search asked for more passages than the caller, the search is repeated with the
+        caller's number of passages.
         """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.search_width is not None:
             self.learned.refuses_widening = True
+            # Python warns about a coroutine that is neither awaited nor closed.
             if isinstance(response, Coroutine):
                 response.close()
             response = yield from self._perform_search(Search(self.query.text, None))
@@ -1007,7 +1058,7 @@ class _Pipeline:
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
     def _record_internal_error(self, error: Exception) -> None:
-        """Log an error inside qtmiddleware and record a degradation with the error's type."""
+        """Log *error*, raised by qtmiddleware itself, and record a degradation with its type."""
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         summary = f"{type(error).__name__} inside qtmiddleware"
         self.request.sampler.log(

@@ -26,14 +26,14 @@ from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transforma
 
 
 class Question:
-    """The prompts to the model about one query, in one or two rounds, and the model's replies.
+    """The prompts to the model about one query, and the model's replies.
 
-    Two rounds are used for a follow-up with the transformation type ``all``: the first round asks
-    for the standalone form, the second for all other texts.
+    There is usually one round of prompts. A follow-up with the transformation type ``all`` has two
+    rounds: the first asks for the standalone form, and the second for all other texts.
 
     Attributes:
         query: The text that the current round asks about. In the first round it is the user's
-            query, in the second its standalone form.
+            query, and in the second its standalone form.
         prompts: The prompts of the current round.
         degradations: The failed calls and unusable replies.
     """
@@ -64,8 +64,9 @@ class Question:
             query: The user's query.
             history: The conversation before the query.
             settings: The settings of this call.
-            facts: The glossary terms in the query whose meaning is certain, each with its meaning.
-            anchors: The dates to add to every prompt, if the query depends on today's date.
+            facts: The glossary terms in the query with a certain meaning, each with its meaning.
+            anchors: The dates to add to every prompt; ``None`` if the query does not depend on
+                today's date.
         """
         self._anchors = anchors
         self.query = query
@@ -82,8 +83,8 @@ class Question:
         )
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-        """Return *prompts*, with dates added if the query depends on today's date."""
-        return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
+        """Return *prompts*, with dates if the query depends on today's date."""
+        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates_to, prompts))
 
     def _limit_prompts(
         self, prompts: tuple[Prompt, ...], calls_made: int = 0
@@ -102,7 +103,7 @@ class Question:
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),
-            # Without terms the key is what it was before there were glossaries, so that
+            # Without terms, the key is the same as before glossaries existed, so that
             # transformations in a shared cache stay valid.
             *((self._facts,) if self._facts else ()),
         )
@@ -115,9 +116,9 @@ class Question:
         )
 
     def build_ask_steps(self, deadline: Deadline) -> list[Ask]:
-        """Return one step per prompt that asks the model until *deadline*.
+        """Return one step per prompt. Each step asks the model and ends at *deadline*.
 
-        Each step has its own copy of *deadline*, so that each can be cancelled separately.
+        Each step has its own copy of *deadline*, so that it can be cancelled separately.
         """
         return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
 
@@ -129,13 +130,13 @@ class Question:
             if (transformation := self._read_reply(prompt, outcome, trace)) is not None
         ]
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
-        # The prompts of a round are asked side by side, so the slowest reply counts.
+        # The prompts of a round are asked at the same time, so the slowest reply counts.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
         self._transformation = merge([self._transformation, *transformations])
         if self._is_last_round:
             return False
-        # The first round gave the standalone form. The second asks about that form, and needs no
-        # history.
+        # The first round returned the standalone form. The second round asks about this form, and
+        # needs no history.
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
         prompts = self._limit_prompts(
@@ -174,15 +175,15 @@ class Question:
         return None
 
     def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
-        """Return the model's texts from all replies, checked for the parts that they must keep.
+        """Check that the model's texts keep the required parts of the query, and return the texts.
 
-        A text without one of these parts is repaired if possible, or else dropped. In a
+        A text that lacks a required part is repaired if possible, or else dropped. In a
         conversation, the standalone form is compared with the user's query, and all other texts
         with the standalone form.
 
         Args:
             original: The user's query.
-            spans: The parts of the query that must be kept.
+            spans: The required parts of the query, such as numbers and names.
             language: The code of the query's language, or ``auto``.
         """
         transformation = self._transformation
@@ -226,7 +227,7 @@ def record_cost(trace: Trace, reply: Reply) -> None:
 
 
 def _find_error(outcome: Outcome) -> ModelError | None:
-    """Return the error in *outcome* as a `ModelError`; ``None`` if there is a reply."""
+    """Return the failure in *outcome* as a `ModelError`; ``None`` if there is a reply."""
     if outcome.late:
         return ModelError("timeout")
     if outcome.error is None or isinstance(outcome.error, ModelError):
@@ -237,16 +238,16 @@ def _find_error(outcome: Outcome) -> ModelError | None:
 def _guard_texts(
     transformation: Transformation, query: str, spans: Sequence[Span], language: str, facts: Facts
 ) -> Transformation:
-    """Return *transformation*, with each text checked for the *spans* of *query*.
+    """Check that each text of *transformation* keeps the *spans* of *query*, and return the texts.
 
-    A text without one of the spans is repaired if possible, or else dropped.
+    A text that lacks one of the spans is repaired if possible, or else dropped.
     """
     return guard(
         transformation,
         query=query,
         must_keep=[(span.kind, span.text) for span in spans],
-        # Models fall back on English, which is easy to detect. Between other languages of one
-        # script the difference is less certain.
+        # Models may answer in English, which is easy to detect. Other languages with the same
+        # script are harder to tell apart.
         may_be_english=language in ("auto", "en"),
-        facts=facts,
+        glossary=facts,
     )

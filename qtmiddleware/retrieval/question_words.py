@@ -1,16 +1,16 @@
 """Score passages by the question's own words.
 
-The score is the sum of three measures. Each is a number from 0 to about 1:
+The score is the sum of three measures, each from 0 to about 1:
 
 ========  =======================================================================================
 ``bm25``  BM25 over all keywords. All forms of a word count as the same term.
-``near``  The fraction of the question's pairs of neighbouring content words that are close to each
-          other in the passage (`WINDOW`).
-``head``  The fraction of the content words, weighted by rarity, that occur in the first line, or
-          in the first `HEAD_CHARS` characters if the line is longer.
+``near``  The fraction of the question's pairs of neighbouring content words that are also near
+          each other in the passage (`WINDOW`).
+``head``  The fraction of the content words, weighted by rarity, that occur in the first line. If
+          this line is long, only its first `HEAD_CHARS` characters count.
 ========  =======================================================================================
 
-`keyword_evidence.measure_keyword_strength` decides how much this score counts. `python -m
+`keyword_evidence.measure_strength_and_reason` decides how much this score counts. `python -m
 benchmarks.evidence` repeats the measurements behind the constants.
 """
 
@@ -42,36 +42,40 @@ from qtmiddleware.retrieval.bm25 import (
 )
 
 WEIGHT: Final = 0.7
-"""The weight of each measure at full strength, in spreads of the function's scores."""
+"""The weight of each measure at full strength, in units of the function's score spread."""
 LEAST_LEAD: Final = 0.1
-"""How much larger a passage's fraction of the question's words must be to be clearly larger."""
+"""The smallest lead that counts.
+
+A passage leads another one if it contains more of the question's words. The lead is the difference
+between the two fractions of these words.
+"""
 FULL_LEAD: Final = 0.3
-"""The lead, as a fraction of the question's words, from which words count in full."""
+"""The smallest lead at which keyword evidence has its full strength. See `LEAST_LEAD`."""
 WHOLE: Final = 0.2
-"""The factor on the strength if the list is a whole collection.
+"""The factor for the strength of keyword evidence if the candidates are the whole collection.
 
 A whole collection has a wide range of scores, so every lead looks small.
 """
 HALF: Final = 0.5
-"""The largest fraction of the words in the first passage for which `WHOLE` is not applied.
+"""If the first passage contains at most this fraction of the words, `WHOLE` has an exception.
 
-Another passage must contain all the words.
+The factor is then not applied if another passage contains all the words.
 """
 LEADING: Final = 3
-"""How many of the first passages are checked together for the question's words."""
+"""The number of first passages that are checked together for the question's words."""
 HEAD_CHARS: Final = 120
-"""The length of a text's head in characters, if its first line is longer."""
+"""The most characters of a first line that count as the head of a text."""
 WINDOW: Final = 3
 """Two words are near each other if fewer than this many words are between them."""
-# Two words with more characters between them are not near each other, whatever is between.
+# Words with more characters between them are not near each other, however few words these are.
 _MOST_BETWEEN: Final = 60
-# At least this many letters of a word stay when its ending is taken off.
+# A stem has at least this many letters.
 _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
 
 
 def _build_folding_table() -> bytes:
-    """Return a table for `bytes.translate` that folds text in Windows-1252 (Western Europe).
+    """Return a table for `bytes.translate` that folds Western European text (Windows-1252).
 
     Letters become lower case without accents. All other characters except digits and ``_`` become
     spaces.
@@ -87,8 +91,8 @@ def _build_folding_table() -> bytes:
 
 
 _folding_table: Final = cache(_build_folding_table)
-# The table maps byte to byte, so it cannot fold œ (here in both cases), which Latin 1 lacks, nor ß,
-# which becomes two letters.
+# The table maps one byte to one byte. It cannot fold œ (here in both cases), which Latin 1 lacks,
+# and ß, which becomes two letters.
 _LIGATURES: Final = (b"\x8c", b"\x9c")
 _SHARP_S: Final = b"\xdf"
 
@@ -130,14 +134,14 @@ class FoundWords(NamedTuple):
     """The positions of a question's words in several texts.
 
     Attributes:
-        joined: The folded texts, joined into one string. Folded means lower case without accents.
-        begins: The offset in *joined* at which each text begins, and one more for the end.
-        lengths: The number of characters of each folded text.
-        head_ends: The offset in *joined* at which the head of each text ends.
-        offsets: For each text, the (begin, end) offsets in *joined* of each term that occurs.
+        joined_text: All texts in lower case and without accents, joined into one string.
+        begins: The offset in *joined_text* at which each text begins, and one more for the end.
+        lengths: The number of characters of each text in *joined_text*.
+        head_ends: The offset in *joined_text* at which the first line of each text ends.
+        offsets: For each text, the (begin, end) offsets in *joined_text* of each term that occurs.
     """
 
-    joined: str
+    joined_text: str
     begins: Sequence[int]
     lengths: Sequence[int]
     head_ends: Sequence[int]
@@ -146,7 +150,7 @@ class FoundWords(NamedTuple):
 
 @cache
 def load_word_rules(language: str) -> WordRules:
-    """Return the word rules of *language*; empty rules if there is no word list for it."""
+    """Return the word rules of *language*, or empty rules if it has no word list."""
     if language not in LANGUAGES:
         return WordRules()
     lexicon = load_lexicon(language)
@@ -165,8 +169,8 @@ def load_word_rules(language: str) -> WordRules:
 def find_stem(word: str, endings: tuple[str, ...]) -> str:
     """Return *word* without its ending: ``renewal`` becomes ``renew``.
 
-    - The stem has at least three letters, or four before an ending of one letter. One of them is a
-      vowel.
+    - The stem has at least three letters, and at least four if the ending has one letter.
+    - The stem has a vowel.
     - A doubled last letter becomes single: ``running`` becomes ``run``.
     - If no ending fits, only a plural s is removed.
 
@@ -192,9 +196,9 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
 
 
 def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
-    """Return the terms of a question's *keywords*, and which of them are content words.
+    """Return the stems of a question's *keywords*, and mark the content words among them.
 
-    If all keywords are function words, all count as content words.
+    If all keywords are function words, all of them count as content words.
     """
     words = _split_words(keywords)
     terms = [find_stem(word, rules.endings) for word in words]
@@ -215,40 +219,40 @@ def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
 def find_words(
     question: QuestionWords, texts: Sequence[str | None], rules: WordRules
 ) -> FoundWords:
-    """Return the positions of the words of *question* in *texts*, in any of their forms.
+    """Find the words of *question* in *texts*, in all their forms.
 
     The texts are joined and searched for the stems, which is faster than splitting them into words.
-    Only parts of long texts are read (`bm25.MOST_READ`).
+    Only excerpts of long texts are read (`bm25.MOST_READ`).
     """
     folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
     begins = list(accumulate([length + 2 for length in lengths], initial=1))
-    joined = f" {'  '.join(folded)} "
+    joined_text = f" {'  '.join(folded)} "
     first_line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
     head_ends = [
         begin + (HEAD_CHARS if line_end < 0 else line_end)
         for begin, line_end in zip(begins, first_line_ends, strict=False)
     ]
-    offsets = _find_offsets(question.terms, joined, begins[1:], rules.endings)
-    return FoundWords(joined, begins, lengths, head_ends, offsets)
+    offsets = _find_offsets(question.terms, joined_text, begins[1:], rules.endings)
+    return FoundWords(joined_text, begins, lengths, head_ends, offsets)
 
 
 def _find_offsets(
-    terms: Sequence[str], joined: str, ends: Sequence[int], endings: tuple[str, ...]
+    terms: Sequence[str], joined_text: str, ends: Sequence[int], endings: tuple[str, ...]
 ) -> list[dict[str, list[_Offsets]]]:
-    """Return, for each text, the (begin, end) offsets in *joined* of every form of each term.
+    """Return the (begin, end) offsets of all forms of each term, for each text.
 
     Args:
         terms: The stems to search for.
-        joined: The texts, joined into one string.
-        ends: For each text, the offset in *joined* at which the next text begins.
+        joined_text: The texts, joined into one string.
+        ends: For each text, the offset in *joined_text* at which the next text begins.
         endings: The endings of the language, the longest first.
     """
-    all_terms, find = frozenset(terms), joined.find
+    all_terms, find = frozenset(terms), joined_text.find
     offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in ends]
     forms: dict[str, str | None] = {}
     for term in terms:
-        is_spaced = _is_spaced_script(term)
+        is_spaced = _is_in_spaced_script(term)
         # Every form of a term begins with the term. A very short term has no other forms.
         beginning = (
             term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
@@ -260,7 +264,7 @@ def _find_offsets(
             # second character of this one.
             end = find(" ", start + 1) if is_spaced else start + 1
             if is_spaced:
-                word = joined[start:end]
+                word = joined_text[start:end]
                 if word not in forms:
                     stem = find_stem(word, endings)
                     forms[word] = stem if stem in all_terms else None
@@ -275,12 +279,12 @@ def _find_offsets(
 
 
 def _is_pair_near(
-    joined: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
+    joined_text: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
 ) -> bool:
-    """Return whether the second word of *pair* follows the first one closely in a text.
+    """Return whether a text contains the words of *pair* in this order and near each other.
 
     Fewer than *window* words may be between them. *offsets* maps each term of the text to its
-    offsets in *joined*.
+    offsets in *joined_text*.
     """
     firsts, seconds = offsets.get(pair[0]), offsets.get(pair[1])
     if firsts is None or seconds is None:
@@ -292,19 +296,20 @@ def _is_pair_near(
         gap = start - firsts[at][1]
         # A gap of one character is the space before the word.
         if 0 <= gap <= 1 or (
-            1 < gap <= _MOST_BETWEEN and len(joined[start - gap : start].split()) < window
+            1 < gap <= _MOST_BETWEEN and len(joined_text[start - gap : start].split()) < window
         ):
             return True
     return False
 
 
-def _is_spaced_script(term: str) -> bool:
+def _is_in_spaced_script(term: str) -> bool:
     """Return whether the script of *term* separates words with spaces."""
     return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
 
 
 def _fold_text(text: str) -> str:
     """Return *text* in lower case and without accents. Punctuation becomes spaces."""
+    # Translating bytes is many times as fast as normalising characters.
     if text.isascii():
         return text.encode().translate(_folding_table()).decode()
     try:
@@ -342,9 +347,10 @@ def _split_words(text: str) -> list[str]:
 
 
 def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
-    """Return the words of *keywords* that occur in *text* in any form, in order, without repeats.
+    """Return the words of *keywords* that occur in *text*, in any form.
 
-    *language* is the code of the language of *text*; ``""`` if unknown.
+    The words are in the order of *keywords*, without repeats. *language* is the code of the
+    language of *text*; ``""`` if unknown.
     """
     rules = load_word_rules(language)
     held_terms = find_words(parse_question(keywords, rules), [text], rules).offsets[0]
@@ -354,7 +360,7 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
-    """Return the (begin, end) offsets of all words in *text* that are a form of any of *keywords*.
+    """Return the (begin, end) offsets of the words in *text* that are forms of *keywords*.
 
     The offsets are in ascending order and do not overlap. *language* is the code of the language of
     *text*; ``""`` if unknown.
@@ -386,9 +392,9 @@ def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[f
 
 
 def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
-    """Return the fraction of content words that occur in at least one of the first `LEADING` texts.
+    """Return the fraction of the question's content words that the first `LEADING` texts contain.
 
-    The content words are those of *question*.
+    A word counts if it occurs in at least one of these texts.
     """
     content = frozenset(question.content)
     return len(content & frozenset().union(*found_words.offsets[:LEADING])) / len(content)
@@ -399,8 +405,8 @@ class WordScores(NamedTuple):
 
     Attributes:
         bm25: The normalised BM25 score of all keywords.
-        near: The fraction of pairs of neighbouring content words that are close to each other.
-        head: The fraction of content words, weighted by rarity, at the beginning of the text.
+        near: The fraction of pairs of neighbouring content words that are near each other.
+        head: The fraction of content words, weighted by rarity, in the first line of the text.
     """
 
     bm25: Sequence[float]
@@ -427,7 +433,8 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
     holders = Counter(
         [term for text_offsets in found_words.offsets for term in content & text_offsets.keys()]
     )
-    # Words that no text holds count as the rarest, so every head lacks their large share.
+    # A word that occurs in no text counts as the rarest word, so it lowers the result of every
+    # text.
     rarity = compute_idf({term: holders[term] for term in content}, size)
     total_rarity = sum(rarity.values())
     near, head = [], []
@@ -447,7 +454,7 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
 def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return how much the question's words add to each text's score at full strength.
 
-    amount = `WEIGHT` x (bm25 + near + head), in spreads of the function's scores.
+    amount = `WEIGHT` x (bm25 + near + head), in units of the function's score spread.
     """
     return [
         WEIGHT * sum(measures)
@@ -458,9 +465,9 @@ def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[fl
 def _find_neighbours(
     question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
 ) -> Set[Pair]:
-    """Return the question's word pairs that are also neighbours, in the same order, in one text.
+    """Return the question's pairs of neighbouring words that are also neighbours in one text.
 
-    *text_offsets* maps each term of the text to its offsets.
+    The words must be in the same order. *text_offsets* maps each term of the text to its offsets.
     """
     if len(text_offsets) < 2:
         return frozenset()
@@ -468,7 +475,7 @@ def _find_neighbours(
         [
             pair
             for pair in question.pairs
-            if _is_pair_near(found_words.joined, text_offsets, pair, window=1)
+            if _is_pair_near(found_words.joined_text, text_offsets, pair, window=1)
         ]
     )
 
@@ -476,10 +483,10 @@ def _find_neighbours(
 def _measure_nearness(
     question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
 ) -> float:
-    """Return the fraction of the question's pairs of content words that are close in one text.
+    """Return the fraction of the question's pairs of content words that are near in one text.
 
-    The pairs are neighbouring content words of the question. In the text, their words may be in
-    either order. *text_offsets* maps each term of the text to its offsets.
+    The pairs are neighbouring content words of the question. In the text, they may be in either
+    order. *text_offsets* maps each term of the text to its offsets.
     """
     if len(text_offsets) < 2 or not question.neighbours:
         return 0.0
@@ -487,7 +494,7 @@ def _measure_nearness(
         neighbours
         for neighbours in question.neighbours
         if any(
-            _is_pair_near(found_words.joined, text_offsets, pair)
+            _is_pair_near(found_words.joined_text, text_offsets, pair)
             for pair in (neighbours, neighbours[::-1])
         )
     ]

@@ -1,4 +1,4 @@
-"""The request for one retrieval: the query, the settings and the state of the function."""
+"""Describe the request for one retrieval, and check and prepare its query."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Glossary
 
 PAGED: Final = "paged"
-"""The reason in a degradation if a call asks for one page, so its passages are only reordered."""
+"""The reason of the degradation for a call that asks for one page. It is only reordered."""
 
-# The kinds of variant whose words are likely to stand in passages that answer the question.
+# The kinds of variant whose words are likely to occur in passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
 
@@ -35,30 +35,30 @@ class Request:
     """One query, with the settings and objects needed to retrieve its passages.
 
     Attributes:
-        original: The query as the caller passed it. If *problem* is set, the query cannot be used,
-            and the function is called unchanged.
+        original: The query as the caller passed it.
         history: The conversation before the query, oldest message first.
         settings: The settings of this call.
         learned: Facts about the function, learned from earlier calls.
         cache: The cache of transformations, shared by all functions of a middleware.
         sampler: Limits how often degradations are logged, shared by all functions of a middleware.
         top_k: How many passages the caller asks for; ``None`` if unknown.
-        problem: Why the query cannot be used; ``None`` if it can be used.
+        problem: Why the query cannot be used; ``None`` if it can be used. With a problem, the call
+            is passed through unchanged.
         history_problem: How many messages of the history could not be read; ``None`` if all were
             read.
-        page: The argument that asks for a page of results; ``""`` if there is none.
+        page: The name of the argument that selects a page of results; ``""`` if there is none.
         page_is_known: Whether the user declared the argument in *page*.
-        shape: The user's functions to read and rebuild responses; ``None`` to recognise responses.
+        shape: The user's functions to read and rebuild responses; ``None`` to detect the structure.
         model: The language model's name; ``""`` if there is no model.
         models: The models whose names are reported to observers (`steps.Models`).
         embeds: Whether the function takes vectors.
         text_fields: The fields for an extra keyword search.
-        response_only: Whether the caller uses only the response, so that no matches are built.
+        response_only: Whether the caller uses only the response. If true, no matches are built.
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
-        shares: Whether this request may wait for the model call of an equal question in progress.
-            Must be false for flows that run in lockstep.
-        reason_to_wait: Returns why the model must not be asked at present; ``None`` if it may be
-            asked.
+        shares: Whether this request may wait for a running model call for the same question. Must
+            be false for flows that run in lockstep.
+        find_wait_reason: Returns an error if the model must not be asked at present; ``None`` if it
+            may be asked.
         bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
         observation: The operation that this retrieval is part of.
@@ -88,7 +88,7 @@ class Request:
     response_only: bool = False
     reranker_is_unloaded: bool = False
     shares: bool = True
-    reason_to_wait: Callable[[], ModelError | None] = lambda: None
+    find_wait_reason: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED
@@ -109,8 +109,8 @@ class Request:
     def skip_reason(self) -> str:
         """A one-word reason not to ask the model; ``""`` if the model may be asked.
 
-        If the call asks for a page, its passages can only be reordered. The model is then asked
-        only if its texts count as keyword evidence.
+        A page of results can only be reordered. For a page, the model is asked only if its texts
+        count as keyword evidence.
         """
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
@@ -128,10 +128,10 @@ class Request:
 
     @property
     def max_searches(self) -> int | None:
-        """How many searches may be made, including the question's; ``None`` for one per variant.
+        """The most searches, including the search for the question; ``None`` for one per variant.
 
-        Without a limit in the settings, the transformation's limit applies if the variants' words
-        count as keyword evidence. For a page it is 1, because its passages must not change.
+        For a page it is 1, because its passages must not change. If the settings set no limit and
+        the variants' words count as keyword evidence, the transform's limit applies.
         """
         settings = self.settings
         if self.page:
@@ -145,7 +145,7 @@ class Request:
 
     @property
     def fusion_settings(self) -> FusionSettings:
-        """The fusion settings, with weights overridden by a user-defined transformation."""
+        """The fusion settings. A user-defined transform may override their weights."""
         fusion, weights = self.settings.fusion, self.settings.transform.weights
         return (
             replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
@@ -153,9 +153,9 @@ class Request:
 
     @property
     def keyword_search_skip_reason(self) -> str | None:
-        """The reason not to search the keywords in `text_fields`, as a sentence.
+        """Why `text_fields` are not searched for the keywords, as a sentence.
 
-        ``None`` if the keywords are searched. ``""`` if the reason need not be reported.
+        ``None`` if they are searched. ``""`` if the reason need not be reported.
         """
         settings = self.settings
         row, limit = settings.fusion.row, settings.limits.max_searches
@@ -185,10 +185,12 @@ class Request:
     def search_width(self) -> int | None:
         """How many passages a search asks for; ``None`` for as many as the caller asked for.
 
-        A search asks for more passages than the caller, to have candidates for reranking. If
-        passages are long, it asks for fewer, so that their total length is at most
-        `KeywordEvidenceSettings.max_chars`. If the passages have no texts and no variants are
-        fused, it asks for no more than the caller.
+        A search asks for more passages than the caller, to have candidates for reranking.
+
+        - If passages are long, it asks for fewer, so that their total length is at most
+          `KeywordEvidenceSettings.max_chars`.
+        - If the passages have no texts and there are no variants, it asks for no more than the
+          caller.
         """
         options, chars = self.settings.keyword_evidence, self.learned.passage_chars
         return self._choose_search_width(
@@ -205,9 +207,9 @@ class Request:
         return self._choose_search_width(self.settings.keyword_evidence.candidates)
 
     def _choose_search_width(self, candidate_count: int) -> int | None:
-        """Return how many passages to ask for, to have *candidate_count* for keyword evidence.
+        """Return how many passages to ask for; ``None`` for as many as the caller asked for.
 
-        Returns ``None`` for as many as the caller asked for.
+        *candidate_count* is the number that keyword evidence needs. A reranker may need more.
         """
         if self.page or (
             self.learned.holds_text is False and self.settings.transformation_type == "none"
@@ -257,14 +259,14 @@ class Request:
             logger,
             f"{operation} degraded",
             kinds,
-            said=sentence,
+            message=sentence,
             details=details,
             stacklevel=2,
             **extra,
         )
 
 
-def read_clock(clock: Clock | None) -> date:
+def read_today(clock: Clock | None) -> date:
     """Return today's date by *clock*, in the clock's time zone.
 
     If *clock* is ``None``, the system clock is used.
@@ -292,7 +294,7 @@ def validate_clock(clock: Clock | None) -> Clock | None:
 
 
 def describe_paging(argument: str) -> str:
-    """Return a sentence on how *argument*, which selects a page, limits results, and the fix."""
+    """Return a message that *argument* selects a page, with the consequence and the fix."""
     return (
         f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
         " wrap with page_arg=False if it does not select a page"
@@ -300,7 +302,10 @@ def describe_paging(argument: str) -> str:
 
 
 def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
-    """Return the problem of a *query* that is not text, too long or blank; ``None`` otherwise."""
+    """Return why *query* cannot be used: it is not text, too long or blank.
+
+    Returns ``None`` if the query can be used.
+    """
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)
     limit = settings.limits.max_query_chars
@@ -337,7 +342,10 @@ def build_query_error(problem: Degradation, argument: str) -> InvalidQuery:
 
 
 def prepare_query(original: str, settings: Settings) -> Query:
-    """Return *original* with its search text, keywords and language, by the preprocess settings."""
+    """Return *original* with its keywords, its language and the text to search.
+
+    If the ``preprocess`` settings are off, all texts are *original*.
+    """
     options = settings.preprocess
     if not options.enabled:
         return Query(original, original, original)
@@ -357,7 +365,7 @@ def find_question_keywords(query: Query, transformation: Transformation, setting
     return prepare_query(standalone, settings).keywords if standalone else query.keywords
 
 
-def collect_keywords(
+def collect_weighted_keywords(
     question_keywords: str,
     transformation: Transformation,
     variants: Iterable[Variant],
@@ -367,8 +375,8 @@ def collect_keywords(
 
     - The first group has weight 1. It contains the question's keywords and those the model named.
     - Each variant that may contain words of an answer adds a group, even if it is not searched. Its
-      weight is a fraction of the variant's weight in the fusion. A step-back question, which is
-      more general, adds none.
+      weight is a fraction of the variant's weight in the fusion.
+    - A step-back question adds no group, because it is more general than the question.
 
     Args:
         question_keywords: The keywords of the question or of its standalone form.

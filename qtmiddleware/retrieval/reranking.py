@@ -1,4 +1,4 @@
-"""Rerank the first candidates with a reranker, a model that scores each against the question."""
+"""Rerank the first candidates with a reranker, a model that scores passages for a question."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rerank(
         return fused, []
     items = list(fused.items)
     rerank_scores: list[float | None] = [None] * len(candidates)
-    # Only the places with a text are filled anew. The others keep their candidates.
+    # Only candidates with a text trade places. The others stay where they are.
     best_first = sorted(zip(scores, places, strict=True), key=lambda pair: -pair[0])
     for place, (score, best_place) in zip(places, best_first, strict=True):
         items[place], rerank_scores[place] = fused.items[best_place], score
@@ -61,9 +61,9 @@ def rerank(
 def _read_rerank_scores(
     outcome: Outcome, passage_count: int, trace: Trace, degradations: list[Degradation]
 ) -> list[float] | None:
-    """Return the reranker's *passage_count* scores from *outcome*.
+    """Return the reranker's scores in *outcome*, one per passage.
 
-    If they cannot be used, a degradation is recorded and ``None`` is returned.
+    If there are no usable scores, a degradation is recorded and ``None`` is returned.
     """
     if outcome.ok:
         try:
@@ -75,7 +75,7 @@ def _read_rerank_scores(
             return scores
     detail = outcome.detail
     if isinstance(outcome.error, QtMiddlewareError) and is_raised_here(outcome.error):
-        # An error of ours says how to fix it, such as which package to install.
+        # The package's own errors say how to fix the problem, such as which package to install.
         detail = str(outcome.error)
         trace.note(STAGE, detail)
     trace.record_stage(STAGE, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
@@ -84,7 +84,9 @@ def _read_rerank_scores(
 
 
 def check_scores(scores: Any, passage_count: int) -> list[float]:
-    """Return *scores*, a list, tuple or array, as a list of *passage_count* finite floats.
+    """Check a reranker's *scores* and return them as floats.
+
+    *scores* must be a list, tuple or array of *passage_count* finite numbers.
 
     Raises:
         ModelError: *scores* has another length or other values, such as NaN or text. The reason is

@@ -36,7 +36,7 @@ class _Passage(FusedPassage):
 
     Attributes:
         item: The passage as a search returned it.
-        shown: The passage in the result. Its score may differ from the score in *item*.
+        shown: The passage as the result shows it. Its score may differ from the score in *item*.
         answers_question: Whether the search for the user's question found the passage. If true, the
             score in *item* was computed for this question.
     """
@@ -54,10 +54,9 @@ def build_result(
 ) -> tuple[Any, tuple[Match, ...]]:
     """Return (response, matches) with the best passages of *ranked*.
 
-    The response has the type of the function's own response. It has as many passages as the caller
-    asked for, or as the longest list if that number is unknown; with ``concat``, all passages. It
-    never has fewer passages than the plain call returns. If the plain call returns fewer than the
-    caller asked for, all of these are included.
+    The response has the type of the function's own response, and as many passages as the caller
+    asked for. If this number is unknown, it has as many passages as the longest list. With the
+    ``concat`` fusion, it has all passages. It never has fewer passages than the unchanged call.
 
     Args:
         results: The responses that were read, the original's first.
@@ -136,7 +135,7 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
 def hide_field(
     retrieval: Retrieval, field: str, custom_shape: Shape | None, options: KeywordEvidenceSettings
 ) -> Retrieval:
-    """Return *retrieval* with *field*, which the caller did not ask for, removed from all passages.
+    """Return *retrieval* without *field* in its passages, because the caller did not ask for it.
 
     If the response cannot be rebuilt, *retrieval* is returned unchanged.
     """
@@ -150,6 +149,7 @@ def hide_field(
         response = shape.rebuild(response, shown)
     except ResponseShapeError:
         return retrieval
+    # Matches refer to items of the old response by identity, so ids find the new items.
     raws = {id(item): stripped for item, stripped in zip(items, shown, strict=True)}
     matches = tuple(
         replace(match, raw=raws.get(id(match.raw), match.raw)) for match in retrieval.matches
@@ -160,17 +160,17 @@ def hide_field(
 def _choose_passages(
     ranked: FusedList, original_ranking: Ranking, passage_count: int, top_k: int | None
 ) -> list[_Passage]:
-    """Return the best passages of *ranked*, and add passages of the plain call if some are missing.
+    """Return the best passages of *ranked*, and add missing passages of *original_ranking*.
 
-    - If the plain call returns fewer than *top_k* passages, or *top_k* is unknown, all its passages
+    - If *original_ranking* has fewer than *top_k* passages, or *top_k* is unknown, all its passages
       are included. If this gives more than *top_k* passages, passages that only variants found are
       removed, the last one first.
-    - A passage that the plain call returns twice is included twice only if the result is otherwise
-      shorter than the plain call's.
+    - A passage that is twice in *original_ranking* is included twice only if the result is
+      otherwise shorter than this ranking.
 
     Args:
         ranked: The fused list after keyword evidence and reranking.
-        original_ranking: The plain call's list.
+        original_ranking: The ranking that the search for the question returned.
         passage_count: How many of the best passages to take.
         top_k: How many passages the caller asked for. ``None`` if that is unknown or the call is
             for a page.
@@ -223,7 +223,10 @@ def _choose_passages(
 def _find_missing_and_repeated_indexes(
     keys: Sequence[Key], chosen_keys: set[Key]
 ) -> tuple[list[int], list[int]]:
-    """Return two lists of indexes in *keys*: of keys not in *chosen_keys*, and of repeated keys."""
+    """Return two lists of indexes: of *keys* that are not in *chosen_keys*, and of repeated *keys*.
+
+    Each missing key is listed once.
+    """
     seen: set[Key] = set()
     missing: list[int] = []
     repeated: list[int] = []
@@ -237,9 +240,9 @@ def _find_missing_and_repeated_indexes(
 
 
 def make_strictly_falling(scores: Sequence[float]) -> list[float]:
-    """Return *scores* sorted from highest to lowest, with equal scores made different.
+    """Sort *scores* from highest to lowest, and make equal scores different.
 
-    Each score that is not lower than the score before it is lowered by about a millionth.
+    A score that equals the score before it is lowered by about a millionth.
     """
     falling: list[float] = []
     for score in sorted(scores, reverse=True):
@@ -251,11 +254,12 @@ def make_strictly_falling(scores: Sequence[float]) -> list[float]:
 def _show_question_scores(
     passages: Sequence[_Passage], question_ranking: Ranking, score_field: str | None
 ) -> None:
-    """Replace *passages* by their versions in *question_ranking*, the list for the user's question.
+    """Show the scores that were computed for the user's question.
 
-    The result then shows scores that were computed for the question. A passage that only variants
-    found is shown with the lowest score of *question_ranking*, since a passage with a higher score
-    would be in that list. If the list has no scores, such a passage is shown unchanged.
+    Each passage is replaced by its version in *question_ranking*, the list found by the question.
+    A passage that only variants found is shown with the lowest score of this list, because a
+    passage with a higher score would be in the list. If the list has no scores, such a passage is
+    shown unchanged.
     """
     scores = [score for score in question_ranking.scores if score is not None]
     lowest = None
@@ -265,7 +269,7 @@ def _show_question_scores(
     unused = dict(places)
     for passage in passages:
         passage.answers_question = passage.key in places
-        # A passage that comes twice is another object the second time, and keeps it.
+        # If a passage occurs twice, the second object is another one and must not be replaced.
         place = unused.pop(passage.key, None)
         if place is not None:
             passage.item = passage.shown = question_ranking.items[place]
@@ -279,7 +283,7 @@ def _build_match(
     options: KeywordEvidenceSettings,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
-    """Return *passage* as a match. Its score is ``None`` unless computed for the user's question.
+    """Return *passage* as a match. Its score is ``None`` if only variants found the passage.
 
     Args:
         passage: A passage of the result.
@@ -302,10 +306,11 @@ def _build_match(
 
 
 def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
-    """Return the kinds of variant that found a passage: *kinds* whose bit in *source_bits* is set.
+    """Return the kinds of variant that found a passage.
 
-    Returns ``original`` if no bit is set. Then only the question's own search found the passage,
-    and its list was not fused.
+    Bit i of *source_bits* is set if ranking i found the passage, and its kind is ``kinds[i]``. If
+    no bit is set, ``original`` is returned: the passage comes from the search for the question, and
+    this search was not fused.
     """
     return tuple(
         dict.fromkeys(kind for bit, kind in enumerate(kinds) if source_bits >> bit & 1)
@@ -313,9 +318,10 @@ def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ..
 
 
 def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
-    """Return the first result, whose response is the model for the final response.
+    """Return the result whose response is the template for the final response.
 
-    If its response is ``None`` or an empty list, the first result with passages is returned.
+    This is the first result. If its response is ``None`` or an empty list, which may not show the
+    structure, the first result with passages is returned.
     """
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):
@@ -324,7 +330,7 @@ def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
 
 
 def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
-    """Return a copy of the response in *template* with other *items*.
+    """Return a copy of the response in *template*, with *items* as its passages.
 
     If *template* already has these items in this order, its own response is returned.
     """

@@ -1,4 +1,4 @@
-"""Choose the variants of a question, weigh them and search them.
+"""Build the variants of a question, choose which of them to search, and search them.
 
 If a search fails, the failure is recorded and the results of the other searches are used.
 """
@@ -32,21 +32,21 @@ from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transforma
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Term
 
+# Notes in the trace on a variant that is not searched separately.
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
 NOT_SEARCHED: Final = "not searched"
 PASSAGE_LEADS: Final = "not searched: the hypothetical passage is used instead"
-"""Notes in the trace on a variant without a search of its own."""
 
-# A text that holds at least this share of the question's keywords is about the question and keeps
-# its whole weight.
+# A text with at least this fraction of the question's keywords keeps its full weight.
 ON_TOPIC: Final = 0.4
-# With fewer keywords a good rewrite may hold none of them: heart attack, myocardial infarction.
+# With fewer keywords, a good rewrite may contain none of them: heart attack, myocardial infarction.
 TELLING: Final = 4
 
-# In a follow-up the hypothetical passage leads if it keeps at least this share of its weight.
+# In a follow-up, the hypothetical passage replaces the other variants if it keeps at least this
+# fraction of its weight.
 LEADS_FROM: Final = 0.7
 
-# The weight of the question with other forms of its terms, as a multiple of the question's own.
+# The weight of the question with other forms of its terms, as a multiple of the question's weight.
 WEIGHT_OF_EXPANDED: Final = 1.0
 
 
@@ -55,22 +55,23 @@ def build_variants(
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Return the variants made from the model's texts, and (kind, note) for each repeated text.
 
-    The texts of one kind, such as sub-queries, share the weight of the kind. A text that repeats
-    *original* becomes a variant only if the settings exclude the original from the fusion.
+    The weight of each kind of text is divided equally between the texts of this kind. A text that
+    repeats *original* becomes a variant only if the settings exclude the original from the fusion.
 
     Args:
         transformation: The model's texts.
-        original: The question's own text.
+        original: The question's text.
         options: The weights, and whether the original is included in the fusion.
-        keywords: The question's keywords. If the texts of a kind contain less than the fraction
-            `ON_TOPIC` of them, the model may have answered another question, and the weight is
-            lowered in proportion. ``""`` to skip this check.
+        keywords: The question's keywords; ``""`` to skip the following check. If the texts of a
+            kind contain less than the fraction `ON_TOPIC` of the keywords, the model may have
+            answered another question. The weight of the kind is then lowered in proportion.
     """
     if transformation is NOTHING:
         return (), ()
-    # Imported here so that the free tier does not load the modules of the model's part.
+    # Imported here so that calls without a model do not load the modules for models.
     from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
 
+    # Without the original in the fusion, a rewrite that repeats it is the only search for it.
     if not options.include_original:
         if ("rewrite", SAME) in transformation.notes:
             transformation = replace(transformation, rewrite=original)
@@ -94,6 +95,7 @@ def build_variants(
     terms = find_terms(keywords)
     variants: list[Variant] = []
     for row, kind_texts in texts.items():
+        # The standalone form is the question in a conversation, so it keeps its full weight.
         topic = 1.0 if row.variant == STANDALONE else _measure_relevance(kind_texts, terms)
         weight = getattr(options.weights, row.name) / len(kind_texts) * topic
         variants += [Variant(row.variant, text, weight) for text in kind_texts]
@@ -103,7 +105,8 @@ def build_variants(
 def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
     """Return how relevant *texts* are to a question with these *terms*, from 0 to 1.
 
-    Returns 1 if there are fewer than `TELLING` terms.
+    The relevance is the fraction of *terms* in *texts*, divided by `ON_TOPIC`, but at most 1. It is
+    always 1 if there are fewer than `TELLING` terms.
     """
     if len(terms) < TELLING:
         return 1.0
@@ -161,7 +164,8 @@ def build_glossary_variant(
 ) -> Variant | None:
     """Return a variant of *question* with other forms of its glossary terms added.
 
-    Returns ``None`` if there are no other forms, or if the variant must not be searched.
+    Returns ``None`` if there are no other forms, or if the settings or the request rule out a
+    search for the variant.
     """
     settings, limit = request.settings, request.settings.limits.max_searches
     by_words = int(request.keyword_search_skip_reason is None)
@@ -181,9 +185,9 @@ def build_glossary_variant(
 
 
 def count_max_searches(request: Request) -> int:
-    """Return the largest number of searches for *request*, including the question's own search.
+    """Return how many searches *request* may cause at most, including the search for the question.
 
-    A follow-up question may make one search more than the limit allows.
+    A follow-up question may make one search more than ``limits.maxSearches`` allows.
     """
     settings, most_searches = request.settings, request.max_searches
     by_words = int(request.keyword_search_skip_reason is None)
@@ -194,7 +198,7 @@ def count_max_searches(request: Request) -> int:
     )
     if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
         return 1 + by_words
-    # Imported here so that the free tier does not load the modules of the model's part.
+    # Imported here so that calls without a model do not load the modules for models.
     from qtmiddleware.transforms import build_prompts
 
     fields_by_name = {
@@ -217,18 +221,18 @@ def count_max_searches(request: Request) -> int:
 def prefer_hypothetical_passage(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Replace a follow-up's *variants* with the hypothetical passage, if it is relevant enough.
+    """Search only the hypothetical passage of a follow-up, if it is relevant enough.
 
-    The passages found in a conversation usually all concern its topic, so they all match the
-    standalone form. A hypothetical answer separates them better.
+    In a conversation, most candidates concern the same topic, so they all match the standalone
+    form. A hypothetical answer separates them better.
 
     - If the hypothetical passage is relevant enough (`LEADS_FROM`), it becomes the only variant.
-      Its weight is that of the standalone form times its relevance.
-    - If not, the hypothetical passage is dropped.
+      Its weight is the weight of the standalone form times the passage's relevance.
+    - Otherwise, the hypothetical passage is dropped.
     - If there is no hypothetical passage or no standalone form, nothing changes.
 
     Returns:
-        The variants, and (kind, note) for each kind of variant that was dropped.
+        The remaining variants, and (kind, note) for each kind of variant that was dropped.
     """
     by_kind = {variant.kind: variant for variant in variants}
     standalone, passage = by_kind.get(STANDALONE), by_kind.get("hyde")
@@ -245,7 +249,7 @@ def prefer_hypothetical_passage(
 
 
 def select_sub_query_texts(transformation: Transformation) -> Transformation:
-    """Return the texts of *transformation* that are needed to answer each sub-query separately.
+    """Keep only the texts of *transformation* that are needed to answer sub-queries separately.
 
     These are the sub-queries and, as a fallback, the standalone form of a follow-up. If there are
     fewer than two sub-queries, *transformation* is returned unchanged.
@@ -276,9 +280,9 @@ def search_variants(
         variants: The variants to search.
         request: The query, its settings and the function's known limits.
         width: How many passages each search asks for; ``None`` for as many as the caller asked for.
-        may_narrow: Whether to repeat a search with the caller's number of passages, if the function
+        may_narrow: Whether to repeat a search with the caller's number of passages if the function
             rejects *width*.
-        deadline: The time by which the searches must have ended.
+        deadline: The deadline of the searches.
         trace: Receives the durations and counts.
         degradations: Receives the failures.
     """
@@ -332,12 +336,12 @@ def search_by_keywords(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[list[SearchResult], BaseException | None]]:
-    """Search *keywords* with a text clause over the request's text fields.
+    """Search the request's text fields for *keywords*, with a text clause.
 
     Returns:
-        A list with the response; empty if the search failed, which is recorded as a degradation.
-        The function's error, or the error in reading its response; ``None`` if the search succeeded
-            or was late.
+        A list and an error. The list holds the response; it is empty if the search failed, which is
+        recorded as a degradation. The error is the function's, or the error in reading its
+        response; ``None`` if the search succeeded or was late.
     """
     hybrid = request.settings.hybrid
     weight = (
@@ -363,7 +367,10 @@ def _read_outcomes(
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
-    """Return the responses in *outcomes* that can be read. Others become degradations."""
+    """Return the responses in *outcomes* that can be read.
+
+    Failed searches and unreadable responses are recorded as degradations.
+    """
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
         if outcome.ok:
@@ -389,12 +396,12 @@ def _record_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
 class Searching:
     """A context manager that registers a running call of a wrapped function.
 
-    Code inside the call can find the call and record in *step* how it searched. If the call is
+    Code inside the call can find the call, and record in *step* how it searched. If the call is
     repeated, *step* counts it again and the earlier records are deleted.
 
-    An interrupt such as Ctrl+C leaves no call registered. `is_nested_call` recognises a call only
-    after the caller has set *fn* inside the ``with`` block, and the context has only a weak
-    reference to the call.
+    `is_nested_call` recognises a call only after the caller has set *fn* inside the ``with`` block.
+    The context holds only a weak reference to the call, so an interrupt such as Ctrl+C leaves no
+    call registered.
 
     Attributes:
         step: The search that the call is made for.
@@ -429,11 +436,11 @@ class Searching:
 
 
 _running_calls: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_way", default=())
-"""References to the calls that the current code runs inside, the innermost last."""
+"""Weak references to the running calls that contain the current code, the innermost last."""
 
 
 def is_nested_call(fn: Callable[..., Any]) -> bool:
-    """Return whether the current code runs inside a call of *fn* that qtmiddleware made.
+    """Return whether qtmiddleware is already calling *fn* in the current thread or task.
 
     This happens if *fn* calls its own wrapped version.
     """
@@ -451,22 +458,25 @@ def _find_running_step() -> Search | None:
 
 
 def record_embedding_time(seconds: float) -> None:
-    """Add *seconds* to the time that the current search spent on embedding its text."""
+    """Add *seconds* to the embedding time of the current search."""
     if (step := _find_running_step()) is not None:
         step.embed_seconds += seconds
 
 
 def record_read_units(response: Any) -> None:
-    """Record the read units that *response* reports, if any, for the current search."""
+    """Add the read units that *response* reports to the current search.
+
+    Nothing is recorded if *response* reports none, or if no search is running.
+    """
     units = read_usage(response)
     if units is not None and (step := _find_running_step()) is not None:
         step.reads.append(units)
 
 
 def record_initial_list(name: str, ranking: Ranking) -> None:
-    """Record *ranking* as one of the lists that the function merges in the current search.
+    """Record *ranking* as a list that the function merges in the current search.
 
-    A second list with the same *name* is appended to the first.
+    A second list with the same *name* is appended to the first list.
     """
     step = _find_running_step()
     if step is None:

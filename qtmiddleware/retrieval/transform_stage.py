@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.runtime.cache import digest
+from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.single_flight import Role
 from qtmiddleware.runtime.steps import Flow, Join, Recall, Together
 from qtmiddleware.runtime.warming import is_loading
@@ -19,10 +19,10 @@ from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Tr
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.question import Question
 
-# A leader that is this many seconds past its deadline was stopped without landing its flight.
+# A leader that is this many seconds past its deadline was stopped before it could share a result.
 _GRACE: Final = 1.0
 
-# Reasons that concern the leader alone: an equal question may have more time.
+# Reasons that concern only the leader. Another request for the same question may have more time.
 _LEADERS_OWN: Final = frozenset({"timeout", "cancelled"})
 
 Result = tuple[Transformation, tuple[Degradation, ...]]
@@ -31,9 +31,10 @@ Result = tuple[Transformation, tuple[Degradation, ...]]
 class TransformStage:
     """Asks the model to transform one question.
 
-    Equal questions in one process at the same time share one model call. The first of them, the
-    leader, asks the model. The others, the followers, get the leader's transformation and
-    degradations. If the leader is cancelled or out of time, a follower becomes the leader.
+    If several threads or tasks ask the same question at the same time, they share one model call.
+    The first of them, the leader, asks the model. The others, the followers, get the leader's
+    transformation and degradations. If the leader is cancelled or out of time, a follower becomes
+    the leader.
 
     Args:
         question: Builds the prompts and reads the replies.
@@ -69,21 +70,23 @@ class TransformStage:
             question.build_cache_key(request.model) if request.settings.cache.enabled else None
         )
 
-    def find_cached(self, *, counts_lookup: bool = True) -> Transformation | None:
+    def find_cached_transformation(self, *, counts_lookup: bool = True) -> Transformation | None:
         """Return the transformation in this process's cache; ``None`` if there is none.
 
         If *counts_lookup* is true, the cache counts a hit or a miss. It is false for the second
         lookup of a question.
         """
         remembered = (
-            None if self._key is None else self._cache.local.get(self._key, counts=counts_lookup)
+            None
+            if self._key is None
+            else self._cache.local.get(self._key, is_counted=counts_lookup)
         )
         if remembered is not None:
             self._trace.cache_hits += 1
         return remembered
 
     def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
-        """Return the transformation; an empty one if there is no reply by *llm_deadline*."""
+        """Return the transformation, or an empty one if there is no reply by *llm_deadline*."""
         if is_loading():
             # The model's time starts only once the modules that the model needs are loaded.
             llm_deadline = Deadline(self._deadline.at, seconds=llm_deadline.remaining())
@@ -93,15 +96,15 @@ class TransformStage:
         return transformation
 
     def _get_shared_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Ask the model, or wait for an equal question that is already asking the model.
+        """Ask the model, or wait for the same question's model call that is already running.
 
         Returns the transformation and the degradations.
         """
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.shares:
             return (yield from self._get_cached_or_ask_model(llm_deadline))
-        # A leader may land without a result to share. Then its followers try again, and one of
-        # them becomes the leader.
+        # A leader may end without a result to share. Then its followers try again, and one of them
+        # becomes the leader.
         while True:
             role, flight = flights.join(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
@@ -114,7 +117,7 @@ class TransformStage:
                         shared = result
                     return result
                 finally:
-                    # Land even if this question is cancelled, since its followers wait.
+                    # Even if this question is cancelled, its followers must not wait any longer.
                     flights.land(key, flight, shared)
             (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
             if outcome.value is not None:
@@ -130,17 +133,18 @@ class TransformStage:
                 )
 
     def _get_cached_or_ask_model(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Return the transformation from memory or Redis, or else from the model, and degradations.
+        """Return the transformation from a cache or else from the model, with the degradations.
 
-        If there are no degradations, the model's transformation is cached.
+        The model's transformation is cached if there are no degradations.
         """
-        remembered = self.find_cached(counts_lookup=False)
+        # Since the first lookup, another request may have filled the cache.
+        remembered = self.find_cached_transformation(counts_lookup=False)
         if remembered is None:
             remembered = yield from self._read_from_redis(llm_deadline)
         if remembered is not None:
             self._record_model_not_asked("cached")
             return remembered, ()
-        if (error := self._request.reason_to_wait()) is not None:
+        if (error := self._request.find_wait_reason()) is not None:
             self._record_model_not_asked(error.reason)
             return NOTHING, (Degradation("transform", error.reason, str(error)),)
         limit = self._request.settings.limits.max_concurrency
@@ -160,18 +164,18 @@ class TransformStage:
             self._cache.local.put(self._key, transformation)
             if self._redis is not None:
                 yield from self._call_redis(
-                    partial(self._redis.put, digest(self._key), transformation), Deadline()
+                    partial(self._redis.put, hash_key(self._key), transformation), Deadline()
                 )
         return transformation, degradations
 
     def _read_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
-        """Return the transformation from Redis, and copy it to this process's cache.
+        """Return the transformation in Redis, and copy it to this process's cache.
 
-        Returns ``None`` if Redis has none.
+        Returns ``None`` if Redis is not used, does not have the transformation, or does not reply.
         """
         if self._redis is None or self._key is None:
             return None
-        get = partial(self._redis.get, digest(self._key), self._question.accepts)
+        get = partial(self._redis.get, hash_key(self._key), self._question.accepts)
         transformation: Transformation | None = yield from self._call_redis(get, llm_deadline)
         if transformation is not None:
             self._trace.cache_hits += 1
@@ -179,9 +183,9 @@ class TransformStage:
         return transformation
 
     def _call_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """Return the result of *call*, a call to Redis.
+        """Perform *call*, a call to Redis, and return its result.
 
-        Returns ``None`` if Redis is too slow, has failed, or is paused after a failure.
+        Returns ``None`` if Redis is too slow, fails, or is paused after a failure.
         """
         if self._redis is None or self._redis.rest:
             return None
@@ -190,6 +194,6 @@ class TransformStage:
         return outcome.value
 
     def _record_model_not_asked(self, reason: str) -> None:
-        """Record in the trace that the model was not asked, with the *reason*."""
+        """Record in the trace that the model was not asked, and the *reason*."""
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)

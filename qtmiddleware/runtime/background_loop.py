@@ -1,8 +1,7 @@
-"""Run coroutines in one long-lived event loop in a daemon thread.
+"""Run coroutines in one event loop that lives in a daemon thread as long as the process.
 
-An asynchronous client's connections live only as long as the event loop that opened them. The
-shared loop lives as long as the process, so its connections are reused. Two kinds of callers use
-the shared loop: callers without a loop, and callers whose loop ends with each call.
+An asynchronous client's connections end with the event loop that opened them. In the shared loop
+they can be reused. It serves callers without a loop, and callers whose loop ends with each call.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 
 class _BackgroundLoop:
-    """An event loop in a thread; the first coroutine starts both.
+    """An event loop in a daemon thread. The first coroutine starts the loop and the thread.
 
     A forked process starts a new loop with its first coroutine.
     """
@@ -45,7 +44,7 @@ class _BackgroundLoop:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start the coroutine that *call* returns, and return a future of the coroutine's result.
+        """Start the coroutine that *call* returns, and return a future for its result.
 
         The coroutine runs in a copy of the caller's context.
         """
@@ -63,7 +62,7 @@ class _BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(call(), loop)
 
     def stop(self) -> None:
-        """Stop the loop if it is running."""
+        """Stop the loop, if it was started."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -87,18 +86,18 @@ def is_in_background_loop() -> bool:
 
 
 def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
-    """Run the coroutine that *call* returns, block this thread, and return the coroutine's result.
+    """Run the coroutine that *call* returns, and block until its result is known.
 
     The coroutine sees the caller's context variables. It is cancelled at the timeout, or if the
-    caller is interrupted. If the loop's own thread calls this function, the coroutine runs in a
-    second loop in another thread, because a loop cannot wait for itself. Thread-safe.
+    caller is interrupted. A call from the shared loop's own thread uses a second loop, because a
+    loop cannot wait for itself. Thread-safe.
 
     Args:
         call: A function without parameters that returns the coroutine.
         timeout: How many seconds to wait; by default without a limit.
 
     Raises:
-        TimeoutError: The coroutine has not ended after *timeout* seconds.
+        TimeoutError: The coroutine did not end within *timeout* seconds.
         BaseException: The exception that the coroutine raises.
     """
     with _open_waitable_loop() as loop:
@@ -110,19 +109,19 @@ def iterate_in_background_loop(
 ) -> Generator[T, None, None]:
     """Yield the items of the asynchronous generator that *call* returns.
 
-    The background loop keeps reading the asynchronous generator while the caller works on an item.
-    The whole generator runs in one task. Closing this generator cancels the task. Exceptions of the
-    asynchronous generator are raised here.
+    One task of the background loop reads all items, and reads ahead while the caller works on one.
+    Closing this generator cancels the task. The asynchronous generator's exceptions are raised
+    here.
     """
     pieces_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
 
-    async def read() -> None:
+    async def read_pieces() -> None:
         async with aclosing(call()) as pieces:
             async for piece in pieces:
                 pieces_read.put(piece)
 
     with _open_waitable_loop() as loop:
-        future = loop.submit(read)
+        future = loop.submit(read_pieces)
         # The future itself, once it is done, marks the end of the items.
         future.add_done_callback(pieces_read.put)
         try:
@@ -134,10 +133,11 @@ def iterate_in_background_loop(
 
 
 async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that *call* returns in the shared loop, and await its result.
+    """Run the coroutine that *call* returns in the shared loop, without blocking the running loop.
 
-    The running loop is not blocked. Cancelling the caller cancels the coroutine.
+    Returns the coroutine's result. Cancelling the caller cancels the coroutine.
     """
+    # In the shared loop itself there is nothing to hand over.
     if _background.is_current():
         return await call()
     return await asyncio.wrap_future(_background.submit(call))
@@ -145,10 +145,9 @@ async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -
 
 @contextmanager
 def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
-    """Yield an event loop that the calling thread can wait for.
+    """Yield the shared loop or, in the shared loop's own thread, a second loop.
 
-    This is the shared loop. In the thread of the shared loop, this is a second loop, because a loop
-    cannot wait for itself.
+    A loop cannot wait for itself.
     """
     if not _background.is_current():
         yield _background
@@ -175,8 +174,7 @@ def _wait_for_result(future: Future[T], timeout: float) -> T:
 def is_async(fn: object) -> bool:
     """Return whether calling *fn* returns a coroutine.
 
-    Partials, methods, callable objects and wrappers are judged by the function inside them. A
-    function marked by `functools.wraps` is judged by the function that it wraps.
+    Looks at the function inside partials, methods, callable objects and `functools.wraps` wrappers.
     """
     if isinstance(fn, functools.partial):
         return is_async(fn.func)

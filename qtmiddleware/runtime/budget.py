@@ -1,4 +1,4 @@
-"""Count what this process spends on language models, and refuse calls that exceed a budget."""
+"""Count the model calls, tokens and costs of this process, and reject calls above a budget."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.forking import ForkLock
 
 MOST_TOKENS: Final = 10**12
-"""The largest number of tokens that is believed; no call can use as many."""
+"""The largest plausible number of tokens. A higher number is ignored, as a service's mistake."""
 _MINUTE: Final = 60.0
-# How many parts a window has. A part covers one second of the calls' minute, and one minute of the
-# tokens and money of a day.
-_PARTS_OF_CALLS: Final = 60
-_PARTS_OF_SPENDING: Final = 1_440
+# How many buckets a window has. For calls, a bucket is one second of the minute. For tokens and
+# money, a bucket is one minute if the window is a day long.
+_BUCKETS_OF_CALLS: Final = 60
+_BUCKETS_OF_SPENDING: Final = 1_440
 
 
 @dataclass(slots=True)
-class _Part:
-    """The calls, tokens and money counted in one part of a time window.
+class _Bucket:
+    """The calls, tokens and US dollars of one part of a time window.
 
-    A running call counts as the most that it may cost.
+    A running call counts with its highest possible cost.
 
     Attributes:
-        since: When the part began, in seconds on the meter's clock.
+        since: When the bucket was opened, in seconds on the meter's clock.
         last: When the last amount was added, in seconds on the meter's clock.
         calls: The number of calls.
         tokens: The number of tokens.
@@ -44,61 +44,66 @@ class _Part:
 
 
 class _Window:
-    """A time window that counts the calls, tokens and money of the last *seconds*.
+    """A sliding time window: counts the calls, tokens and US dollars of the last *seconds*.
 
-    The window has at most *part_count* parts. A part is removed once all amounts in it are older
+    The window has at most *max_buckets* buckets. A bucket is removed once all its amounts are older
     than *seconds*.
     """
 
-    def __init__(self, seconds: float, part_count: int) -> None:
+    def __init__(self, seconds: float, max_buckets: int) -> None:
         self.seconds = seconds
-        self._most = part_count
-        self._parts: deque[_Part] = deque()
+        self._max_buckets = max_buckets
+        self._buckets: deque[_Bucket] = deque()
 
-    def open_part(self, now: float) -> _Part:
-        """Return the part of the window in which to count spending at the time *now*.
+    def open_bucket(self, now: float) -> _Bucket:
+        """Return the bucket for amounts that are spent at the time *now*.
 
-        A new part begins *seconds* / *part_count* after the beginning of the last part.
+        A new bucket is opened *seconds* / *max_buckets* after the last one was opened.
         """
-        self._remove_old_parts(now)
-        if not self._parts or self._parts[-1].since <= now - self.seconds / self._most:
-            self._parts.append(_Part(now, now))
-        self._parts[-1].last = now
-        return self._parts[-1]
+        self._remove_old_buckets(now)
+        if not self._buckets or self._buckets[-1].since <= now - self.seconds / self._max_buckets:
+            self._buckets.append(_Bucket(now, now))
+        self._buckets[-1].last = now
+        return self._buckets[-1]
 
-    def list_recent(self, now: float, seconds: float) -> list[_Part]:
-        """Return the parts of the window in which something was spent in the last *seconds*."""
-        self._remove_old_parts(now)
-        return [part for part in self._parts if part.last > now - seconds]
+    def list_recent_buckets(self, now: float, seconds: float) -> list[_Bucket]:
+        """Return the buckets to which something was added in the last *seconds*."""
+        self._remove_old_buckets(now)
+        return [bucket for bucket in self._buckets if bucket.last > now - seconds]
 
-    def _remove_old_parts(self, now: float) -> None:
-        while self._parts and self._parts[0].last <= now - self.seconds:
-            self._parts.popleft()
+    def _remove_old_buckets(self, now: float) -> None:
+        while self._buckets and self._buckets[0].last <= now - self.seconds:
+            self._buckets.popleft()
 
 
 class Reservation:
     """The cost reserved for one call, until `settle` replaces it with the actual cost.
 
     Attributes:
-        tokens: The number of tokens reserved for the call; after `settle`, the number spent.
-        usd: The US dollars reserved for the call; after `settle`, the US dollars spent.
+        tokens: The reserved tokens; after `settle`, the spent tokens.
+        usd: The reserved US dollars; after `settle`, the spent US dollars.
     """
 
     __slots__ = ("_calls", "_meter", "_part", "tokens", "usd")
 
-    def __init__(self, meter: Meter, part: _Part, tokens: int, usd: float) -> None:
+    def __init__(self, meter: Meter, bucket: _Bucket, tokens: int, usd: float) -> None:
         self._meter = meter
-        self._part = part
+        self._part = bucket
         self._calls = 1
         self.tokens = tokens
         self.usd = usd
 
     def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
-        """Replace the reserved tokens and US dollars with the amounts that were spent.
+        """Replace the reserved amounts with the amounts that were spent.
 
-        If *calls* is higher than the number counted so far, the additional calls count as made now.
-        An impossible number (negative, infinite, not a number, or more than `MOST_TOKENS` tokens)
-        is ignored, and the reserved amount stays.
+        An impossible amount is ignored: a negative or infinite number, NaN, or more than
+        `MOST_TOKENS` tokens. The reserved amount stays then.
+
+        Args:
+            tokens: The spent tokens.
+            usd: The spent US dollars.
+            calls: How many calls were made, including retries. Calls beyond the first count as made
+                now.
         """
         tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
         usd = usd if 0 <= usd < inf else self.usd
@@ -112,64 +117,68 @@ class Reservation:
 class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last hours.
 
-    Before a call is made, its highest possible cost is counted, so that concurrent calls together
-    cannot exceed a budget. No amount is removed too early. Calls are removed up to 1 second late.
-    Tokens and money are removed up to 1 minute late, or up to 1/1440 of the longest budget's hours
-    if that is more. A forked process continues with the counts of its parent. Thread-safe.
+    The highest possible cost of a call is counted before the call begins, so that concurrent calls
+    cannot exceed a budget together. Old calls are removed at most 1 second late. Old tokens and
+    dollars are removed at most 1/1440 of the longest budget's hours late, which is 1 minute for a
+    day. No amount is removed too early. A forked process continues with its parent's counts.
+    Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._calls = _Window(_MINUTE, _PARTS_OF_CALLS)
-        # Grows to the hours of the longest budget that is asked about.
-        self._spent = _Window(_MINUTE, _PARTS_OF_SPENDING)
+        self._calls = _Window(_MINUTE, _BUCKETS_OF_CALLS)
+        # Grows to the hours of the longest budget. Starts with 1 minute.
+        self._spent = _Window(_MINUTE, _BUCKETS_OF_SPENDING)
         self._lock = ForkLock()
 
     def find_shortage(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
-        """Return ``""`` if *budget* has room for a call, else a sentence that names the limit.
+        """Return a sentence that names the limit that one more call would exceed.
+
+        Returns ``""`` if *budget* allows the call.
 
         Args:
             budget: The limits.
-            tokens: The most tokens that one more call may use.
-            usd: The most US dollars that one more call may cost.
+            tokens: The most tokens that the call may use.
+            usd: The most US dollars that the call may cost.
         """
         with self._lock.free:
-            return self._find_shortage(budget, tokens, usd)[0]
+            return self._find_shortage_and_wait(budget, tokens, usd)[0]
 
     def sum_calls_tokens_usd(self, hours: float) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
         with self._lock.free:
             now, seconds = self._clock(), hours * 3600.0
-            calls = sum(part.calls for part in self._calls.list_recent(now, _MINUTE))
-            recent = self._spent.list_recent(now, seconds)
-        return calls, sum(part.tokens for part in recent), sum(part.usd for part in recent)
+            calls = sum(bucket.calls for bucket in self._calls.list_recent_buckets(now, _MINUTE))
+            recent = self._spent.list_recent_buckets(now, seconds)
+        return calls, sum(bucket.tokens for bucket in recent), sum(bucket.usd for bucket in recent)
 
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
-        """Count one call that uses at most *tokens* and costs at most *usd* US dollars.
+        """Reserve at most *tokens* tokens and *usd* US dollars of *budget* for one call.
 
         Raises:
-            ModelError: ``over_budget`` if *budget* has no room. If the calls per minute are used
-                up, ``retry_after`` is the number of seconds until a call may be made again, else
-                ``None``.
+            ModelError: ``over_budget``: the call would exceed a limit. If this is the limit of
+                calls per minute, ``retry_after`` says in how many seconds a call may be made.
         """
         with self._lock.free:
-            shortage, wait = self._find_shortage(budget, tokens, usd)
+            shortage, wait = self._find_shortage_and_wait(budget, tokens, usd)
             if shortage:
                 raise ModelError("over_budget", shortage, retry_after=wait)
             now = self._clock()
-            self._calls.open_part(now).calls += 1
-            part = self._spent.open_part(now)
-            part.tokens += tokens
-            part.usd += usd
-            return Reservation(self, part, tokens, usd)
+            self._calls.open_bucket(now).calls += 1
+            bucket = self._spent.open_bucket(now)
+            bucket.tokens += tokens
+            bucket.usd += usd
+            return Reservation(self, bucket, tokens, usd)
 
-    def _find_shortage(
+    def _find_shortage_and_wait(
         self, budget: BudgetSettings, tokens: int, usd: float
     ) -> tuple[str, float | None]:
-        """Return which limit one more call would exceed, and the seconds until there is room.
+        """Return which limit one more call would exceed, and how many seconds to wait.
 
-        The limit is described in a sentence, which is ``""`` if no limit would be exceeded. The
-        seconds are ``None`` unless the limit is the calls per minute.
+        Returns:
+            shortage: A sentence that names the limit; ``""`` if the budget allows the call.
+            wait: The seconds until the call may be made; ``None`` unless the limit is the calls per
+                minute.
         """
         now, seconds = self._clock(), budget.hours * 3600.0
         # Middlewares share this meter: it must remember as long as the longest of their budgets.
@@ -178,7 +187,9 @@ class Meter:
         if (
             most_calls is not None
             and (
-                excess := sum(part.calls for part in self._calls.list_recent(now, _MINUTE))
+                excess := sum(
+                    bucket.calls for bucket in self._calls.list_recent_buckets(now, _MINUTE)
+                )
                 - most_calls
             )
             >= 0
@@ -186,40 +197,43 @@ class Meter:
             shortage = (
                 f"budget.maxLlmCallsPerMinute allows {most_calls:,} language model calls per minute"
             )
-            return shortage, self._find_wait(now, excess) if most_calls else None
+            return shortage, self._compute_wait_seconds(now, excess) if most_calls else None
         if budget.max_tokens is None and budget.max_usd is None:
             return "", None
-        recent = self._spent.list_recent(now, seconds)
+        recent = self._spent.list_recent_buckets(now, seconds)
         if (
             budget.max_tokens is not None
-            and sum(part.tokens for part in recent) + tokens > budget.max_tokens
+            and sum(bucket.tokens for bucket in recent) + tokens > budget.max_tokens
         ):
             return (
                 f"budget.maxTokens allows {budget.max_tokens:,} tokens in {budget.hours:g} hours",
                 None,
             )
-        if budget.max_usd is not None and sum(part.usd for part in recent) + usd > budget.max_usd:
+        if (
+            budget.max_usd is not None
+            and sum(bucket.usd for bucket in recent) + usd > budget.max_usd
+        ):
             return (
                 f"budget.maxUsd allows {budget.max_usd:g} US dollars in {budget.hours:g} hours",
                 None,
             )
         return "", None
 
-    def _find_wait(self, now: float, excess: int) -> float:
-        """Return the seconds until more than *excess* calls are older than a minute."""
-        for part in self._calls.list_recent(now, _MINUTE):
-            excess -= part.calls
-            if excess < 0:
-                return part.last + _MINUTE - now
+    def _compute_wait_seconds(self, now: float, excess_calls: int) -> float:
+        """Return in how many seconds more than *excess_calls* calls are older than a minute."""
+        for bucket in self._calls.list_recent_buckets(now, _MINUTE):
+            excess_calls -= bucket.calls
+            if excess_calls < 0:
+                return bucket.last + _MINUTE - now
         return _MINUTE
 
-    def _add_spending(self, part: _Part, tokens: int, usd: float, calls: int) -> None:
+    def _add_spending(self, bucket: _Bucket, tokens: int, usd: float, calls: int) -> None:
         with self._lock.free:
-            part.tokens += tokens
-            part.usd += usd
+            bucket.tokens += tokens
+            bucket.usd += usd
             if calls:
-                self._calls.open_part(self._clock()).calls += calls
+                self._calls.open_bucket(self._clock()).calls += calls
 
 
 METER: Final = Meter()
-"""The meter of this process. All middlewares compare their budgets with its sums."""
+"""The meter of this process. All middlewares check their budgets with it."""

@@ -1,4 +1,4 @@
-"""Cache the transformations of questions: in this process and, if configured, in Redis."""
+"""Cache transformed questions in this process and, if configured, in Redis."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ V = TypeVar("V")
 
 
 class TTLCache(Generic[V]):
-    """Holds up to *max_entries* values for *ttl_seconds* each.
+    """A cache that keeps up to *max_entries* values for *ttl_seconds* each.
 
     If the cache is full, the least recently used value is dropped. Thread-safe.
 
     Attributes:
-        max_entries: The most values that are held.
+        max_entries: The most values to keep.
         hits: How often `get` returned a value.
         misses: How often `get` returned ``None``.
     """
@@ -41,18 +41,18 @@ class TTLCache(Generic[V]):
         self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
         self._lock = ForkLock()
 
-    def get(self, key: Hashable, *, counts: bool = True) -> V | None:
-        """Return the value stored under *key*, or ``None``.
+    def get(self, key: Hashable, *, is_counted: bool = True) -> V | None:
+        """Return the value stored under *key*; ``None`` if there is none or it has expired.
 
-        If *counts* is false, the lookup does not change *hits* and *misses*. Use it for a
-        question's second lookup, so that each question is counted once.
+        If *is_counted* is false, *hits* and *misses* stay the same. Pass false for a question's
+        second lookup, so that each question counts once.
         """
         with self._lock.free:
             entry = self._entries.get(key)
             if entry is not None and entry[0] + self._ttl <= self._clock():
                 del self._entries[key]
                 entry = None
-            if counts:
+            if is_counted:
                 self.hits += entry is not None
                 self.misses += entry is None
             if entry is None:
@@ -61,14 +61,14 @@ class TTLCache(Generic[V]):
             return entry[1]
 
     def put(self, key: Hashable, value: V) -> None:
-        """Store *value* under *key*."""
+        """Store *value* under *key*. A full cache drops its least recently used value."""
         with self._lock.free:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
             self._drop_excess()
 
-    def change(self, max_entries: int, ttl_seconds: float) -> None:
-        """Set new limits, which also apply to the values already stored."""
+    def change_limits(self, max_entries: int, ttl_seconds: float) -> None:
+        """Set new limits. They also apply to values that are already stored."""
         with self._lock.free:
             self.max_entries, self._ttl = max_entries, ttl_seconds
             self._drop_excess()
@@ -82,12 +82,12 @@ class TTLCache(Generic[V]):
 
 
 class TransformationCache:
-    """Holds one middleware's cached transformations, and the transformations being made now.
+    """The cached transformations of one middleware, and those that are being made now.
 
     Attributes:
-        local: The transformations cached in this process.
-        flights: The transformations that are being made.
-        shared: The cache in Redis, or ``None``.
+        local: The cache in this process.
+        flights: The transformations that are being made. Callers with the same question share one.
+        shared: The cache in Redis; ``None`` if Redis is not configured.
 
     Raises:
         ConfigError: The Redis address cannot be used.
@@ -100,41 +100,48 @@ class TransformationCache:
         self.flights = SingleFlight()
         self._lock = ForkLock()
         self._redis_options = _collect_redis_options(settings)
-        self.shared = _connect_redis(settings)
+        self.shared = _make_redis_cache(settings)
 
-    def change(self, settings: Settings) -> None:
-        """Apply new *settings*, and keep the cached and running transformations.
+    def apply_settings(self, settings: Settings) -> None:
+        """Apply new *settings*. Cached and running transformations are kept.
 
-        If the Redis options changed, a new client replaces the old client, which closes as soon as
-        no question uses it. If the settings cannot be applied, nothing changes, and the same errors
-        are raised as by the constructor.
+        If the Redis options changed, a new client replaces the old one. The old client closes as
+        soon as no question uses it. If the new client cannot be made, nothing changes.
+
+        Raises:
+            ConfigError: The Redis address cannot be used.
+            MissingExtra: The ``redis`` package is missing.
         """
         options = _collect_redis_options(settings)
         with self._lock.free:
             former = self.shared
             if options != self._redis_options:
-                self.shared, self._redis_options = _connect_redis(settings), options
-            self.local.change(settings.cache.max_entries, settings.cache.ttl_seconds)
+                self.shared, self._redis_options = _make_redis_cache(settings), options
+            self.local.change_limits(settings.cache.max_entries, settings.cache.ttl_seconds)
+        # Running questions still use the old client, so it is not closed at once.
         if former is not None and former is not self.shared:
             former.in_use.retire()
 
     def close(self) -> None:
-        """Close the connections to the shared cache; the next question opens new ones."""
+        """Close the connections to Redis. The next question opens new ones."""
         if self.shared is not None:
             self.shared.close()
 
 
-def digest(key: Hashable) -> str:
-    """Return the SHA-256 hash of *key* as 64 hex digits; the key cannot be read from the hash."""
+def hash_key(key: Hashable) -> str:
+    """Return the SHA-256 hash of *key* as 64 hex digits.
+
+    The hash hides the question, which is part of the key.
+    """
     import hashlib
 
     return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _collect_redis_options(settings: Settings) -> Hashable:
-    """Return all settings on which a Redis client depends; ``None`` if Redis is not configured.
+    """Return the settings that require a new Redis client if they change.
 
-    The user name and password are included as a hash.
+    The user name and password are included as a hash. Returns ``None`` if Redis is not configured.
     """
     options = settings.cache
     if not (options.enabled and options.redis_url):
@@ -149,7 +156,8 @@ def _collect_redis_options(settings: Settings) -> Hashable:
     )
 
 
-def _connect_redis(settings: Settings) -> RedisCache | None:
+def _make_redis_cache(settings: Settings) -> RedisCache | None:
+    """Return the Redis cache that *settings* configure; ``None`` if Redis is not configured."""
     options = settings.cache
     if not (options.enabled and options.redis_url):
         return None

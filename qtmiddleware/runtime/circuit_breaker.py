@@ -1,7 +1,7 @@
-"""Circuit breaker: stop calling a service for a while after several failures in a row.
+"""Stop calling a service for a while after several failures in a row (circuit breaker).
 
-While the breaker lets no call through, `GovernedModel` raises `ModelError` with the reason
-``circuit_open``. Source: Nygard, Release It!, 2007.
+While the breaker is open, `GovernedModel` raises `ModelError` ``circuit_open``. Source: Nygard,
+Release It!, 2007.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from qtmiddleware.types import NEVER
 logger: Final = get_logger("qtmiddleware")
 
 PROBE_REST: Final = 1e-3
-"""How many seconds `Breaker.rest` names while a probe is under way, whose end is not known."""
+"""The value of `Breaker.rest` while a probe is running, because nobody knows when it will end."""
 
 
 class BreakerState(StrEnum):
-    """Which calls a breaker lets through.
+    """The state of a circuit breaker.
 
     Attributes:
-        CLOSED: Every call.
-        OPEN: No call.
-        HALF_OPEN: One call at a time, the probe, which tests whether the service works again.
+        CLOSED: All calls are allowed.
+        OPEN: No calls are allowed.
+        HALF_OPEN: One call at a time is allowed: the probe tests whether the service works again.
     """
 
     CLOSED = "closed"
@@ -39,7 +39,7 @@ class BreakerState(StrEnum):
 
 
 class _Result(Enum):
-    """How a call ended. If the result of a probe is ``UNKNOWN``, the next call is the new probe."""
+    """How a call ended. If a probe's result is ``UNKNOWN``, the next call is a new probe."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -47,15 +47,15 @@ class _Result(Enum):
 
 
 class Attempt:
-    """One call that a `Breaker` let through; the caller reports how the call ended.
+    """One call that a `Breaker` allowed. The caller reports how the call ended.
 
     Only the first report counts.
 
     Attributes:
-        is_probe: Whether the call tests whether a half-open breaker may close.
-        has_time: Whether a late call counts as a failure.
-        is_over: Whether the caller reported how the call ended, or the call is late.
-        pauses: How many pauses the service had asked for when the call began.
+        is_probe: Whether the call tests if a half-open breaker can close.
+        has_time: Whether the call counts as a failure if it is late.
+        is_over: Whether the call's end was reported or its deadline has passed.
+        pauses: How often the service had asked for a pause before the call began.
     """
 
     __slots__ = ("_breaker", "has_time", "is_over", "is_probe", "pauses")
@@ -69,58 +69,58 @@ class Attempt:
 
     def succeed(self) -> None:
         """Report that the service answered."""
-        self._breaker._report(self, _Result.SUCCESS)
+        self._breaker._record_result(self, _Result.SUCCESS)
 
-    def fail(self, rest: float | None = None) -> None:
+    def fail(self, pause_seconds: float | None = None) -> None:
         """Report that the call failed.
 
-        If the service asked for a pause (Retry-After), *rest* is the pause in seconds.
+        *pause_seconds* is the pause that the service asked for (Retry-After), if any.
         """
-        self._breaker._report(self, _Result.FAILURE, rest)
+        self._breaker._record_result(self, _Result.FAILURE, pause_seconds)
 
     def time_out(self) -> None:
-        """Report that no answer came in time; this is a failure only if *has_time* is true."""
-        self._breaker._report(self, self.result_if_late)
+        """Report that the call was late. This counts as a failure only if *has_time* is true."""
+        self._breaker._record_result(self, self.result_if_late)
 
     def abandon(self) -> None:
         """Report that the result is unknown, because the caller stopped waiting."""
-        self._breaker._report(self, _Result.UNKNOWN)
+        self._breaker._record_result(self, _Result.UNKNOWN)
 
     @property
     def result_if_late(self) -> _Result:
-        """The result that is recorded if the call is late."""
+        """The result to record if the call is late."""
         return _Result.FAILURE if self.has_time else _Result.UNKNOWN
 
 
 class Breaker:
-    """Opens for *seconds* after *failures* failed calls in a row; then a probe tests the service.
+    """A circuit breaker: opens for *open_seconds* after *max_failures* failed calls in a row.
 
-    The probe is a single call. If it succeeds, the breaker closes. If it fails, the breaker opens
-    for *seconds* again. If it is abandoned, the next call is the probe. A call that is still
-    running at its deadline counts as late at once, so calls that hang forever count too. If
-    *failures* is 0, the breaker never opens.
+    Then a single call, the probe, tests the service. If the probe succeeds, the breaker closes. If
+    it fails, the breaker opens for *open_seconds* again. If it is abandoned, the next call is the
+    probe. A call is late once its deadline has passed, even if it hangs forever. If *max_failures*
+    is 0, the breaker never opens.
 
-    If a failure names a pause (Retry-After), the breaker opens for the length of the pause. It
-    opens for longer only if this failure completes *failures* failed calls in a row. No probe
-    follows a pause, because a service that names a pause is working. All calls that were running
-    when a pause began count as one failure, even if the service asks each of them to wait.
+    If the service asks for a pause (Retry-After), the breaker opens for that time, or for
+    *open_seconds* if this failure is the last of *max_failures* and *open_seconds* is longer. No
+    probe follows a pause, because a service that asks for a pause is working. All calls that were
+    running when a pause began count as one failure together.
 
-    A breaker with a *name* logs a warning when it opens and when it closes again, but not for each
-    probe. Thread-safe; a forked process begins without running calls.
+    A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
+    Thread-safe; a forked process begins without running calls.
     """
 
     def __init__(
         self,
-        failures: int,
-        seconds: float,
+        max_failures: int,
+        open_seconds: float,
         *,
         clock: Callable[[], float] = monotonic,
         name: str = "",
     ) -> None:
         self._name = name
         self._outage = Outage(clock=clock)
-        self._failures = failures
-        self._seconds = seconds
+        self._max_failures = max_failures
+        self._open_seconds = open_seconds
         self._clock = clock
         self._failures_in_row = 0
         # The state follows from this time and the clock: `None` is closed; before this time the
@@ -142,11 +142,11 @@ class Breaker:
         self._order = count()
         self._under_way: list[tuple[float, int, Attempt]] = []
 
-    def change(self, failures: int, seconds: float) -> None:
-        """Set new limits; if *failures* is 0, the breaker closes."""
+    def change_limits(self, max_failures: int, open_seconds: float) -> None:
+        """Set new limits. If *max_failures* is 0, the breaker closes."""
         with self._lock:
-            self._failures, self._seconds = failures, seconds
-            if not failures:
+            self._max_failures, self._open_seconds = max_failures, open_seconds
+            if not max_failures:
                 self._open_until = self._probe = None
                 self._pause_until = float("-inf")
 
@@ -157,30 +157,30 @@ class Breaker:
             state: The state.
             failed calls: The number of failed calls in a row.
             limit: How many failed calls in a row open the breaker; 0 if it never opens.
-            seconds: How many seconds the breaker stays open.
+            seconds: For how many more seconds the breaker stays open.
         """
         with self._lock:
             self._end_overdue_calls()
-            report = self._state, self._failures_in_row, self._failures, self._seconds_open
+            report = self._state, self._failures_in_row, self._max_failures, self._remaining_seconds
         self._log_changes()
         return report
 
     @property
     def rest(self) -> float:
-        """The number of seconds until a call may be made; 0 if a call may be made now."""
+        """The number of seconds until the next call is allowed; 0 if a call is allowed now."""
         with self._lock:
             self._end_overdue_calls()
             rest = self._rest
         self._log_changes()
         return rest
 
-    def begin_attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
-        """Return an `Attempt` if a call may be made now, else ``None``.
+    def begin_attempt(self, deadline: float = NEVER, *, has_time: bool = True) -> Attempt | None:
+        """Return an `Attempt` if a call is allowed now, else ``None``.
 
         Args:
-            until: The call's deadline, in seconds on the monotonic clock.
-            has_time: Whether a late call counts as a failure. Pass false if *until* leaves the
-                service too little time to answer; an error of the call still counts as a failure.
+            deadline: The call's deadline, in seconds on the monotonic clock.
+            has_time: Whether a late call counts as a failure. Pass false if *deadline* leaves the
+                service too little time to answer. An error still counts as a failure.
         """
         attempt = None
         with self._lock:
@@ -191,19 +191,19 @@ class Breaker:
                 attempt = Attempt(self, is_probe=is_probe, has_time=has_time, pauses=self._pauses)
                 if is_probe:
                     self._probe = attempt
-                if until != NEVER:
-                    heappush(self._under_way, (until, next(self._order), attempt))
+                if deadline != NEVER:
+                    heappush(self._under_way, (deadline, next(self._order), attempt))
         self._log_changes()
         return attempt
 
     @property
     def _state(self) -> BreakerState:
-        if self._seconds_open:
+        if self._remaining_seconds:
             return BreakerState.OPEN
         return BreakerState.CLOSED if self._open_until is None else BreakerState.HALF_OPEN
 
     @property
-    def _seconds_open(self) -> float:
+    def _remaining_seconds(self) -> float:
         until = (
             self._pause_until
             if self._open_until is None
@@ -213,34 +213,38 @@ class Breaker:
 
     @property
     def _rest(self) -> float:
-        return self._seconds_open or (PROBE_REST if self._probe is not None else 0.0)
+        return self._remaining_seconds or (PROBE_REST if self._probe is not None else 0.0)
 
     def _end_overdue_calls(self) -> None:
-        """End the running calls whose deadline has passed."""
+        """Record the calls whose deadline has passed as late."""
         now = self._clock()
         # The call that is late first is on top of the heap. Calls that have ended stay in the heap
         # until they reach the top.
         while self._under_way and (self._under_way[0][0] <= now or self._under_way[0][2].is_over):
             attempt = heappop(self._under_way)[2]
-            self._end(attempt, attempt.result_if_late)
+            self._end_attempt(attempt, attempt.result_if_late)
 
-    def _report(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
+    def _record_result(
+        self, attempt: Attempt, result: _Result, pause_seconds: float | None = None
+    ) -> None:
         if attempt.is_over:
             # Checked without the lock, since an attempt that is over stays over.
             return
         with self._lock:
-            self._end(attempt, result, rest)
+            self._end_attempt(attempt, result, pause_seconds)
         self._log_changes()
 
-    def _end(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
+    def _end_attempt(
+        self, attempt: Attempt, result: _Result, pause_seconds: float | None = None
+    ) -> None:
         if attempt.is_over:
             return
         attempt.is_over = True
-        asks_pause = bool(self._failures and rest and rest > 0)
-        # Another call of those under way was told of the pause first, and counted as the failure.
+        asks_pause = bool(self._max_failures and pause_seconds and pause_seconds > 0)
+        # Another call that began before the same pause has already counted as the failure.
         is_known = asks_pause and attempt.pauses != self._pauses
-        if rest and asks_pause:
-            self._pause(rest)
+        if pause_seconds and asks_pause:
+            self._start_pause(pause_seconds)
         if attempt is self._probe:
             self._probe = None
         elif self._open_until is not None or is_known:
@@ -248,34 +252,34 @@ class Breaker:
             return
         if result is _Result.SUCCESS:
             self._failures_in_row, self._open_until = 0, None
-            if self._is_open_logged and not self._seconds_open:
+            if self._is_open_logged and not self._remaining_seconds:
                 self._is_open_logged = False
                 self._changes.append(BreakerState.CLOSED)
         elif result is _Result.FAILURE:
             self._failures_in_row += 1
-            if not self._failures:
+            if not self._max_failures:
                 return
-            is_enough = attempt.is_probe or self._failures_in_row >= self._failures
+            is_enough = attempt.is_probe or self._failures_in_row >= self._max_failures
             if is_enough:
-                self._open_until = self._clock() + self._seconds
+                self._open_until = self._clock() + self._open_seconds
             if is_enough or asks_pause:
                 self._is_open_logged = True
                 self._changes.append(BreakerState.OPEN)
 
-    def _pause(self, rest: float) -> None:
+    def _start_pause(self, seconds: float) -> None:
         now = self._clock()
         self._pauses += now >= self._pause_until
-        self._pause_until = max(self._pause_until, now + rest)
+        self._pause_until = max(self._pause_until, now + seconds)
 
     def _log_changes(self) -> None:
-        """Log the changes of state without holding the lock, because a log handler may be slow."""
+        """Log the changes of state, without holding the lock, because a log handler may be slow."""
         if self._changes:
             with self._lock:
                 changes, self._changes = self._changes, []
             for state in changes if self._name else ():
-                self._log(state)
+                self._log_state(state)
 
-    def _log(self, state: BreakerState) -> None:
+    def _log_state(self, state: BreakerState) -> None:
         if state is BreakerState.CLOSED:
             if (number := self._outage.record_success()) is not None:
                 logger.warning(

@@ -1,4 +1,4 @@
-"""Read the fields, parameters and annotations of objects from other packages and users."""
+"""Read the fields, parameters and annotations of objects that users and other packages make."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Any
 
 
 def read_field(holder: Any, name: str) -> Any:
-    """Return the value of *name* in a mapping or an object; ``None`` if there is no such value.
+    """Return the value of the key or attribute *name*; ``None`` if *holder* does not have it.
 
-    Text (`str` or `bytes`) has no fields.
+    Strings and bytes have no fields.
     """
     if isinstance(holder, Mapping):
         return holder.get(name)
     return None if isinstance(holder, str | bytes) else getattr(holder, name, None)
 
 
-def read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of *fn*, by name.
+def read_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of *function*, by name.
 
-    Raises `ValueError` or `TypeError` for a builtin whose parameters are unknown.
+    Raises `ValueError` or `TypeError` if they are unknown, as for some builtins.
     """
     try:
-        return inspect.signature(fn).parameters
+        return inspect.signature(function).parameters
     except NameError:
         # From Python 3.14 on, annotations are evaluated when they are read, and may use names that
         # only type checkers import.
         if sys.version_info >= (3, 14):
             from annotationlib import Format
 
-            return inspect.signature(fn, annotation_format=Format.STRING).parameters
+            return inspect.signature(function, annotation_format=Format.STRING).parameters
         raise
 
 
-def read_annotations(kind: type) -> Mapping[str, Any]:
-    """Return the annotations of the class *kind*, by name.
+def read_annotations(class_: type) -> Mapping[str, Any]:
+    """Return the annotations of *class_*, by name.
 
-    If the annotations use names that only type checkers import, they are returned as strings.
+    Annotations with names that only type checkers import are returned as strings.
     """
     try:
-        return getattr(kind, "__annotations__", {})
+        return getattr(class_, "__annotations__", {})
     except NameError:
         if sys.version_info >= (3, 14):
             from annotationlib import Format, get_annotations
 
-            return get_annotations(kind, format=Format.STRING)
+            return get_annotations(class_, format=Format.STRING)
         raise

@@ -18,8 +18,8 @@ PRIVATE_FOLDER: Final = 0o700
 def make_private_folders(folder: Path) -> None:
     """Create *folder* and its missing parents, accessible only to their owner.
 
-    Existing folders keep their permissions. Raises `OSError`, also if *folder* exists but is not a
-    folder.
+    Existing folders keep their permissions. Raises `OSError` if a folder cannot be created, or if
+    *folder* is a file.
     """
     try:
         folder.mkdir(PRIVATE_FOLDER)
@@ -30,32 +30,32 @@ def make_private_folders(folder: Path) -> None:
         make_private_folders(folder.parent)
         folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
     except OSError:
-        # The folder may exist, on a disk that cannot be written perhaps: systems differ in which
-        # error they raise then.
+        # The folder may exist. Systems differ in the error that they raise then, for example on a
+        # read-only disk.
         if not folder.is_dir():
             raise
 
 
 def open_privately(path: str, flags: int) -> int:
-    """Open a file that only its owner can access. Use: ``open(..., opener=open_privately)``.
+    """Open *path* so that only the owner can access a new file. Returns the descriptor.
 
-    An existing file keeps its permissions.
+    Pass it to `open`: ``open(..., opener=open_privately)``. An existing file keeps its permissions.
     """
     return os.open(path, flags, PRIVATE)
 
 
 def read_trusted_file(path: Path, max_bytes: int) -> bytes:
-    """Return the bytes of a file that no other account can have written.
+    """Return the bytes of a file that only the current account can write.
 
     On Windows the owner and the permissions are not checked.
 
     Args:
-        path: The file.
-        max_bytes: The largest size in bytes.
+        path: The file to read.
+        max_bytes: The largest size to accept, in bytes.
 
     Raises:
-        OSError: The file cannot be read, is a link or not a regular file, belongs to another
-            account, may be written by others, or is larger than *max_bytes*.
+        OSError: The file cannot be read, is a link, is not a regular file, belongs to another
+            account, can be written by other accounts, or is larger than *max_bytes*.
     """
     with open_regular_file(path, follow_link=False) as file:
         status = os.fstat(file.fileno())
@@ -63,6 +63,7 @@ def read_trusted_file(path: Path, max_bytes: int) -> bytes:
             raise OSError(errno.EPERM, "it belongs to another account", str(path))
         if os.name != "nt" and status.st_mode & 0o022:
             raise OSError(errno.EPERM, "others may write to it (fix: chmod go-w)", str(path))
+        # The size that the system reports may be out of date, so one more byte is read.
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
@@ -72,8 +73,8 @@ def read_trusted_file(path: Path, max_bytes: int) -> bytes:
 def open_regular_file(path: Path, *, follow_link: bool) -> BufferedReader:
     """Open the file at *path* for reading.
 
-    Raises `OSError`, also if *path* is not a regular file, such as a pipe. If *follow_link* is
-    false, a link raises `OSError` too, even if it was created a moment ago.
+    Raises `OSError` if the file cannot be read, if it is not a regular file (such as a pipe), or if
+    it is a link and *follow_link* is false.
     """
     # A pipe without a writer would block for ever, hence O_NONBLOCK. The open file is checked, not
     # its path, because somebody may replace the file in between.
@@ -81,6 +82,7 @@ def open_regular_file(path: Path, *, follow_link: bool) -> BufferedReader:
     if not follow_link:
         if path.is_symlink():
             raise OSError(errno.ELOOP, "it is a link", str(path))
+        # Somebody may create the link after the check above.
         flags |= getattr(os, "O_NOFOLLOW", 0)
     file = os.fdopen(os.open(path, flags), "rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -92,7 +94,7 @@ def open_regular_file(path: Path, *, follow_link: bool) -> BufferedReader:
 def refuse_link(path: Path) -> None:
     """Raise `OSError` if *path* is a link.
 
-    Otherwise the person who made the link would choose which file is overwritten.
+    Whoever created the link could otherwise choose which file is overwritten.
     """
     if path.is_symlink():
         real = os.path.realpath(path)
@@ -102,13 +104,13 @@ def refuse_link(path: Path) -> None:
 
 
 def resolve_trusted_link(path: Path) -> Path:
-    """Return the real path of *path*; raise `OSError` if another account may control the file.
+    """Return the real path of *path*, and reject files that another account may control.
 
-    Most links are followed, because an index may be on another disk.
+    Links are followed if they can be trusted, because an index may be on another disk.
 
     Raises:
-        OSError: *path* is a link that another account (except root) made, a link to a missing or
-            empty file, or an empty file of another account, which could read what is written to it.
+        OSError: *path* is a link of another account (except root), a link to a missing or empty
+            file, or an empty file of another account, which could read what is written there.
     """
     if not path.is_symlink():
         if path.is_file() and not path.stat().st_size and not _belongs_to_user_or_root(path):
@@ -129,13 +131,13 @@ def _belongs_to_user_or_root(path: Path) -> bool:
 
 
 def open_for_writing(path: Path, flags: int) -> int:
-    """Open the file at *path* for writing with *flags* and return its descriptor.
+    """Open the file at *path* with *flags*, for writing, and return its descriptor.
 
-    A new file can be read and written only by its owner. Raises `OSError`, also if *path* is a
-    link.
+    A new file is accessible only to its owner. Raises `OSError` if the file cannot be opened or
+    *path* is a link.
     """
     refuse_link(path)
-    # Somebody may put a link there after the check, or a pipe, which would block for ever.
+    # Somebody may create a link after the check, or a pipe, which would block forever.
     return os.open(
         path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), PRIVATE
     )
@@ -144,9 +146,9 @@ def open_for_writing(path: Path, flags: int) -> int:
 def append_line(path: Path, line: bytes) -> None:
     """Append *line* and a line break in one write, so that concurrent writers never mix lines.
 
-    A missing file is created, accessible only to its owner; a missing folder is not created. An
-    existing file keeps its permissions. If the file ends with an unfinished line, *line* begins on
-    a new line. Raises `OSError`, also if *path* is a link or the disk became full while writing.
+    A missing file is created, accessible only to its owner. An existing file keeps its permissions.
+    If the file ends with an unfinished line, *line* begins on a new line. Raises `OSError` if the
+    file cannot be written, *path* is a link, or the disk is full.
     """
     data = line + b"\n"
     descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -163,14 +165,14 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Replace the file at *path* with *data*; readers see the old or the new file, never a part.
+    """Replace the file at *path* with *data*. Readers see the old or the new file, never a mixture.
 
     After a crash the old file is still there. A replaced file keeps its permissions. A new file
     gets the permissions that the umask allows, because these files are meant to be shared.
 
     Args:
         path: The file to create or replace.
-        data: The bytes, or an iterable of pieces.
+        data: The file's content, as bytes or as an iterable of pieces.
 
     Raises:
         OSError: The file cannot be written, or *path* is a link or not a regular file.
@@ -189,7 +191,7 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
             # Without this, a power cut might leave the new name on an empty file.
             os.fsync(file.fileno())
             if mode is not None:
-                # By its name, another file put there in the meantime might get the permissions.
+                # The open file is changed, not its path, because somebody may replace the file.
                 os.chmod(descriptor if os.chmod in os.supports_fd else draft, mode)  # noqa: PTH101
         draft.replace(path)
     finally:

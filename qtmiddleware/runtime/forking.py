@@ -1,7 +1,7 @@
 """Reset locks and counts in a forked process.
 
-The parent's other threads do not exist in the child. A lock that they held at the fork would never
-be released, and a count would still include them.
+The parent's other threads do not exist in the child process. A lock that such a thread held at the
+fork would never be released, and a count of running calls would still include its call.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ class Renewable(Protocol):
     """An object that can be reset in a forked process."""
 
     def renew(self) -> None:
-        """After a fork, make new locks and forget the work that the parent process continues."""
+        """Reset the object after a fork: make new locks and forget the parent's running work."""
 
 
 _renewables: Final[WeakSet[Renewable]] = WeakSet()
 
 
 def renew_after_fork(renewable: Renewable) -> None:
-    """Call ``renewable.renew()`` in every process forked from this one while *renewable* lives."""
+    """Reset *renewable* in every forked process, by calling its `renew`.
+
+    The reference is weak: *renewable* can be garbage-collected.
+    """
     _renewables.add(renewable)
 
 
@@ -40,10 +43,10 @@ if hasattr(os, "register_at_fork"):
 class ForkLock:
     """A lock that is free in a forked process, even if it was held in the parent.
 
-    Use it as ``with self._lock.free:``. The attribute *free* is the `threading.Lock` itself,
-    because with a wrapper an interrupt could leave the lock acquired. If gevent replaces
-    `threading.Lock` later, a new lock is made: a second greenlet that waits for the old lock would
-    block all greenlets forever.
+    Use it as ``with self._lock.free:``. The property *free* returns a real `threading.Lock`,
+    because an interrupt inside a wrapper could leave the lock acquired. If gevent replaces
+    `threading.Lock` later, a new lock is made, because waiting for the old lock would block all
+    greenlets forever.
     """
 
     __slots__ = ("__weakref__", "_kind", "_lock")
@@ -53,7 +56,7 @@ class ForkLock:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, make a new lock."""
+        """Make a new lock after a fork."""
         self._kind = threading.Lock
         self._lock = threading.Lock()
 
@@ -63,7 +66,8 @@ class ForkLock:
 
     @property
     def free(self) -> threading.Lock:
-        """The lock, to be used in a ``with`` statement."""
+        """The lock, for use in a ``with`` statement."""
+        # gevent has replaced the class since the lock was made.
         if self._kind is not threading.Lock:
             self.renew()
         return self._lock
@@ -73,9 +77,9 @@ class Draining:
     """Counts the calls that use a resource, and closes the resource after the last call.
 
     Use it as ``with self.in_use:``. After `retire`, *close* is called as soon as no call is running
-    (connection draining). A later call may still begin, and *close* is called again after it, so
-    the resource must be able to reopen. *close* must not block, since it delays the caller.
-    Thread-safe; a forked process begins without running calls.
+    (connection draining). A later call may reopen the resource, and *close* is called again when it
+    ends. *close* must not block, because it delays the caller. Thread-safe; a forked process begins
+    without running calls.
     """
 
     __slots__ = ("__weakref__", "_calls", "_close", "_is_retired", "_lock")
@@ -87,7 +91,7 @@ class Draining:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget the calls, which belong to the parent process."""
+        """Set the number of running calls to 0 after a fork, because the parent continues them."""
         self._calls = 0
         # Re-entrant: the garbage collector may start under the lock and close a generator that is
         # inside, which leaves in the same thread.

@@ -1,4 +1,4 @@
-"""Log safely: an error in a log handler never fails a query, and repeated records are sampled."""
+"""Log so that a broken log handler never fails a query, and skip repeated records."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Final
 from qtmiddleware.runtime.forking import renew_after_fork
 
 SAMPLE_SECONDS: Final = 60.0
-"""How many seconds after a record another one of its kind is only counted."""
-# There are few reasons, but a user's own model may give any text as one.
-_MOST_KINDS: Final = 64
+"""How many seconds after a record the same event and reason are only counted, not logged."""
+# There are few reasons, but a user's own model may raise an error with any reason.
+_MOST_REASONS: Final = 64
 # How much of a foreign error is logged: frames of its stack, and characters at either end.
 _MOST_FRAMES: Final = 50
 _MOST_SHOWN: Final = 8_000
@@ -27,33 +27,33 @@ _LOGGING_KEYWORDS: Final = frozenset({"exc_info", "stack_info", "stacklevel", "e
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that ignores exceptions of its handlers and filters.
 
-    Keyword arguments that `logging` does not know become the record's attribute ``qtm``, a
-    dictionary for programs. The name ``qtm`` cannot clash with an attribute of `logging`. The entry
-    ``event`` says what happened. The values never contain the text of a query, passage or reply.
+    Additional keyword arguments are stored in the record's attribute ``qtm``, a dictionary for
+    programs. Its entry ``event`` names what happened. Its values never contain the text of a query,
+    passage or reply.
     """
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return *msg*, and *kwargs* with all arguments unknown to `logging` moved into ``qtm``."""
+        """Return *msg* and *kwargs*. Arguments that `logging` does not know move into ``qtm``."""
         details = {name: kwargs.pop(name) for name in list(kwargs) if name not in _LOGGING_KEYWORDS}
         kwargs["extra"] = {**(kwargs.get("extra") or {}), "qtm": details}
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Write a record with the line number of the caller; never raise an `Exception`."""
+        """Write a record with the caller's line number. Errors of handlers are ignored."""
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         with suppress(Exception):
             super().log(level, msg, *args, **kwargs)
 
 
 def get_logger(name: str) -> SafeLogger:
-    """Return the logger called *name*, which must begin with ``qtmiddleware``."""
+    """Return the logger *name*, such as ``qtmiddleware.stores``."""
     return SafeLogger(logging.getLogger(name))
 
 
 def quote(text: str) -> str:
-    """Return *text* in double quotes on one line, with unprintable characters escaped."""
+    """Return *text* on one line, in double quotes, with unprintable characters escaped."""
     pieces = (
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
@@ -62,10 +62,10 @@ def quote(text: str) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return *error* and its stack as text, with keys removed, for a record at DEBUG level.
+    """Return the traceback of *error* as text, without keys, for a record at DEBUG level.
 
-    Never log the text above DEBUG, because it may quote a query or passage. It has at most 50 stack
-    frames; of a text longer than 16,000 characters, the first and last 8,000 are kept.
+    Do not log it at a higher level, because it may quote a query or passage. Keeps at most 50 stack
+    frames, and only the first and last 8,000 characters of a long text.
     """
     from traceback import format_exception
 
@@ -82,16 +82,15 @@ def format_error(error: BaseException) -> str:
 
 
 def format_repetitions(count: int) -> str:
-    """Return *count* as a phrase, such as "1 time" or "3 times"."""
+    """Return "1 time", "2 times" and so on."""
     return "1 time" if count == 1 else f"{count} times"
 
 
 class LogSampler:
-    """Writes at most one log record per kind and interval, and counts the skipped records.
+    """Logs each reason for an event at most once per *seconds*, and counts the skipped records.
 
-    The interval is *seconds* long. The first call of `log` after an interval, or `flush`, also logs
-    how many records were skipped, so that no count is lost. Thread-safe; a forked process begins
-    with all counts at 0.
+    The next `log` after this time, or `flush`, logs how many records were skipped, so that no count
+    is lost. Thread-safe; a forked process begins with all counts at 0.
     """
 
     def __init__(
@@ -103,139 +102,156 @@ class LogSampler:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget the counts, which the parent process will log."""
+        """Set all counts to 0 after a fork, because the parent process logs them."""
         self._lock = Lock()
-        # When the last record of a kind was written, and how many were left out since.
-        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+        # By event and reason: the time of the last record, and how many were skipped since.
+        self._last_records: dict[tuple[str, str], tuple[float, int]] = {}
 
     def log(
         self,
         logger: SafeLogger,
-        what: str,
-        kinds: Iterable[str],
+        event_name: str,
+        reasons: Iterable[str],
         *,
-        said: str = "",
+        message: str = "",
         details: Mapping[str, str] = MappingProxyType({}),
         level: int = logging.WARNING,
         stacklevel: int = 1,
-        **about: Any,
+        **values: Any,
     ) -> None:
-        """Log the event *what*, with those of *kinds* that were not logged recently.
+        """Log an event with those reasons that were not logged recently.
 
-        Each kind is logged at most once per interval of the sampler. Handlers can recognise these
-        records by the attribute ``degradation``, which is *what*. The attribute ``qtm`` holds
-        *about*, *what* as the ``event``, and ``counts``: how often each kind happened since its
-        last record, including now. The counts of all records add up to the total for each kind.
+        The record has two attributes for handlers: ``degradation`` is *event_name*, and ``qtm``
+        holds *values*, ``event`` and ``counts``. The counts say how often each reason occurred
+        since its last record, including now.
 
         Args:
             logger: The logger that writes the record.
-            what: The event, such as "answer degraded".
-            kinds: The reasons; each reason is sampled separately.
-            said: The text of the record; by default *what*.
-            details: More text about each kind, in this package's own words. Details do not affect
+            event_name: The event, such as "answer degraded".
+            reasons: The reasons for the event. Each reason is sampled separately.
+            message: The text of the record; by default *event_name*.
+            details: More text about each reason, in this package's own words. It does not affect
                 the sampling.
             level: The record's level.
             stacklevel: How many frames up the caller's line is.
-            **about: More values for programs.
+            **values: More values for programs.
         """
-        kinds = tuple(dict.fromkeys(kinds))
-        if not kinds and not self._kinds:
+        reasons = tuple(dict.fromkeys(reasons))
+        if not reasons and not self._last_records:
             return
         with self._lock:
             now = self._clock()
-            due = [counted for kind in kinds if (counted := self._count_kind(what, kind, now))]
-            ended = self._remove_ended_kinds(now - self._seconds)
+            due = [
+                counted
+                for reason in reasons
+                if (counted := self._count_reason(event_name, reason, now))
+            ]
+            skipped = self._pop_skipped_counts(now - self._seconds)
         if due:
-            about |= {
-                "event": what.replace(" ", "_"),
-                "counts": {kind: count for kind, count, _ in due},
+            values |= {
+                "event": event_name.replace(" ", "_"),
+                "counts": {reason: count for reason, count, _ in due},
             }
-            texts = "; ".join(_add_detail(kind, text, details) for kind, _, text in due)
-            extra = {"degradation": what}
+            texts = "; ".join(_add_detail(reason, text, details) for reason, _, text in due)
+            extra = {"degradation": event_name}
             logger.log(
                 level,
                 "%s: %s",
-                said or what,
+                message or event_name,
                 texts,
                 stacklevel=stacklevel + 1,
                 extra=extra,
-                **about,
+                **values,
             )
-        self._write_counts(logger, ended)
+        self._log_skipped_counts(logger, skipped)
 
     def flush(self, logger: SafeLogger) -> None:
-        """Log the number of skipped records of each kind."""
+        """Log how many records were skipped for each event and reason."""
         with self._lock:
-            ended = self._remove_ended_kinds(self._clock())
-        self._write_counts(logger, ended)
+            skipped = self._pop_skipped_counts(self._clock())
+        self._log_skipped_counts(logger, skipped)
 
-    def _write_counts(self, logger: SafeLogger, rows: Iterable[tuple[str, str, int, str]]) -> None:
-        for what, kind, count, line in rows:
-            event = what.replace(" ", "_")
+    def _log_skipped_counts(
+        self, logger: SafeLogger, rows: Iterable[tuple[str, str, int, str]]
+    ) -> None:
+        for event_name, reason, count, line in rows:
+            event = event_name.replace(" ", "_")
             logger.warning(
-                "%s", line, extra={"degradation": what}, event=event, counts={kind: count}
+                "%s", line, extra={"degradation": event_name}, event=event, counts={reason: count}
             )
 
-    def _count_kind(self, what: str, kind: str, now: float) -> tuple[str, int, str] | None:
-        """Count *kind*, and return its name, count and text if it should be logged now.
+    def _count_reason(
+        self, event_name: str, reason: str, now: float
+    ) -> tuple[str, int, str] | None:
+        """Count *reason*, and return its record if it should be logged now.
 
-        Returns ``None`` if the kind was logged recently. The count includes the records skipped
-        since the last record of the kind.
+        Returns:
+            reason: The reason's name; "other reasons" if there are too many reasons.
+            count: How often the reason occurred since its last record, including now.
+            text: The text to log.
+
+            Returns ``None`` instead if the reason was logged recently.
         """
-        if (what, kind) not in self._kinds and len(self._kinds) >= _MOST_KINDS:
-            kind = "other reasons"
-        entry = self._kinds.get((what, kind))
+        if (event_name, reason) not in self._last_records and len(
+            self._last_records
+        ) >= _MOST_REASONS:
+            reason = "other reasons"
+        entry = self._last_records.get((event_name, reason))
         since, count = entry or (now, 0)
         if entry is not None and now - since < self._seconds:
-            self._kinds[what, kind] = since, count + 1
+            self._last_records[event_name, reason] = since, count + 1
             return None
-        self._kinds[what, kind] = now, 0
+        self._last_records[event_name, reason] = now, 0
         return (
-            kind,
+            reason,
             count + 1,
-            f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind,
+            f"{reason} (and {count} more in the last {now - since:.0f} s)" if count else reason,
         )
 
-    def _remove_ended_kinds(self, until: float) -> list[tuple[str, str, int, str]]:
-        """Remove the kinds last logged at *until* or before, and return their skipped records.
+    def _pop_skipped_counts(self, logged_until: float) -> list[tuple[str, str, int, str]]:
+        """Remove the reasons last logged at *logged_until* or before, and return their counts.
 
-        Returns one tuple per kind with skipped records: the event, the kind, the count, and a line
-        to log.
+        Returns one tuple per reason with skipped records: the event, the reason, the number of
+        skipped records, and a line to log.
         """
         now, ended = (
             self._clock(),
-            [key for key, (since, _) in self._kinds.items() if since <= until],
+            [key for key, (since, _) in self._last_records.items() if since <= logged_until],
         )
-        counts = [(what, kind, *self._kinds.pop((what, kind))) for what, kind in ended]
+        counts = [
+            (event_name, reason, *self._last_records.pop((event_name, reason)))
+            for event_name, reason in ended
+        ]
         return [
             (
-                what,
-                kind,
+                event_name,
+                reason,
                 count,
                 (
-                    f"{what} {format_repetitions(count).replace(' ', ' more ')} in the last"
-                    f" {now - since:.0f} s: {kind}"
+                    f"{event_name} {format_repetitions(count).replace(' ', ' more ')} in the last"
+                    f" {now - since:.0f} s: {reason}"
                 ),
             )
-            for what, kind, since, count in counts
+            for event_name, reason, since, count in counts
             if count
         ]
 
 
-def _add_detail(kind: str, text: str, details: Mapping[str, str]) -> str:
-    """Return *text* with the detail of *kind* in brackets after *kind*.
+def _add_detail(reason: str, text: str, details: Mapping[str, str]) -> str:
+    """Insert the detail of *reason*, in brackets, after the reason at the beginning of *text*.
 
-    *text* begins with *kind*. If *details* has no detail, *text* is unchanged.
+    Without a detail, *text* is returned unchanged.
     """
-    detail = " ".join(details.get(kind, "").split())
-    return f"{kind} ({detail}){text.removeprefix(kind)}" if detail else text
+    # A record is one line, but an error's message may have several.
+    detail = " ".join(details.get(reason, "").split())
+    return f"{reason} ({detail}){text.removeprefix(reason)}" if detail else text
 
 
 class Outage:
     """Decides when to log an outage: once when it begins and once when it ends.
 
-    If failures come and go, at most one outage per *seconds* is logged, and the others are counted.
-    Thread-safe.
+    At most one outage per *seconds* is logged, so that a service that fails now and then does not
+    fill the log. Other failures are counted. Thread-safe.
     """
 
     def __init__(
@@ -247,16 +263,16 @@ class Outage:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget the outage, which the parent process will log."""
+        """Forget the outage after a fork, because the parent process logs it."""
         self._lock = Lock()
         self._is_logged = False
         self._logged_at = float("-inf")
         self._count = 0
 
     def record_failure(self) -> int | None:
-        """Count a failure; return the number of failures if the outage should be logged now.
+        """Count a failure, and return the number of failures if it should be logged now.
 
-        Returns ``None`` otherwise.
+        Returns ``None`` if the failure should not be logged.
         """
         with self._lock:
             self._count += 1
@@ -267,10 +283,11 @@ class Outage:
             return self._count
 
     def record_success(self) -> int | None:
-        """Record that a call succeeded, which ends the outage.
+        """End the outage, and return the number of failures if the recovery should be logged.
 
-        Returns the number of failures if the recovery should be logged, else ``None``.
+        Returns ``None`` if no outage was logged.
         """
+        # Most calls succeed while there is no outage. They do not wait for the lock.
         if not self._is_logged:
             return None
         with self._lock:

@@ -1,4 +1,4 @@
-"""Tell observers about the operations of a query, and tell hooks about its result."""
+"""Report the operations of a query to observers, and its result to retrieval hooks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ids: Final = count(1)
 
 
 class _GuardedObserver:
-    """Calls an observer so that the observer's exceptions never reach a query.
+    """Calls an observer and catches its exceptions, so that they never fail a query.
 
     The first exception is logged.
     """
@@ -43,13 +43,13 @@ class _GuardedObserver:
         self._observer = observer
         self._has_failed = False
 
-    def tell(self, operation: Operation) -> None:
-        """Call the observer's *on_start* if *operation* is running, else its *on_end*."""
-        notify = (
+    def notify(self, operation: Operation) -> None:
+        """Report *operation* to the observer: to *on_start* while it runs, to *on_end* after."""
+        report = (
             self._observer.on_start if operation.outcome == "running" else self._observer.on_end
         )
         try:
-            notify(operation)
+            report(operation)
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -64,13 +64,12 @@ class _GuardedObserver:
 
 
 class Observation:
-    """Tells observers about one operation: when it starts and, once, when it ends.
+    """Reports the start and the end of one operation to the observers.
 
-    Use it as a context manager around the operation. Without observers, it does nothing. An
-    observation without an *operation* is only the parent of other observations.
+    Use it as a context manager around the operation. Without observers, it does nothing.
 
     Attributes:
-        operation: The operation, or ``None``.
+        operation: The operation. ``None`` for the root, which is only the parent of others.
     """
 
     __slots__ = ("_began", "_observers", "_result", "_running", "operation")
@@ -82,7 +81,7 @@ class Observation:
         self._observers = observers
         self._began = 0.0
         self._result: Any = None
-        # Holds the operation while it runs. Popping it is atomic, so only one thread tells its end.
+        # Holds the operation while it runs. `pop` is atomic, so only one thread reports the end.
         self._running: list[Operation] = []
 
     @property
@@ -90,13 +89,13 @@ class Observation:
         """Whether there are observers."""
         return bool(self._observers)
 
-    def child(self, kind: Any, name: str = "", **fields: Any) -> Observation:
-        """Return a new observation, not started yet, of an operation within this operation.
+    def make_child(self, kind: Any, name: str = "", **fields: Any) -> Observation:
+        """Return an observation for an operation inside this operation. It has not started yet.
 
         Args:
-            kind: The operation's kind.
-            name: The operation's name.
-            **fields: The other fields of the `Operation`.
+            kind: The new operation's kind.
+            name: The new operation's name.
+            **fields: The other fields of the new `Operation`.
         """
         if not self._observers:
             return self
@@ -104,14 +103,14 @@ class Observation:
             self._observers, Operation(next(_ids), kind, name, self.operation, **fields)
         )
 
-    def keep(self, result: T) -> T:
-        """Store *result* as the operation's result, and return *result*."""
+    def keep_result(self, result: T) -> T:
+        """Store *result* as the operation's result, and return it."""
         if self.operation is not None:
             self._result = result
         return result
 
     def end(self, outcome: Ending) -> None:
-        """If the operation is running, tell the observers that it has ended with *outcome*."""
+        """Report that the operation ended with *outcome*, unless it has already ended."""
         self._end(outcome=outcome)
 
     def __enter__(self) -> Observation:
@@ -120,7 +119,7 @@ class Observation:
             self._began = perf_counter()
             self._running.append(self.operation)
             for observer in self._observers:
-                observer.tell(self.operation)
+                observer.notify(self.operation)
         return self
 
     def __exit__(
@@ -135,8 +134,8 @@ class Observation:
             self._end(outcome=outcome, reason=_read_reason(error) if outcome == "failed" else "")
 
     def _end(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
-        # Two threads may be here: one performs the operation, the other gives it up. The second one
-        # finds nothing to pop.
+        # Two threads may end an operation: one performs it, the other stops waiting for it. The
+        # second one finds nothing to pop.
         with suppress(IndexError):
             running = self._running.pop()
             seconds = perf_counter() - self._began
@@ -144,7 +143,7 @@ class Observation:
                 running, seconds=seconds, counts={**running.counts, **(counts or {})}, **ending
             )
             for observer in self._observers:
-                observer.tell(ended)
+                observer.notify(ended)
 
 
 NOT_OBSERVED: Final = Observation()
@@ -153,8 +152,8 @@ NOT_OBSERVED: Final = Observation()
 def describe_model(model: Any) -> dict[str, Any]:
     """Return the fields of an `Operation` that describe a language model, embedder or reranker.
 
-    The fields are ``model``, ``provider`` and ``server`` (host and port), if they are known. For a
-    user's own function ``model`` is empty, because a function's name is not the name of a model.
+    The fields are ``model``, ``provider`` and, if known, ``server`` (host and port). For a user's
+    own function, ``model`` is ``""``, because the function's name is not a model's name.
     """
     name = getattr(model, "model_name", None)
     names = {
@@ -169,10 +168,10 @@ def describe_model(model: Any) -> dict[str, Any]:
     return fields
 
 
-def observe(observers: Sequence[Observer]) -> Observation:
-    """Return an observation that is the parent of all top-level operations.
+def make_root_observation(observers: Sequence[Observer]) -> Observation:
+    """Return the observation that is the parent of all top-level operations.
 
-    Raises `ConfigError` if one of *observers* is not an `Observer`.
+    Raises `ConfigError` if an observer has no ``on_start`` or ``on_end``.
     """
     return (
         Observation(tuple(_GuardedObserver(observer) for observer in observers))
@@ -197,6 +196,7 @@ def _read_reason(error: BaseException) -> str:
 
 
 def _collect_counts(result: Any) -> dict[str, int]:
+    """Return the numbers that an operation's *result* reports to observers, such as tokens."""
     if isinstance(result, Reply):
         tokens = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
         return {"llm_calls": result.calls, **tokens}
@@ -220,17 +220,17 @@ def _collect_counts(result: Any) -> dict[str, int]:
 # --- hooks ----------------------------------------------------------------------------------------
 
 HOOK_SECONDS: Final = 1.0
-"""How many seconds a hook is waited for, if it is awaited or runs in another thread."""
+"""How many seconds a hook may take, if it is awaited or runs in another thread."""
 # How many seconds a cancelled hook may take to clean up.
 _DRAIN_SECONDS: Final = 0.02
 
-# A list that is not empty while a hook runs. A task that outlives the hook holds the same list and
-# finds it empty.
+# A list with one item while a hook runs. A task that the hook started may outlive the hook: it sees
+# the same list, which is empty by then.
 _telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=None)
 
 
 def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
-    """Return *hook*; raise `ConfigError` if *hook* cannot be called."""
+    """Return *hook* unchanged. Raise `ConfigError` if it is neither callable nor ``None``."""
     if hook is None or callable(hook):
         return hook
     raise ConfigError(
@@ -242,13 +242,13 @@ def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
 def is_inside_hook() -> bool:
     """Return whether the calling code runs inside a retrieval hook.
 
-    Retrievals made by a hook call no hook, because that would never end.
+    A retrieval inside a hook does not call the hook again, because that would never end.
     """
     return bool(_telling.get())
 
 
 @contextmanager
-def _mark_hook_as_running() -> Iterator[None]:
+def _mark_running_hook() -> Iterator[None]:
     mark = [True]
     token = _telling.set(mark)
     try:
@@ -263,24 +263,27 @@ def _mark_hook_as_running() -> Iterator[None]:
 def call_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
     """Call *hook* with *retrieval* in this thread.
 
-    If the hook returns a coroutine, the coroutine runs in the shared loop for at most
-    `HOOK_SECONDS`. Raises the hook's exception, or `TimeoutError`.
+    A coroutine that the hook returns runs in the shared loop for at most `HOOK_SECONDS`.
+
+    Raises:
+        TimeoutError: The coroutine did not end in time.
+        Exception: The hook's own exception.
     """
-    with _mark_hook_as_running():
+    with _mark_running_hook():
         pending = hook(retrieval)
         if inspect.isawaitable(pending):
 
-            async def finish() -> None:
+            async def await_pending() -> None:
                 await pending
 
-            run_in_background_loop(finish, HOOK_SECONDS)
+            run_in_background_loop(await_pending, HOOK_SECONDS)
 
 
 async def acall_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
     """Call *hook* with *retrieval*, without blocking the running loop.
 
-    A plain function runs in a thread of *bulkhead*; a coroutine is awaited. In both cases the wait
-    is at most `HOOK_SECONDS`.
+    A synchronous hook runs in a thread of *bulkhead*, and a coroutine is awaited. Both may take at
+    most `HOOK_SECONDS`.
 
     Raises:
         TimeoutError: The hook did not end in time.
@@ -288,7 +291,7 @@ async def acall_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhe
         Exception: The hook's own exception.
     """
 
-    async def call() -> None:
+    async def call_and_await() -> None:
         pending = (
             hook(retrieval)
             if is_async(hook)
@@ -297,15 +300,16 @@ async def acall_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhe
         if inspect.isawaitable(pending):
             await pending
 
-    with _mark_hook_as_running():
+    with _mark_running_hook():
         # The hook is a task of its own, because a hook that ignores its cancellation must not keep
         # the caller waiting.
-        task = asyncio.get_running_loop().create_task(call())
+        task = asyncio.get_running_loop().create_task(call_and_await())
         ended: set[asyncio.Task[None]] = set()
         try:
             ended, _ = await asyncio.wait((task,), timeout=HOOK_SECONDS)
         finally:
             if not ended and not task.get_loop().is_closed():
+                # Reads the exception, because asyncio logs exceptions that nobody reads.
                 task.add_done_callback(
                     lambda task_done: task_done.cancelled() or task_done.exception()
                 )

@@ -1,16 +1,15 @@
-"""Limit how many calls of a service run at once, and pause all callers during an overload.
+"""Limit how many calls to a service run at once, and pause all callers during an overload.
 
-Additive increase, multiplicative decrease (Chiu and Jain, 1989): a sign of overload halves the
-number of calls that may run at once and pauses all callers. Signs from calls that began before the
-last pause are ignored. Once the service has answered as many calls as may run at once, the number
-rises by one. Signs of overload are
+Additive increase, multiplicative decrease (Chiu and Jain, 1989). A sign of overload pauses all
+callers and halves the number of calls that may run at once. After as many answers as calls may run
+at once, the number rises by one. Signs of overload are
 
-- a rate limit, or any failure with which the service names a pause (Retry-After),
+- a rate limit, or any failure that comes with a pause (Retry-After),
 - five outages or timeouts (`SEVERAL`) without an answer between them.
 
-The pause lasts as long as the service says. If the service names no time, each pause is twice as
-long as the last, until the service answers. A single outage or timeout is no sign of overload: only
-the failed call waits a little.
+A sign is ignored if its call began before the last pause. The pause lasts as long as the service
+says. If the service names no time, each pause is twice as long as the last, until the service
+answers. After a single outage or timeout, only the failed call waits a little.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ from qtmiddleware.errors import ModelError, QtMiddlewareError
 T = TypeVar("T")
 
 PATIENCE: Final = 600.0
-"""How many seconds without an answer a service is tried before everything is stopped."""
+"""After how many seconds without an answer all calls are stopped."""
 TRIES: Final = 5
-"""How often a call may be late or refused while others are answered, before it fails for good."""
-MOST_HOPELESS: Final = 3
-"""How many of the first calls may fail for good, with none answered, before all is stopped."""
+"""How often a call may fail while other calls are answered. After that it is not repeated."""
+MAX_FIRST_FAILURES: Final = 3
+"""How many calls may fail for good before the first answer. After that all calls are stopped."""
 SEVERAL: Final = 5
-"""How many outages and timeouts without an answer between them are a sign of overload.
+"""How many outages and timeouts in a row, without an answer between them, are a sign of overload.
 
-If 5 % of the calls fail by chance, that many in a row come once in three million calls; if half of
-them fail, within about sixty.
+If 5 % of the calls fail by chance, five in a row occur once in three million calls. If half of the
+calls fail, five in a row occur within about 60 calls.
 """
 _SHORTEST_PAUSE: Final = 0.05
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _FIRST_WAIT: Final = 0.1
 
-# Failures that may be due to the question or to chance as well as to the service.
-_OWN: Final = frozenset({"timeout", "unavailable"})
-_PASSING: Final = _OWN | {"rate_limited", "circuit_open", "overloaded", "over_budget"}
+# Failures whose cause may be the question, chance or the service.
+_CALL_OR_SERVICE: Final = frozenset({"timeout", "unavailable"})
+_TEMPORARY: Final = _CALL_OR_SERVICE | {"rate_limited", "circuit_open", "overloaded", "over_budget"}
 # Failures that show that the service is working.
-_AT_WORK: Final = frozenset({"refused", "too_long", "empty", "truncated", "unrecorded"})
+_SERVICE_WORKS: Final = frozenset({"refused", "too_long", "empty", "truncated", "unrecorded"})
 
 
 class _Failure(Enum):
-    """What happens after a failed call.
+    """What to do after a failed call.
 
     Attributes:
-        FINAL: The call fails and is not repeated.
-        SHARED: All callers wait, and the call is repeated.
-        LONE: Only this caller waits, and the call is repeated.
+        FINAL: Raise the error.
+        SHARED: Pause all callers, then repeat the call.
+        LONE: Pause only this caller, then repeat the call.
     """
 
     FINAL = "final"
@@ -67,12 +66,11 @@ class Pace:
     """Runs up to *concurrency* calls at once: fewer during an overload, none during a pause.
 
     `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
-    breaker, budget per minute), so that the caller does not see the failure. All calls are stopped
-    after *patience* seconds without an answer, if the key is rejected, if a budget is spent, or if
-    the first calls all fail. Thread-safe.
+    breaker, budget per minute). All calls are stopped after *patience* seconds without an answer,
+    if the key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
 
     Attributes:
-        error: Why all calls were stopped, or ``None``.
+        error: Why all calls were stopped; ``None`` while calls may run.
     """
 
     def __init__(
@@ -91,22 +89,24 @@ class Pace:
         self._under_way = 0
         self._resume_at = 0.0
         self._failing_since: float | None = None
-        # How often all callers were paused. A failure of a call that began before the last pause is
+        # How often all callers were paused. If a call began before the last pause, its failure is
         # not news.
         self._episode = 0
         self._pauses = self._failures_in_row = 0
         self._answers = self._answers_since_change = 0
-        self._settled = self._hopeless = 0
+        self._settled = self._first_failures = 0
 
     @property
     def limit(self) -> int:
-        """How many calls may run at once now."""
+        """The number of calls that may run at once now."""
         return self._limit
 
     def perform(self, call: Callable[[], T]) -> T:
-        """Return the result of *call*, repeating the call while it fails for a temporary reason.
+        """Return the result of *call*. Repeats the call if it fails for a temporary reason.
 
-        Raises the error of the last try, and `ModelError` ``cancelled`` once all calls are stopped.
+        Raises:
+            ModelError: ``cancelled`` if all calls were stopped.
+            Exception: The error of the last try.
         """
         tries, lone_failures, wait = 0, 0, 0.0
         answers: int | None = None
@@ -116,36 +116,33 @@ class Pace:
             try:
                 value = call()
             except ModelError as error:
-                if error.reason in _OWN and self._answers > answers:
+                if error.reason in _CALL_OR_SERVICE and self._answers > answers:
                     # Other calls were answered since the last try. While nothing is answered, the
                     # failure is the service's, not this call's.
                     tries, answers = tries + 1, self._answers
-                kind = self._handle_failure(error, episode)
-                if kind is _Failure.FINAL or tries >= TRIES:
+                failure = self._handle_failure(error, episode)
+                if failure is _Failure.FINAL or tries >= TRIES:
                     raise
                 wait = 0.0
-                if kind is _Failure.LONE:
+                if failure is _Failure.LONE:
                     wait = _FIRST_WAIT * 2.0 ** min(lone_failures, TRIES)
                     lone_failures += 1
             except BaseException as error:
-                self._record_end(
+                self._record_final_result(
                     ModelError("failed", f"the language model raised {type(error).__name__}")
                 )
                 raise
             else:
-                self._record_end(None)
+                self._record_final_result(None)
                 return value
 
     def stop(self, error: QtMiddlewareError | None = None) -> None:
-        """Begin no more calls.
-
-        Callers that are waiting get a `ModelError` at once.
-        """
+        """Stop all calls: waiting callers get a `ModelError`, and no new call begins."""
         with self._changed:
-            self._stop(error or ModelError("cancelled", "stopped"))
+            self._stop_calls(error or ModelError("cancelled", "stopped"))
 
-    def _wait_for_turn(self, wait: float) -> tuple[int, int]:
-        """Wait at least *wait* seconds, until one more call may begin.
+    def _wait_for_turn(self, min_seconds: float) -> tuple[int, int]:
+        """Wait at least *min_seconds*, until one more call may begin.
 
         Returns:
             episode: The number of pauses so far.
@@ -155,7 +152,7 @@ class Pace:
             ModelError: ``cancelled`` if all calls were stopped.
         """
         with self._changed:
-            start = self._clock() + wait
+            start = self._clock() + min_seconds
             while self.error is None:
                 pause = max(start, self._resume_at) - self._clock()
                 if self._under_way < self._limit and pause <= 0:
@@ -164,57 +161,59 @@ class Pace:
                 self._changed.wait(pause if pause > 0 else None)
             raise ModelError("cancelled", "all calls were stopped")
 
-    def _record_end(self, error: ModelError | None) -> None:
-        """Record the end of a call that is not repeated; *error* is ``None`` if it succeeded.
+    def _record_final_result(self, error: ModelError | None) -> None:
+        """Record how a call ended that is not repeated; *error* is ``None`` if it succeeded.
 
-        All calls are stopped if the key is rejected, or if the first calls all fail.
+        Stops all calls if the key was rejected or the first calls all failed.
         """
         with self._changed:
-            self._leave()
+            self._record_ended_call()
             self._settled += 1
-            if error is None or error.reason in _AT_WORK:
+            if error is None or error.reason in _SERVICE_WORKS:
                 self._count_answer()
             elif error.reason == "unauthorized":
-                self._stop(error)
+                self._stop_calls(error)
             elif not self._answers and error.reason != "cancelled":
-                self._hopeless += 1
-                if self._hopeless >= MOST_HOPELESS:
-                    self._stop(error)
+                self._first_failures += 1
+                if self._first_failures >= MAX_FIRST_FAILURES:
+                    self._stop_calls(error)
 
-    def _handle_failure(self, error: ModelError, episode: int) -> _Failure:
+    def _handle_failure(self, error: ModelError, pauses_before: int) -> _Failure:
         """Record that a call failed with *error*, and return what to do next.
 
-        *episode* is the number of pauses before the call began.
+        *pauses_before* is the number of pauses before the call began.
         """
         if error.reason == "over_budget" and error.retry_after is None:
-            return self._wait_for_room(error)
-        if error.reason not in _PASSING:
-            self._record_end(error)
+            return self._wait_for_budget(error)
+        if error.reason not in _TEMPORARY:
+            self._record_final_result(error)
             return _Failure.FINAL
         with self._changed:
-            self._leave()
+            self._record_ended_call()
             self._settled += error.was_asked
             now = self._clock()
             if self._failing_since is None:
                 self._failing_since = now
             if now - self._failing_since >= self._patience:
-                self._stop(error)
-            self._failures_in_row += error.reason in _OWN
+                self._stop_calls(error)
+            self._failures_in_row += error.reason in _CALL_OR_SERVICE
             if (
-                error.reason in _OWN
+                error.reason in _CALL_OR_SERVICE
                 and error.retry_after is None
                 and self._failures_in_row < SEVERAL
             ):
                 return _Failure.LONE
-            self._slow_down(error, now, is_news=episode == self._episode)
+            self._slow_down(error, now, is_news=pauses_before == self._episode)
             return _Failure.SHARED
 
     def _slow_down(self, error: ModelError, now: float, *, is_news: bool) -> None:
         """Pause all callers after *error*, and halve the number of calls that may run at once.
 
-        The number stays the same if the service was not called. If *is_news* is false, because the
-        call began before the last pause, the number stays the same too, and callers are paused only
-        if the service named a pause.
+        Args:
+            error: The error. If the service was not called, the number stays the same.
+            now: The current time.
+            is_news: Whether the call began after the last pause. If not, the number stays the same,
+                and callers are paused only if the service asks for it.
         """
         if is_news:
             self._episode += 1
@@ -222,22 +221,22 @@ class Pace:
                 self._limit = max(1, self._limit // 2)
                 self._answers_since_change = 0
         if is_news or error.retry_after is not None:
-            self._pause(now, error.retry_after)
+            self._pause_callers(now, error.retry_after)
 
-    def _wait_for_room(self, error: ModelError) -> _Failure:
+    def _wait_for_budget(self, error: ModelError) -> _Failure:
         """Wait until another call has ended, because it may have cost less than was reserved.
 
-        If no other call is running, the budget is spent, and all calls are stopped.
+        If no other call is running, the budget is used up: all calls are stopped.
         """
         with self._changed:
-            self._leave()
+            self._record_ended_call()
             if not self._under_way:
-                self._stop(error)
+                self._stop_calls(error)
             settled = self._settled
             self._changed.wait_for(lambda: self.error is not None or self._settled > settled)
         return _Failure.SHARED
 
-    def _pause(self, now: float, seconds: float | None) -> None:
+    def _pause_callers(self, now: float, seconds: float | None) -> None:
         if seconds is None:
             seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
             self._pauses += 1
@@ -252,11 +251,11 @@ class Pace:
             self._limit += 1
             self._answers_since_change = 0
 
-    def _leave(self) -> None:
-        """Record that a call is no longer running, and wake the waiting callers."""
+    def _record_ended_call(self) -> None:
+        """Reduce the number of running calls by one, and wake the waiting callers."""
         self._under_way -= 1
         self._changed.notify_all()
 
-    def _stop(self, error: QtMiddlewareError) -> None:
+    def _stop_calls(self, error: QtMiddlewareError) -> None:
         self.error = self.error or error
         self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A cache of transformations in Redis that several processes share.
+"""Cache transformed questions in Redis, so that several processes share them.
 
 While Redis fails, the cache is not used.
 """
@@ -20,38 +20,37 @@ from qtmiddleware.runtime.logs import Outage, get_logger
 logger: Final = get_logger("qtmiddleware")
 
 FORMAT: Final = 2
-"""The number of the values' format; part of every key, so that another format is never read."""
+"""The version of the stored format. It is part of every key, so other versions are never read."""
 
 MAX_BYTES: Final = 1 << 20
 MAX_ITEMS: Final = 1_024
 
 _CONNECTIONS: Final = 32
 _SLACK: Final = 0.1
-"""How many seconds a busy process itself may be late before Redis counts as failing."""
+"""How many seconds a call may be late without counting as a failure: this process may be busy."""
 
 
 class RedisCache:
-    """A cache of transformations in Redis: one process can use replies that another process got.
+    """A cache of transformations in Redis, shared by several processes.
 
-    No wait for Redis is longer than *timeout*, and calls are not repeated. After a failure
-    *breaker* stops all calls for a while, and every process works as it would without Redis.
-    Connects on first use; a forked process makes its own connections. The methods never raise.
-    Thread-safe.
+    Connects on first use. Waits at most *timeout* seconds for Redis, and does not repeat calls.
+    After a failure *breaker* stops all calls for a while. The methods never raise. Thread-safe; a
+    forked process makes its own connections.
 
     Args:
-        url: ``redis://host:6379/0``, ``rediss://`` for TLS (options that begin with ``ssl_`` may
-            follow, as ``?ssl_ca_certs=ca.pem``) or ``unix:///path?db=0``. The user and the password
-            are read from ``REDIS_USERNAME`` and ``REDIS_PASSWORD``.
+        url: ``redis://host:6379/0``, ``rediss://host:6379/0?ssl_ca_certs=ca.pem`` for TLS, or
+            ``unix:///path?db=0``. The user and the password are read from ``REDIS_USERNAME`` and
+            ``REDIS_PASSWORD``.
         timeout: How many seconds to wait for Redis.
-        ttl_seconds: How many seconds each transformation is kept.
-        breaker: Decides when Redis is called again after a failure.
+        ttl_seconds: How many seconds Redis keeps each transformation.
+        breaker: Decides when to call Redis again after a failure.
 
     Attributes:
-        where: Host and port, or the socket's path.
+        where: The host and port, or the path of the socket.
         was_reached: Whether Redis answered the last call; ``None`` before the first call.
 
     Raises:
-        ConfigError: The address cannot be used.
+        ConfigError: The URL is not valid.
         MissingExtra: The ``redis`` package is missing.
     """
 
@@ -71,34 +70,34 @@ class RedisCache:
         return f"RedisCache({self.where})"
 
     def renew(self) -> None:
-        """After a fork, replace all connections, which belong to the parent process."""
+        """Replace the client after a fork, because its connections belong to the parent process."""
         self._client = self._address.client(self._timeout)
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
 
     @property
     def rest(self) -> float:
-        """The number of seconds until Redis may be called again; 0 if it may be called now."""
+        """The number of seconds until Redis is called again; 0 if it can be called now."""
         return self._breaker.rest
 
     def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:
         """Return the transformation stored under *key*; ``None`` if there is none or Redis fails.
 
-        A value that cannot be read, or that *accepts* rejects, is treated as missing. The next
-        `put` overwrites it.
+        A value counts as missing if it cannot be read or *accepts* returns false. The next `put`
+        overwrites it.
         """
         name = _build_name(key)
 
-        def read() -> bytes:
+        def read_value() -> bytes:
             # One byte more than the limit, so that Redis never sends the rest of a larger value.
             value = self._client.getrange(name, 0, MAX_BYTES)
             if not isinstance(value, bytes):
                 raise TypeError
             return value
 
-        value = self._call(read)
+        value = self._call_redis(read_value)
         if not value:
             return None
-        transformation = decode(value) if isinstance(value, bytes) else None
+        transformation = decode_transformation(value) if isinstance(value, bytes) else None
         if transformation is None or transformation.is_empty or not accepts(transformation):
             logger.warning(
                 "%s in the shared cache at %s cannot be read and will be overwritten",
@@ -111,12 +110,12 @@ class RedisCache:
 
     def put(self, key: str, transformation: Transformation) -> None:
         """Store *transformation* under *key*, unless it is too large."""
-        value = encode(transformation)
+        value = encode_transformation(transformation)
         if value is not None:
-            self._call(lambda: self._client.set(_build_name(key), value, ex=self._ttl))
+            self._call_redis(lambda: self._client.set(_build_name(key), value, ex=self._ttl))
 
     def close(self) -> None:
-        """Close the connections of this process; the next call opens new ones."""
+        """Close the connections of this process. The next call opens new ones."""
         try:
             self._client.connection_pool.disconnect()
         except Exception as error:
@@ -129,10 +128,13 @@ class RedisCache:
                 error=kind,
             )
 
-    def _call(self, command: Callable[[], Any]) -> Any:
-        """Return the result of *command*; ``None`` if Redis is late, fails, or is not called."""
-        # If there are more calls than connections, calls wait for each other. That is no failure of
-        # Redis.
+    def _call_redis(self, command: Callable[[], Any]) -> Any:
+        """Return the result of *command*; ``None`` if Redis fails, is late or is not called.
+
+        Returns `_UNREADABLE` if another program stored a value of another type.
+        """
+        # With more calls than connections, calls wait for each other. A long wait is therefore not
+        # a failure of Redis.
         if self.rest or not self._places.acquire(timeout=self._timeout):
             return None
         try:
@@ -178,9 +180,9 @@ _UNREADABLE: Final = object()
 
 
 def _is_wrong_type_error(error: Exception) -> bool:
-    """Return whether Redis says that the value has another type, such as a list.
+    """Return whether Redis reports that the value has another type, such as a list.
 
-    In this case Redis works, but another program wrote the value.
+    This is not an outage: another program stored the value.
     """
     return str(error).startswith("WRONGTYPE")
 
@@ -189,11 +191,11 @@ def _build_name(key: str) -> str:
     return f"qtm:{FORMAT}:{key}"
 
 
-def encode(transformation: Transformation) -> bytes | None:
-    """Return *transformation* as compact JSON; ``None`` if it is too large for `decode`.
+def encode_transformation(transformation: Transformation) -> bytes | None:
+    """Return *transformation* as compact JSON; ``None`` if it is too large to cache.
 
-    Empty fields are omitted. The JSON is UTF-8 with unescaped lone surrogates: if they were
-    escaped, two of them would be decoded as one character.
+    Empty fields are omitted. Lone surrogates are not escaped, because two escaped surrogates would
+    be decoded as one character.
     """
     fields: dict[str, Any] = {"v": FORMAT}
     for name in (*TEXT_FIELDS, "notes"):
@@ -208,11 +210,11 @@ def encode(transformation: Transformation) -> bytes | None:
     return data if len(data) <= MAX_BYTES else None
 
 
-def decode(data: bytes) -> Transformation | None:
-    """Return the transformation that `encode` wrote as *data*.
+def decode_transformation(data: bytes) -> Transformation | None:
+    """Return the transformation in the JSON that `encode_transformation` wrote.
 
-    Returns ``None`` for bytes that `encode` would not write, such as more than `MAX_BYTES` bytes or
-    more than `MAX_ITEMS` items in a list.
+    Returns ``None`` for all other data, for example if it has more than `MAX_BYTES` bytes or a list
+    with more than `MAX_ITEMS` items.
     """
     if len(data) > MAX_BYTES:
         return None
@@ -220,7 +222,7 @@ def decode(data: bytes) -> Transformation | None:
         transformation = _read_fields(json.loads(data.decode("utf-8", "surrogatepass")))
         return (
             transformation
-            if transformation is not None and encode(transformation) == data
+            if transformation is not None and encode_transformation(transformation) == data
             else None
         )
     except (ValueError, RecursionError):
@@ -235,18 +237,18 @@ def _read_fields(fields: Any) -> Transformation | None:
         value = fields.get(name, NOTHING)
         if value is NOTHING:
             continue
-        if not (_are_texts(value) if row.shape == "list" else isinstance(value, str)):
+        if not (_is_list_of_strings(value) if row.shape == "list" else isinstance(value, str)):
             return None
         texts[name] = tuple(value) if row.shape == "list" else value
     notes = fields.get("notes", [])
     if not isinstance(notes, list) or not all(
-        _are_texts(note) and len(note) == 2 for note in notes
+        _is_list_of_strings(note) and len(note) == 2 for note in notes
     ):
         return None
-    # The format's number and unknown names need no check: `decode` encodes the result again and
-    # compares the bytes.
+    # The version and unknown names need no check: `decode_transformation` encodes the result again
+    # and compares the bytes.
     return Transformation(**texts, notes=tuple((field, note) for field, note in notes))
 
 
-def _are_texts(value: Any) -> bool:
+def _is_list_of_strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -1,4 +1,4 @@
-"""Single flight: if several callers need the same result, one of them computes it for all."""
+"""Compute a result once for all callers that need it at the same time (single flight)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Flight:
     """A computation that one caller, the leader, performs for all callers that need its result.
 
     Attributes:
-        until: When the leader is overdue, in seconds on the monotonic clock.
-        result: The future for which the other callers, the followers, wait. The future's result is
-            ``None`` if the leader gave up; then a follower may lead.
+        until: The leader's deadline, in seconds on the monotonic clock.
+        result: The future that the other callers, the followers, wait for. Its result is ``None``
+            if the leader gave up. Then a follower may become the leader.
     """
 
     __slots__ = ("result", "until")
@@ -27,7 +27,7 @@ class Flight:
     def __init__(self, until: float) -> None:
         self.until = until
         self.result: Future[Any] = Future()
-        # A running future cannot be cancelled: a cancelled follower must not cancel it for others.
+        # A running future cannot be cancelled, so a cancelled follower does not affect the others.
         self.result.set_running_or_notify_cancel()
 
 
@@ -35,11 +35,10 @@ class Role(Enum):
     """The caller's role in a shared computation, as returned by `SingleFlight.join`.
 
     Attributes:
-        LEADER: The caller does the work and then calls `SingleFlight.land`.
+        LEADER: The caller computes the result and then calls `SingleFlight.land`.
         FOLLOWER: The caller waits for the leader's result.
-        NESTED: The leader itself called this caller, for example because a wrapped function calls
-            another wrapped function. The caller must not wait for the leader, which waits for the
-            caller.
+        NESTED: The caller runs inside the leader's own call, for example because a wrapped function
+            calls another wrapped function. It must not wait for the leader, which waits for it.
     """
 
     LEADER = "leader"
@@ -48,13 +47,13 @@ class Role(Enum):
 
 
 _led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("led", default=())
-"""The flights that the running code leads; inherited by the threads and tasks that it starts."""
+"""The flights that the running code leads. Threads and tasks that it starts inherit them."""
 
 
 class SingleFlight:
     """Lets concurrent callers with the same key share one computation, a `Flight`.
 
-    Thread-safe, with any number of event loops. A forked process begins without flights.
+    Thread-safe. The callers may use different event loops. A forked process begins without flights.
     """
 
     def __init__(self) -> None:
@@ -62,36 +61,36 @@ class SingleFlight:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget all flights, which only the parent process continues."""
+        """Forget all flights after a fork, because only the parent process continues them."""
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
-    def join(self, key: Hashable, until: float) -> tuple[Role, Flight]:
-        """Return the caller's role in the `Flight` of *key*, and the `Flight`.
+    def join(self, key: Hashable, deadline: float) -> tuple[Role, Flight]:
+        """Return the caller's role in the computation for *key*, and the computation.
 
-        If there is no flight of *key*, or its leader is overdue, the caller leads a new flight. A
-        leader may never finish, for example if its event loop was stopped.
+        If nobody computes the result yet, the caller becomes the leader. The same happens if the
+        leader is overdue: it may never finish, for example because its event loop was stopped.
 
         Args:
-            key: Identifies the work.
-            until: When the caller is overdue if it leads, in seconds on the monotonic clock.
+            key: Identifies the result.
+            deadline: The caller's deadline as a leader, in seconds on the monotonic clock.
         """
         with self._lock:
             flight = self._by_key.get(key)
             if flight is not None and monotonic() < flight.until:
                 return (Role.NESTED if flight in _led.get() else Role.FOLLOWER), flight
-            flight = self._by_key[key] = Flight(until)
+            flight = self._by_key[key] = Flight(deadline)
         _led.set((*_led.get(), flight))
         return Role.LEADER, flight
 
     def land(self, key: Hashable, flight: Flight, result: Any) -> None:
         """End *flight* and give *result* to its followers.
 
-        If the leader gave up, *result* is ``None``. The next caller who joins *key* leads a new
+        *result* is ``None`` if the leader gave up. The next caller of `join` with *key* leads a new
         flight.
         """
         with self._lock:
-            # If this flight was overdue, somebody else may lead a new one by now, which stays.
+            # If this flight was overdue, another caller may lead a new one. The new one stays.
             if self._by_key.get(key) is flight:
                 del self._by_key[key]
         _led.set(tuple(other for other in _led.get() if other is not flight))

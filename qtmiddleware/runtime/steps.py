@@ -329,7 +329,7 @@ def observe_flow(
 
 def _observe_flow(flow: Flow[T], observation: Observation, models: Models) -> Flow[T]:
     with observation:
-        return observation.keep((yield from observe_steps(flow, observation, models)))
+        return observation.keep_result((yield from observe_steps(flow, observation, models)))
 
 
 def observe_steps(
@@ -370,17 +370,17 @@ def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T
 
 def _observe_step(step: Leaf, parent: Observation, models: Models) -> Observation:
     if isinstance(step, Search):
-        return parent.child(
+        return parent.make_child(
             "search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text
         )
     if isinstance(step, Embed):
         return observe_embedding(parent, models.get("embedding"), step.texts)
     if isinstance(step, Ask):
         fields = describe_model(step.model or models.get("model"))
-        return parent.child("model", step.prompt.mode, content=step.prompt, **fields)
+        return parent.make_child("model", step.prompt.mode, content=step.prompt, **fields)
     if isinstance(step, Rerank):
         fields = describe_model(models.get("rerank"))
-        return parent.child(
+        return parent.make_child(
             "rerank", counts={"texts": len(step.texts)}, content=step.texts, **fields
         )
     return NOT_OBSERVED
@@ -393,7 +393,7 @@ def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) 
     """
     if not parent.is_observed:
         return parent
-    return parent.child(
+    return parent.make_child(
         "embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder)
     )
 

@@ -1,9 +1,9 @@
-"""Daemon threads shared by all flows, and bulkheads that limit how many one middleware uses.
+"""Run calls in daemon threads, and limit how many threads one middleware uses.
 
-A thread that is running other code cannot be stopped; at the deadline the caller only stops
-waiting for it. The threads are daemons because a call that hangs must not keep the interpreter
-from ending. With a call that sleeps for 8 s, a process ends after 8.1 s on `ThreadPoolExecutor`,
-after 8.3 s on `anyio.to_thread`, and at once with these threads.
+A running thread cannot be stopped: at the deadline the caller only stops waiting for it. The
+threads are daemons, so that a call that hangs does not keep the interpreter from ending. With a
+call that sleeps for 8 s, a process ends after 8.1 s with `ThreadPoolExecutor`, after 8.3 s with
+`anyio.to_thread`, and at once with these threads.
 """
 
 from __future__ import annotations
@@ -32,23 +32,19 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class Overloaded(ModelError):
-    """Raised if all threads of a middleware are in use. The message quotes no query or passage."""
+    """Raised if all threads of a middleware are busy. Its message quotes no query or passage."""
 
 
-def _is_ending() -> bool:
-    """Return whether the interpreter is ending.
-
-    Daemon threads are stopped at that time, and no new thread can start.
-    """
+def _is_interpreter_ending() -> bool:
+    """Return whether the interpreter is ending, so that no new thread can start."""
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
 class Threads:
-    """A pool of daemon threads that starts a new thread if none is idle, so that no task waits.
+    """A pool of daemon threads. It starts a new thread if none is idle, so that no task waits.
 
-    An idle thread ends after 10 seconds. The queue class is looked up each time a queue is made,
-    because gevent may replace threads and queues after this module was loaded. A queue made before
-    would block all greenlets.
+    An idle thread ends after 10 seconds. gevent may replace threads and queues after this module
+    was loaded. A queue that was made before would block all greenlets and is not used any more.
     """
 
     def __init__(self) -> None:
@@ -56,26 +52,26 @@ class Threads:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget the idle threads, which belong to the parent process.
+        """Forget the idle threads after a fork, because they belong to the parent process.
 
-        (gevent's greenlets survive a fork, but wait forever.)
+        gevent's greenlets survive a fork, but wait forever.
         """
         # One queue per idle thread, which waits there for its next task, or for `None` to end.
         self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
 
     def start(self, task: Callable[[], None]) -> None:
-        """Start *task* in a thread without waiting for its end.
+        """Start *task* in a thread, without waiting for its end.
 
         If no thread can start, for example because the interpreter is ending, *task* runs in the
-        caller's thread.
+        calling thread.
         """
-        if not self.take(task):
+        if not self.try_start(task):
             task()
 
-    def take(self, task: Callable[[], None]) -> bool:
-        """Start *task* in a thread without waiting for its end.
+    def try_start(self, task: Callable[[], None]) -> bool:
+        """Start *task* in a thread, without waiting for its end.
 
-        Returns whether a thread could start.
+        Returns ``False`` if no thread could start. *task* does not run then.
         """
         if sys.is_finalizing():
             # A thread that starts now would never run.
@@ -95,13 +91,13 @@ class Threads:
         tasks.put(task)
         try:
             threading.Thread(
-                target=self._work, args=(tasks,), name="qtmiddleware", daemon=True
+                target=self._perform_tasks, args=(tasks,), name="qtmiddleware", daemon=True
             ).start()
         except RuntimeError:
             return False
         return True
 
-    def _work(self, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    def _perform_tasks(self, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         task = tasks.get()
         while task is not None:
             # A task handles its own errors; an error that escapes must not end the pool's thread.
@@ -126,18 +122,18 @@ _threads: Final = Threads()
 
 
 class Bulkhead:
-    """Limits the work of one middleware to *limit* threads at a time.
+    """Limits one middleware to *limit* threads at a time.
 
-    If no thread is free, a call is refused at once, because a queue behind hanging calls would
-    never move. A warning is logged when refusals begin, and when half of the threads are free
+    If no thread is free, a call is rejected at once, because it could wait forever behind calls
+    that hang. A warning is logged at the first rejected call, and when half of the threads are free
     again. Thread-safe; a forked process begins with all threads free. Source: Nygard, Release It!,
     2007.
 
     Attributes:
-        limit: The most threads.
-        refused: How many calls were refused.
+        limit: The most threads in use at a time.
+        refused: How many calls were rejected.
         in_use: How many threads are in use now.
-        given_up: How many calls were left running because they were late.
+        given_up: How many calls were abandoned because they were late.
     """
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
@@ -148,42 +144,42 @@ class Bulkhead:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget the threads in use, which belong to the parent process."""
+        """Set the number of threads in use to 0 after a fork, because the parent has them."""
         self._lock = threading.Lock()
         self.in_use = 0
         self._is_full = False
 
     def start(self, task: Callable[[], None]) -> None:
-        """Start *task* in a thread; raise `ModelError` ``overloaded`` if no thread is free."""
+        """Start *task* in a thread. Raise `ModelError` ``overloaded`` if no thread is free."""
         with self._lock:
             has_room = self.in_use < self.limit
             self.in_use += has_room
         if not has_room:
-            raise self._make_refusal()
+            raise self._record_refusal()
 
-        def work() -> None:
+        def perform_task() -> None:
             try:
                 task()
             finally:
                 self._release()
 
-        if _threads.take(work):
+        if _threads.try_start(perform_task):
             return
-        if _is_ending():
-            work()
+        if _is_interpreter_ending():
+            perform_task()
             return
         # The system starts no more threads. The task is not performed here, because this may be the
         # thread of an event loop.
         self._release()
-        raise self._make_refusal()
+        raise self._record_refusal()
 
-    def give_up(self, calls: int) -> None:
-        """Add *calls* to the number of calls that run on although no caller waits for them."""
-        if calls:
+    def record_abandoned_calls(self, count: int) -> None:
+        """Count calls that are still running although no caller waits for them any more."""
+        if count:
             with self._lock:
-                self.given_up += calls
+                self.given_up += count
 
-    def _make_refusal(self) -> ModelError:
+    def _record_refusal(self) -> ModelError:
         with self._lock:
             self.refused += 1
             begins, self._is_full = not self._is_full, True
@@ -221,25 +217,25 @@ _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=N
 def copy_context_with_bulkhead(bulkhead: Bulkhead) -> Context:
     """Return a copy of the caller's context in which `in_thread` uses the threads of *bulkhead*.
 
-    The caller's own context, in which the original search runs, is no longer limited by any
-    bulkhead, not even by the bulkhead of another middleware that made this call.
+    The caller's own context loses its bulkhead, so that the original search always gets a thread.
     """
     context = copy_context()
     context.run(_bulkhead.set, bulkhead)
+    # Another middleware may have made this call, so its bulkhead may be set here.
     if _bulkhead.get() is not None:
         _bulkhead.set(None)
     return context
 
 
 def current_bulkhead() -> Bulkhead | None:
-    """Return the bulkhead that limits threads started in this context.
+    """Return the bulkhead of the current context.
 
     Returns ``None`` in an original search and outside of flows.
     """
     return _bulkhead.get()
 
 
-def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:
+def _settle_future(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:
@@ -249,11 +245,14 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
 
 
 async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> T:
-    """Run *call* in a daemon thread and await the result.
+    """Run *call* in a daemon thread and await its result.
 
     The event loop's default pool is not used, because it is small and belongs to the application.
-    An original search always gets a thread. All other calls get a thread of *bulkhead*, by default
-    the bulkhead of the current context.
+
+    Args:
+        call: A function without parameters.
+        bulkhead: Provides the thread; by default the current context's bulkhead. In a context
+            without a bulkhead, *call* always gets a thread.
 
     Raises:
         ModelError: ``overloaded`` if no thread is free.
@@ -264,7 +263,7 @@ async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> 
     context: Context = copy_context()
     bulkhead, is_running = bulkhead or _bulkhead.get(), False
 
-    def work() -> None:
+    def run_call() -> None:
         nonlocal is_running
         if future.done():  # Nobody waits for the result any more.
             return
@@ -282,33 +281,33 @@ async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> 
         is_running = False
         # If the loop was closed in the meantime, nobody waits any more.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle, future, value, failure)
+            loop.call_soon_threadsafe(_settle_future, future, value, failure)
         del failure  # Breaks a reference cycle: its traceback refers to this frame.
 
-    (_threads if bulkhead is None else bulkhead).start(work)
+    (_threads if bulkhead is None else bulkhead).start(run_call)
     try:
         return await future
     finally:
+        # If the caller was cancelled, the call runs on in its thread.
         if bulkhead is not None:
-            bulkhead.give_up(is_running)
+            bulkhead.record_abandoned_calls(is_running)
 
 
 def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -> list[T]:
-    """Return the results of *calls*, in the order of *calls*.
+    """Run *calls* at the same time and return their results, in the order of *calls*.
 
-    The calls run in the caller's thread and in free threads of *bulkhead*. If a call raises an
-    exception, the exception is raised here and no other call begins; running calls go on to their
-    end.
+    If a call raises an exception, no other call begins and the exception is raised here. Running
+    calls continue to their end.
 
     Args:
         calls: Functions without parameters.
-        bulkhead: Provides the threads.
+        bulkhead: Provides threads in addition to the caller's own thread.
         limit: The most calls that run at once.
     """
     waiting = deque(enumerate(calls))
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
 
-    def work(context: Context) -> None:
+    def run_calls(context: Context) -> None:
         with suppress(IndexError):
             while True:
                 position, call = waiting.popleft()
@@ -320,10 +319,11 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
 
     results: dict[int, Any] = {}
     try:
+        # If no thread is free, the caller's thread performs all calls.
         with suppress(ModelError):
             for _ in range(min(limit, len(calls)) - 1):
-                bulkhead.start(partial(work, copy_context()))
-        work(copy_context())
+                bulkhead.start(partial(run_calls, copy_context()))
+        run_calls(copy_context())
         while len(results) < len(calls):
             position, value, error = done.get()
             if error is not None:
@@ -335,10 +335,10 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
 
 
 async def acall_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], limit: int) -> list[T]:
-    """Return the results of *calls*, in the order of *calls*; at most *limit* calls run at once.
+    """Await *calls* at the same time and return their results, in the order of *calls*.
 
-    If a call raises an exception, or the caller is cancelled, all other calls are cancelled and
-    awaited.
+    At most *limit* calls run at once. If a call raises an exception or the caller is cancelled, all
+    other calls are cancelled and awaited.
     """
     room = asyncio.Semaphore(limit)
 

@@ -1,8 +1,7 @@
 """Load the packages and data that the first query needs, in background threads.
 
-Packages are imported once per process. If a process forks during an import, the package stays
-half imported in the child, because the importing thread does not exist there. To prevent this,
-every fork waits until the loading has ended.
+If a process forks during an import, the package stays half imported in the child process, because
+the importing thread does not exist there. Therefore every fork waits until the loading has ended.
 """
 
 from __future__ import annotations
@@ -22,35 +21,36 @@ _POLL_SECONDS: Final = 0.005
 _LONGEST_WAIT: Final = 10.0
 
 _loading: Final[dict[threading.Thread, threading.Event]] = {}
-"""The threads that load, each with an event that is set when queries need not wait any more.
+"""The loading threads. Each has an event that is set once queries no longer have to wait for it.
 
-Iterate over a copy, because threads come and go: without the GIL only `dict.copy` is sure to see
-one state.
+Iterate over a copy, because other threads change the dict. Only `dict.copy` is atomic without the
+GIL.
 """
 _last_start = 0.0
 
 
 def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -> None:
-    """Perform *load* and then *rehearse* in a thread; do nothing if no thread can start.
+    """Call *load* and then *rehearse* in a thread. Do nothing if no thread can start.
 
-    Queries wait for *load* but not for *rehearse*. Both functions handle their own errors. The
-    thread is not a daemon, because a daemon that is stopped inside a package's native code can
-    crash the ending interpreter. A process that ends at once waits for the thread.
+    Queries wait for *load*, but not for *rehearse*. Both functions must handle their own errors.
     """
     loaded = threading.Event()
 
-    def work() -> None:
+    def load_and_rehearse() -> None:
         try:
             load()
             loaded.set()
             rehearse()
         finally:
+            # Queries must not wait any longer, even if `load` failed.
             loaded.set()
             _loading.pop(thread, None)
 
+    # Not a daemon: stopped inside a package's native code, it could crash the ending interpreter.
+    # So a process that ends early waits for this thread.
     global _last_start
     _last_start = monotonic()
-    thread = threading.Thread(target=work, name="qtmiddleware-loading")
+    thread = threading.Thread(target=load_and_rehearse, name="qtmiddleware-loading")
     _loading[thread] = loaded
     try:
         thread.start()
@@ -59,7 +59,7 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
 
 
 def is_loading() -> bool:
-    """Return whether a query must wait because a package or data is being loaded."""
+    """Return whether a package or data that a query needs is still being loaded."""
     # Every query asks this, and mostly nothing is being loaded.
     return bool(_loading) and any(
         not loaded.is_set() and thread.is_alive() for thread, loaded in _loading.copy().items()
@@ -67,9 +67,9 @@ def is_loading() -> bool:
 
 
 def is_warming() -> bool:
-    """Return whether a thread is loading or rehearsing.
+    """Return whether a background thread is still loading or rehearsing.
 
-    Returns false once the last thread started more than 10 seconds ago.
+    Returns ``False`` 10 seconds after the last thread started, even if it is still running.
     """
     return monotonic() < _last_start + _LONGEST_WAIT and any(
         thread.is_alive() for thread in _loading.copy()
@@ -77,7 +77,7 @@ def is_warming() -> bool:
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
-    """Wait until everything is loaded or *deadline* has passed, then call ``deadline.begin()``."""
+    """Wait until everything is loaded, at most until *deadline*, then start the deadline's time."""
     for thread, loaded in _loading.copy().items():
         if thread.is_alive():
             loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))
@@ -92,7 +92,7 @@ async def await_until_loaded(deadline: Deadline) -> None:
 
 
 def finish_loading() -> None:
-    """Wait until the loading threads have ended; return at once in a loading thread."""
+    """Wait until the loading threads have ended. Return at once in a loading thread."""
     threads = tuple(_loading.copy())
     for thread in threads if threading.current_thread() not in threads else ():
         # A thread that has not started yet cannot be joined.

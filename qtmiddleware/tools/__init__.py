@@ -1,1 +1,1 @@
-"""Wrapped functions as tools for agents: their arguments, results and error messages."""
+"""Offer wrapped functions to agents as tools."""

@@ -17,17 +17,17 @@ _TITLES: Final = ("title", "heading", "name", "file_name", "filename", "source",
 LEAST_TOKENS: Final = 200
 """The smallest token budget. With fewer tokens, the notes would leave no room for passages."""
 _MOST_OF_FIELD: Final = 40
-"""How many tokens of a title, an id or another field are shown at most."""
+"""The largest number of tokens to show of a title, an id or another field."""
 _LEAST_OF_PASSAGE: Final = 40
 """A passage is left out if fewer than this many tokens of its text could be shown."""
 _LOW: Final = 0.2
-"""Another search is recommended if the confidence is below this."""
+"""The tool recommends another search if the confidence is below this."""
 
 
 def write_json(value: Any) -> str:
     """Return *value* as one line of JSON.
 
-    Control characters that hide or reorder text are replaced by escapes.
+    Control characters that hide or reorder text are escaped.
     """
     return escape_json(json.dumps(value, ensure_ascii=False, skipkeys=True, default=str))
 
@@ -48,7 +48,7 @@ def build_result(
         retrieval: The result of the search.
         collection: A description of the collection that was searched.
         fields: The names of the metadata fields to show for each passage.
-        top_k: How many passages to show at most.
+        top_k: The largest number of passages to show.
         max_tokens: The token budget, at least `LEAST_TOKENS`, as counted by `count_tokens`.
         notes: Sentences for the agent about the search.
         can_try_harder: Whether the tool offers a higher effort.
@@ -65,8 +65,8 @@ def build_result(
     if sentences := " ".join([*advice, *notes]):
         result["advice"] = sentences
     if not rows and any(problem.stage == "response" for problem in retrieval.degradations):
-        return _add_response(result, retrieval.response, max_tokens)
-    return _fit_rows(result, rows, max_tokens)
+        return _write_raw_response(result, retrieval.response, max_tokens)
+    return _write_fitting_rows(result, rows, max_tokens)
 
 
 def find_title(metadata: Mapping[str, Any]) -> Any:
@@ -74,37 +74,38 @@ def find_title(metadata: Mapping[str, Any]) -> Any:
     return next((value for name in _TITLES if (value := metadata.get(name))), None)
 
 
-def build_text(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
+def build_text_result(fields: Mapping[str, Any], text: str, max_tokens: int) -> str:
     """Return *fields* and *text* as JSON of at most *max_tokens* tokens.
 
-    Only *text* is cut. If *fields* alone exceed the limit, so does the JSON.
+    Only *text* is cut. If *fields* alone exceed the limit, the JSON exceeds it too.
     """
     whole = {**fields, "text": ""}
     room = max_tokens - count_tokens(write_json(whole))
     while True:
         kept = cut_text(text, room)
-        written = write_json({**whole, "text": kept, **_note_cut_text(text, kept)})
+        written = write_json({**whole, "text": kept, **_describe_cut(text, kept)})
         over = count_tokens(written) - max_tokens
         if over <= 0 or room <= 0:
             return written
+        # JSON escapes some characters of the text, which takes tokens too: try with less text.
         room -= max(over, 8)
 
 
 def build_failure(sentence: str) -> str:
-    """Return *sentence*, the reason why a tool call failed, as JSON."""
+    """Return the JSON result of a failed tool call. *sentence* says why the call failed."""
     return write_json({"error": cut_text(sentence, LEAST_TOKENS)})
 
 
 def _describe_passage(
-    place: int, plain_place: str, match: Match, move_reason: str, *, fields: Sequence[str]
+    rank: int, plain_rank: str, match: Match, move_reason: str, *, fields: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the fields of one passage in the result, with its uncut text.
+    """Return one passage's fields for the result, with the whole text.
 
     Args:
-        place: The rank of the passage, from 1.
-        plain_place: Its rank in the plain call's result, as text; "new" if it was not there.
+        rank: The passage's rank, from 1.
+        plain_rank: The passage's rank in the plain result, as text; "new" if it was not there.
         match: The passage.
-        move_reason: Why its rank changed; may be empty.
+        move_reason: Why the rank changed; ``""`` if unknown.
         fields: The names of the metadata fields to show.
     """
     row: dict[str, Any] = {"id": _shorten_value(match.id)}
@@ -117,7 +118,7 @@ def _describe_passage(
     score = match.score if match.rerank_score is None else match.rerank_score
     if score is not None and isfinite(score):
         row["score"] = round(score, 4)
-    row["why"] = _explain_place(place, plain_place, match, move_reason)
+    row["why"] = _explain_rank(rank, plain_rank, match, move_reason)
     if shown := {
         name: _shorten_value(match.metadata[name]) for name in fields if name in match.metadata
     }:
@@ -125,20 +126,20 @@ def _describe_passage(
     return row
 
 
-def _explain_place(place: int, plain_place: str, match: Match, move_reason: str) -> str:
-    """Return a phrase on which searches found the passage, or why its rank changed.
+def _explain_rank(rank: int, plain_rank: str, match: Match, move_reason: str) -> str:
+    """Return a phrase that says why the passage's rank changed, or which searches found it.
 
     Args:
-        place: The rank of the passage, from 1.
-        plain_place: Its rank in the plain call's result, as text; "new" if it was not there.
+        rank: The passage's rank, from 1.
+        plain_rank: The passage's rank in the plain result, as text; "new" if it was not there.
         match: The passage.
-        move_reason: Why its rank changed; may be empty.
+        move_reason: Why the rank changed; ``""`` if unknown.
     """
-    if plain_place in ("", str(place)):
+    if plain_rank in ("", str(rank)):
         kinds = match.found_by or ("original",)
         names = ["the query" if kind == "original" else kind.replace("_", " ") for kind in kinds]
         return f"found by {' and '.join(names)}"
-    move = "new" if plain_place == "new" else f"from place {plain_place} to {place}"
+    move = "new" if plain_rank == "new" else f"from place {plain_rank} to {rank}"
     return f"{move}: {move_reason}" if move_reason else move
 
 
@@ -154,7 +155,7 @@ def _shorten_value(value: Any) -> Any:
 def _list_advice(
     retrieval: Retrieval, rows: Sequence[Mapping[str, Any]], *, can_try_harder: bool
 ) -> tuple[bool, list[str]]:
-    """Return whether another search could help, and sentences with advice for the agent."""
+    """Return whether another search could help, and sentences of advice for the agent."""
     harder = " or a higher effort" if can_try_harder else ""
     advice = []
     could_help = True
@@ -177,26 +178,28 @@ def _list_advice(
     return could_help, advice
 
 
-def _add_response(result: dict[str, Any], response: Any, max_tokens: int) -> str:
-    """Return *result* as JSON with the function's *response* as text, in place of passages.
+def _write_raw_response(result: dict[str, Any], response: Any, max_tokens: int) -> str:
+    """Return *result* as JSON, with the function's *response* as text instead of passages.
 
-    Used if no passages could be read from *response*.
+    This is the result if no passages can be read from *response*.
     """
     text = response if isinstance(response, str) else write_json(response)
     del result["results"]
-    return build_text(result, text, max_tokens)
+    return build_text_result(result, text, max_tokens)
 
 
-def _fit_rows(result: dict[str, Any], rows: Sequence[dict[str, Any]], max_tokens: int) -> str:
+def _write_fitting_rows(
+    result: dict[str, Any], rows: Sequence[dict[str, Any]], max_tokens: int
+) -> str:
     """Return *result* as JSON, with as many of the passages *rows* as fit into *max_tokens*.
 
-    Long texts are cut, so that they share the tokens equally.
+    Long texts are cut to equal numbers of tokens.
     """
     texts = [row["text"] for row in rows]
     room = max_tokens
     while True:
         kept = list(_cut_rows(result, rows, texts, room))
-        written = write_json({**result, "results": kept, **_note_left_out(kept, texts)})
+        written = write_json({**result, "results": kept, **_describe_omissions(kept, texts)})
         over = count_tokens(written) - max_tokens
         if over <= 0 or not kept:
             return written
@@ -204,10 +207,12 @@ def _fit_rows(result: dict[str, Any], rows: Sequence[dict[str, Any]], max_tokens
         room -= max(over, 8)
 
 
-def _note_left_out(shown_rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> dict[str, str]:
-    """Return a note on how many texts were cut, and how many passages were left out.
+def _describe_omissions(
+    shown_rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
+) -> dict[str, str]:
+    """Return a note that says how many texts were cut and how many passages were left out.
 
-    Returns an empty dict if *shown_rows* contain all *texts* uncut.
+    Returns an empty dict if *shown_rows* contain all of *texts* in full.
     """
     cut = sum(row["text"] != text for row, text in zip(shown_rows, texts, strict=False))
     left = len(texts) - len(shown_rows)
@@ -224,10 +229,13 @@ def _cut_rows(
     texts: Sequence[str],
     max_tokens: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield as many of *rows* as fit into *max_tokens* together with *result*, with texts cut."""
+    """Yield as many of *rows* as fit into *max_tokens* together with *result*.
+
+    Long texts are cut.
+    """
     room = max_tokens - count_tokens(write_json(result))
     bare = [count_tokens(write_json({**row, "text": ""})) for row in rows]
-    # No text is read further than it could be shown.
+    # Counting the tokens of a whole book would take long, and only its beginning can be shown.
     wanted = [count_tokens(write_json(text[: 16 * max_tokens])) for text in texts]
     chosen = 0
     for size, tokens in zip(bare, wanted, strict=True):
@@ -237,33 +245,36 @@ def _cut_rows(
         room -= least
         chosen += 1
     least_sizes = [min(tokens, _LEAST_OF_PASSAGE) for tokens in wanted[:chosen]]
-    shares = _share_tokens(least_sizes, wanted[:chosen], room)
+    shares = _distribute_tokens(least_sizes, wanted[:chosen], room)
     for row, text, share, tokens in zip(rows, texts, shares, wanted, strict=False):
         yield {**row, "text": text if tokens <= share else cut_text(text, share)}
 
 
-def _share_tokens(least_sizes: Sequence[int], wanted_sizes: Sequence[int], room: int) -> list[int]:
-    """Return how many tokens each text gets: its least size plus a part of the *room* tokens.
+def _distribute_tokens(
+    least_sizes: Sequence[int], wanted_sizes: Sequence[int], spare_tokens: int
+) -> list[int]:
+    """Return how many tokens each text gets: its least size, and some of the spare tokens.
 
-    Short texts get what they need, and long texts share the remaining tokens equally.
+    Short texts get as many as they need. Long texts get equal numbers of the rest.
 
     Args:
-        least_sizes: The tokens that each text gets in any case.
-        wanted_sizes: The tokens of each uncut text.
-        room: How many tokens to share out.
+        least_sizes: The number of tokens that each text gets in any case.
+        wanted_sizes: The number of tokens of each whole text.
+        spare_tokens: The number of tokens to distribute.
     """
     shares = list(least_sizes)
-    open_ = sorted(range(len(wanted_sizes)), key=lambda place: wanted_sizes[place])
-    for done, place in enumerate(open_):
-        part = room // (len(open_) - done)
-        more = min(wanted_sizes[place] - least_sizes[place], part)
-        shares[place] += more
-        room -= more
+    # Beginning with the shortest text passes what a short text leaves to all longer ones.
+    open_ = sorted(range(len(wanted_sizes)), key=lambda index: wanted_sizes[index])
+    for done, index in enumerate(open_):
+        part = spare_tokens // (len(open_) - done)
+        more = min(wanted_sizes[index] - least_sizes[index], part)
+        shares[index] += more
+        spare_tokens -= more
     return shares
 
 
-def _note_cut_text(text: str, shown_text: str) -> dict[str, str]:
-    """Return a note that *text* was cut; an empty dict if *shown_text* equals *text*."""
+def _describe_cut(text: str, shown_text: str) -> dict[str, str]:
+    """Return a note that *text* was cut, or an empty dict if *shown_text* equals *text*."""
     if shown_text == text:
         return {}
     return {"cut": "The text is longer. Ask with a larger max_tokens for more of it."}

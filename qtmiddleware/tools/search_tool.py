@@ -18,7 +18,7 @@ EFFORTS: Final[Mapping[str, str]] = {
     "medium": "balanced",
     "high": "thorough",
 }
-"""The agent's names for presets, the cheapest first. All but ``minimal`` ask a model."""
+"""The agent's names for presets, the cheapest first. All but ``minimal`` call a model."""
 TOP_K: Final = 5
 MOST_PASSAGES: Final = 50
 TOKENS: Final = 2_000
@@ -38,12 +38,12 @@ class SearchTool:
     Attributes:
         name: The name by which the model calls the tool.
         description: The description that the model reads.
-        efforts: The values of the argument ``effort``; only ``minimal`` if there is no model.
-        input_schema: The arguments as JSON schema: ``query``, ``top_k``, ``effort`` and
-            ``max_tokens``.
-        run: A blocking function of these arguments. It returns JSON text and never raises: a
-            failure is returned as ``{"error": sentence}``.
-        arun: The asynchronous form of `run`.
+        efforts: The allowed values of ``effort``; only ``minimal`` if there is no model.
+        input_schema: The arguments ``query``, ``top_k``, ``effort`` and ``max_tokens`` as JSON
+            schema.
+        run: A blocking function that takes these arguments and returns JSON text. It never raises:
+            it returns a failure as ``{"error": sentence}``.
+        arun: An asynchronous function that does the same.
     """
 
     run: Callable[..., str]
@@ -75,9 +75,9 @@ class SearchTool:
         """The tool's arguments as JSON schema. Each access returns a new object."""
         properties: dict[str, dict[str, Any]] = {
             "query": {"type": "string"},
-            "top_k": describe_number(1, MOST_PASSAGES, TOP_K),
+            "top_k": build_number_schema(1, MOST_PASSAGES, TOP_K),
             "effort": {"type": "string", "enum": list(self.efforts)},
-            "max_tokens": describe_number(LEAST_TOKENS, MOST_TOKENS, TOKENS),
+            "max_tokens": build_number_schema(LEAST_TOKENS, MOST_TOKENS, TOKENS),
         }
         return {
             "type": "object",
@@ -90,7 +90,7 @@ class SearchTool:
         }
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """Search with *arguments*, as written by a model, and return the result as JSON text.
+        """Search with *arguments* from a model, and return the result as JSON text.
 
         Raises:
             ToolFailure: An argument is wrong. The message is a sentence for the model.
@@ -102,7 +102,7 @@ class SearchTool:
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
 
     def _write_description(self, about: str) -> str:
-        """Return the description of the tool. *about* describes the content of the collection."""
+        """Return the tool's description. *about* is a sentence about the collection's content."""
         fields = f" Each result shows the fields {', '.join(self.fields)}." if self.fields else ""
         said = f" {about.strip().rstrip('.')}." if about.strip() else ""
         return (
@@ -157,44 +157,49 @@ class SearchTool:
     def _search(
         self, query: Any, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
     ) -> str:
-        """Search and return the result as JSON text."""
+        """Search for *query*, and return the result as JSON text."""
         if self._function.is_async:
             return run_in_background_loop(lambda: self._asearch(query, top_k, effort, max_tokens))
-        given, write = self._prepare_search(query, top_k, effort, max_tokens)
-        return write(self._function.retrieve(query, **given))
+        search_arguments, write_result = self._prepare_search(query, top_k, effort, max_tokens)
+        return write_result(self._function.retrieve(query, **search_arguments))
 
     async def _asearch(
         self, query: Any = None, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
     ) -> str:
-        """Search asynchronously and return the result as JSON text."""
-        given, write = self._prepare_search(query, top_k, effort, max_tokens)
-        return write(await self._function.aretrieve(query, **given))
+        """Search for *query* as `_search` does, without blocking the running event loop."""
+        search_arguments, write_result = self._prepare_search(query, top_k, effort, max_tokens)
+        return write_result(await self._function.aretrieve(query, **search_arguments))
 
     def _prepare_search(
         self, query: Any, top_k: Any, effort: Any, max_tokens: Any
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
-        """Return the keyword arguments for the search, and a function that writes its result.
+        """Return the keyword arguments for the search, and a function that writes the result.
+
+        The function takes the retrieval and returns JSON text.
 
         Raises:
             ToolFailure: An argument is wrong.
         """
         if not isinstance(query, str) or not query.strip():
             raise ToolFailure("query must be a text that is not blank.")
-        top_k = read_number("top_k", top_k, 1, MOST_PASSAGES, TOP_K)
-        max_tokens = read_number("max_tokens", max_tokens, LEAST_TOKENS, MOST_TOKENS, TOKENS)
+        top_k = read_number_argument("top_k", top_k, 1, MOST_PASSAGES, TOP_K)
+        max_tokens = read_number_argument(
+            "max_tokens", max_tokens, LEAST_TOKENS, MOST_TOKENS, TOKENS
+        )
         if effort is not None and (not isinstance(effort, str) or effort not in EFFORTS):
             raise ToolFailure(f"effort must be one of {', '.join(self.efforts)}.")
         notes = []
+        # Without a model, only the rules can search. A note tells the agent so.
         if effort is not None and effort not in self.efforts:
             notes.append(f"No language model is configured, so effort was {self.efforts[-1]}.")
             effort = self.efforts[-1]
-        given = dict(self._arguments)
+        search_arguments = dict(self._arguments)
         if effort is not None:
-            given["qtm_config"] = _read_effort(effort)
+            search_arguments["qtm_config"] = _read_effort_settings(effort)
         if (name := self._function.top_k_argument) is not None:
-            given[name] = top_k
+            search_arguments[name] = top_k
 
-        def write(retrieval: Retrieval) -> str:
+        def write_result(retrieval: Retrieval) -> str:
             return build_result(
                 retrieval,
                 collection=self.collection,
@@ -205,7 +210,7 @@ class SearchTool:
                 can_try_harder=effort != self.efforts[-1] and len(self.efforts) > 1,
             )
 
-        return given, write
+        return search_arguments, write_result
 
     def __repr__(self) -> str:
         return f"<tool {self.name} around {self._function!r}>"
@@ -215,21 +220,22 @@ class ToolFailure(Exception):
     """A tool call cannot be performed. The message is a sentence for the agent."""
 
 
-def describe_number(least: int, most: int, default: int) -> dict[str, Any]:
-    """Return the JSON schema of a whole number from *least* to *most*."""
+def build_number_schema(least: int, most: int, default: int) -> dict[str, Any]:
+    """Return the JSON schema of a whole number from *least* to *most*, with a *default*."""
     return {"type": "integer", "minimum": least, "maximum": most, "default": default}
 
 
-def read_number(name: str, value: Any, least: int, most: int, default: int) -> int:
-    """Return the argument *value* as an integer from *least* to *most*; *default* for ``None``.
+def read_number_argument(name: str, value: Any, least: int, most: int, default: int) -> int:
+    """Return the argument *value* as an integer from *least* to *most*.
 
-    A number outside this range becomes *least* or *most*.
+    A number outside this range becomes *least* or *most*. ``None`` becomes *default*.
 
     Raises:
         ToolFailure: *value* is not a whole number. The message names the argument *name*.
     """
     if value is None:
         return default
+    # Some models write whole numbers as 5.0.
     is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not is_whole:
         raise ToolFailure(f"{name} must be a whole number from {least} to {most}.")
@@ -237,7 +243,7 @@ def read_number(name: str, value: Any, least: int, most: int, default: int) -> i
 
 
 def describe_failure(error: Exception) -> str:
-    """Return a sentence that tells an agent about *error*, without secrets such as API keys."""
+    """Return a sentence about *error* for the agent, without secrets such as API keys."""
     if isinstance(error, ToolFailure):
         return str(error)
     said = " ".join(hide_secrets(str(error)).split())[:_MOST_SAID]
@@ -245,13 +251,13 @@ def describe_failure(error: Exception) -> str:
     return f"{what}: {type(error).__name__}{f': {said}' if said else ''}"
 
 
-def _read_effort(effort: str) -> dict[str, Any]:
-    """Return the settings of the preset for *effort*, without its choice of a model."""
+def _read_effort_settings(effort: str) -> dict[str, Any]:
+    """Return the settings of the preset for *effort*, without the preset's model."""
     _, settings = read_preset(EFFORTS[effort])
     kept = {
         key: value
         for key, value in settings.items()
         if not key.startswith("$") and key != "transformationModel"
     }
-    # The agent has decided; the gate that would decide for each question is not asked.
+    # The agent has decided to call the model, so no gate decides for each question.
     return {**kept, "escalation": {"mode": "always"}}

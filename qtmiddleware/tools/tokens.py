@@ -13,11 +13,11 @@ from typing import Any, Final
 from qtmiddleware.preprocessing.sentences import compile_sentence_end
 
 CUT: Final = " […]"
-"""The mark at the end of a text that was cut."""
+"""The end of a text that was cut."""
 _LOOK_AHEAD: Final = 64
 """How many characters after an offset are read to see whether a sentence ends there."""
 _LEAST_SHARE: Final = 0.5
-"""The least fraction of the fitting text to keep when cutting at the end of a sentence or word."""
+"""The smallest fraction of the fitting text to keep for a cut between sentences or words."""
 
 # What looks like a key or an encoded file, a word, a number, white space, and letters by how many
 # of them make a token.
@@ -42,11 +42,11 @@ _RATES: Final = {
     "marks": (0.4, 0.5),
     "letters": (0.0, 1.3),
 }
-"""(tokens per piece, tokens per character) for the pieces of text that may be cut anywhere."""
+"""The tokens per piece and per character, for pieces of text that may be cut anywhere."""
 
 
 @cache
-def _compile_pieces() -> Any:
+def _compile_piece_pattern() -> Any:
     """Return the pattern that splits a text into words, numbers, spaces and other pieces.
 
     It is compiled once, on the first call.
@@ -57,54 +57,56 @@ def _compile_pieces() -> Any:
 
 
 def count_tokens(text: str) -> int:
-    """Return a high estimate of the number of tokens in *text*."""
+    """Estimate the number of tokens in *text*, rather too high than too low."""
     return ceil(
         sum(
             _estimate_tokens(piece.lastgroup, piece[0])
-            for piece in _compile_pieces().finditer(text)
+            for piece in _compile_piece_pattern().finditer(text)
         )
     )
 
 
-def _estimate_tokens(kind: str, piece: str) -> float:
-    """Return the estimated number of tokens in *piece*. *kind* is its group in `_PIECES`."""
+def _estimate_tokens(group: str, piece: str) -> float:
+    """Estimate the number of tokens in *piece*, which the *group* of `_PIECES` has matched."""
     length = len(piece)
-    if kind == "word":
+    if group == "word":
         if length > 1 and piece.isupper():
             return 0.2 + 0.8 * length
         return 1 if length <= 6 else 2 if length <= 9 else ceil(length / 3)
-    if kind == "space":
+    if group == "space":
+        # A single space belongs to the token of the next word.
         return 0 if piece == " " else 0.5 + length / 8
-    if kind == "other":
+    if group == "other":
+        # Tokenizers fall back to one token per byte, for example for rare emoji.
         return len(piece.encode("utf-8", "surrogatepass"))
-    fixed, each = _RATES[kind]
+    fixed, each = _RATES[group]
     return fixed + each * length
 
 
-def cut_text(text: str, tokens: int) -> str:
-    """Return *text*, cut at the end of a sentence if it has more than *tokens* tokens.
+def cut_text(text: str, max_tokens: int) -> str:
+    """Return *text*, cut at the end of a sentence if it has more than *max_tokens* tokens.
 
-    - A text that fits is returned unchanged. A text that was cut ends with `CUT`.
-    - If no sentence ends in the second half of the text that fits, the cut is at the end of a word
-      if possible.
-    - If nothing fits, the result is ``""``.
+    A text that fits is returned unchanged. A text that was cut ends with `CUT`. If no sentence ends
+    in the second half of the text that fits, the cut is at the end of a word if possible. If
+    nothing fits, the result is ``""``.
     """
-    if (end := _find_end(text, tokens)) == len(text):
+    if (end := _count_fitting_chars(text, max_tokens)) == len(text):
         return text
     # The mark of the cut needs room too.
-    end = _find_end(text, tokens - count_tokens(CUT))
-    while kept := _cut_before(text, end):
-        if count_tokens(kept + CUT) <= tokens:
+    end = _count_fitting_chars(text, max_tokens - count_tokens(CUT))
+    while kept := _cut_at_boundary(text, end):
+        if count_tokens(kept + CUT) <= max_tokens:
             return kept + CUT
         # Half of an encoded file or a word may count more than its share of the whole.
         end = len(kept) - 1
     return ""
 
 
-def _cut_before(text: str, end: int) -> str:
-    """Return *text* up to the last end of a sentence, or else of a word, at or before *end*.
+def _cut_at_boundary(text: str, end: int) -> str:
+    """Return the beginning of *text*, at most *end* characters, up to the end of a sentence.
 
-    If that would keep less than half of *end* characters, the text is cut at *end*.
+    If no sentence ends in the second half of these characters, the text is cut at the end of a
+    word, or else at *end*.
     """
     least = end * _LEAST_SHARE
     # The characters after a full stop show whether a sentence ends there.
@@ -118,14 +120,14 @@ def _cut_before(text: str, end: int) -> str:
     return text[: max(0, end)].rstrip()
 
 
-def _find_end(text: str, tokens: float) -> int:
-    """Return how many characters of *text* fit into *tokens* tokens."""
+def _count_fitting_chars(text: str, max_tokens: float) -> int:
+    """Return how many characters of *text* fit into *max_tokens* tokens."""
     end = 0
-    for piece in _compile_pieces().finditer(text):
+    for piece in _compile_piece_pattern().finditer(text):
         size = _estimate_tokens(piece.lastgroup, piece[0])
-        if tokens < size:
-            fixed, each = _RATES.get(piece.lastgroup, (tokens, 1.0))
-            return end + max(0, int((tokens - fixed) / each))
-        tokens -= size
+        if max_tokens < size:
+            fixed, each = _RATES.get(piece.lastgroup, (max_tokens, 1.0))
+            return end + max(0, int((max_tokens - fixed) / each))
+        max_tokens -= size
         end = piece.end()
     return end

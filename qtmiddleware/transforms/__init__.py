@@ -1,7 +1,7 @@
 """Build prompts from questions, and turn a model's replies into transformations.
 
-This package does no I/O and calls no model. Each transform of the catalogue has a file in
-`prompts`, with the instruction, the version of the instruction and the reply fields.
+This package does no I/O and calls no model. Each built-in transform has a file in `prompts`, with
+its instruction, its version and its reply fields.
 """
 
 from __future__ import annotations
@@ -48,39 +48,38 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
 
 
 def build_prompts(
-    settings: Settings, query: str, history: Sequence[Message] = (), facts: Facts = ()
+    settings: Settings, query: str, history: Sequence[Message] = (), glossary: Facts = ()
 ) -> tuple[Prompt, ...]:
     """Return the prompts for the transformation in *settings*.
 
-    Most transformations have one prompt. ``all`` has three prompts, and ``none`` has no prompt.
+    Most transformations have one prompt. ``all`` has three, and ``none`` has none.
 
     Args:
         settings: The settings, with the transformation and its options.
         query: The user's question.
         history: The earlier messages. If there are any, every prompt also asks for the standalone
             form of *query*.
-        facts: Terms of *query*, each with its other forms from the glossary.
+        glossary: The glossary's terms in *query*, each with its other forms.
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
     transforms = [build_own_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
     return tuple(
-        transform.build_prompt(settings, query, history, facts) for transform in transforms
+        transform.build_prompt(settings, query, history, glossary) for transform in transforms
     )
 
 
 def build_standalone_prompt(
-    settings: Settings, query: str, history: Sequence[Message], facts: Facts = ()
+    settings: Settings, query: str, history: Sequence[Message], glossary: Facts = ()
 ) -> Prompt:
     """Return the prompt that asks only for the standalone form of *query*."""
-    return PROMPTS[STANDALONE].build_prompt(settings, query, history, facts)
+    return PROMPTS[STANDALONE].build_prompt(settings, query, history, glossary)
 
 
 def merge(transformations: Iterable[Transformation]) -> Transformation:
-    """Combine *transformations* into one transformation, without duplicate texts.
+    """Combine *transformations* into one, without duplicate texts.
 
-    - For a field with a single text, the first transformation that has a text wins.
-    - For a list field, the lists of all transformations are joined.
+    A field with a single text gets the first text. A list field gets the texts of all lists.
     """
     transformations = [
         transformation for transformation in transformations if transformation is not NOTHING
@@ -88,7 +87,7 @@ def merge(transformations: Iterable[Transformation]) -> Transformation:
     if len(transformations) == 1:
         return transformations[0]
     distinct = {
-        name: _drop_repeats(
+        name: _join_distinct_texts(
             [texts for transformation in transformations if (texts := transformation.texts(name))]
         )
         for name in TEXT_FIELDS
@@ -101,8 +100,9 @@ def merge(transformations: Iterable[Transformation]) -> Transformation:
     )
 
 
-def _drop_repeats(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Join the texts that several replies give for one field, and drop duplicates."""
+def _join_distinct_texts(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the texts that several replies have for one field, without duplicates."""
+    # The texts of a single reply were checked for duplicates when the reply was parsed.
     if len(texts_by_reply) < 2:
         return texts_by_reply[0] if texts_by_reply else ()
     distinct: dict[str, str] = {}

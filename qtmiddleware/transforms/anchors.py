@@ -10,7 +10,7 @@ from datetime import date
 from typing import Final
 
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.preprocessing.dates import Times, find_unit_days, split_tokens
+from qtmiddleware.preprocessing.dates import Times, find_first_and_last_day, split_tokens
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import write_json_message
 
@@ -22,7 +22,7 @@ _RULE: Final = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Anchors:
-    """The dates that the model needs to understand phrases such as "last year" in a question.
+    """The dates that a model needs to understand phrases such as "last year" in a question.
 
     Attributes:
         today: Today's date.
@@ -32,23 +32,23 @@ class Anchors:
     today: date
     times: Times
 
-    def add_to(self, prompt: Prompt) -> Prompt:
+    def add_dates_to(self, prompt: Prompt) -> Prompt:
         """Return *prompt* with these dates and a rule on how to use them.
 
-        Today's date also becomes part of the prompt's version and so of the cache key. Otherwise,
-        the cache might return a reply from yesterday.
+        The prompt's version then contains today's date. It is part of the cache key, so the cache
+        never returns a reply from yesterday.
         """
         user = write_json_message({"dates": self._write_dates(), **json.loads(prompt.user)})
         version = f"{prompt.version}@{self.today}"
         return replace(prompt, version=version, system=f"{prompt.system}\n\n{_RULE}", user=user)
 
     def _write_dates(self) -> dict[str, str]:
-        """Return the meaning of "today", "last week", "last month" and "last year" as text."""
+        """Return the dates of "today", "last week", "last month" and "last year" as texts."""
         today = self.today
         dates = {"today": f"{today:%A}, {today}"}
         for unit in ("week", "month", "year"):
             try:
-                first, last = find_unit_days(today, unit, -1)
+                first, last = find_first_and_last_day(today, unit, -1)
             except (ValueError, OverflowError):
                 # In the first year of the calendar there is no last year.
                 continue
@@ -61,10 +61,10 @@ class Anchors:
         return dates
 
     def drop_relative_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Return *spans* without those in relative dates, because the model may rewrite these.
+        """Return *spans* without those in relative dates, which the model may rewrite.
 
-        For example, the 3 in "3 years ago" is removed. A span stays if one of its words also occurs
-        outside relative dates.
+        For example, the 3 in "3 years ago" is left out. A span stays if one of its words also
+        occurs outside relative dates.
         """
         relative_counts, token_counts = (
             Counter(self.times.relative_tokens),

@@ -1,7 +1,7 @@
-"""Recognise texts that do not answer: preambles, remarks, error messages, unfilled placeholders.
+"""Recognise texts that do not answer: preambles, remarks, error messages and placeholders.
 
-The word lists contain phrases that begin such texts in several languages. This module adds the
-texts of programs. Words that are also in the user's question do not count.
+The lexicons contain the phrases that begin such texts in several languages. Placeholders and the
+error messages of programs are defined here. Words of the user's question do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qtmiddleware.preprocessing.text import (
 )
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
-_EMPTY_FORMS: Final = (
+_PLACEHOLDERS: Final = (
     (
         r"(?:null|none|n/?a|nil|nan|undefined|empty|unknown|not applicable|no"
         r" change|unchanged|same|as above|string|"
@@ -65,9 +65,9 @@ _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""`is_off_topic_talk` skips texts with more words than this, by the shape of the field.
+"""The most words of a text that `is_off_topic_talk` checks, by the shape of the field.
 
-The limit for passages is low, because a good passage may share no word with the question.
+The limit for passages is low, because a good passage may have no word in common with the question.
 """
 _INNER_WORD: Final = re.compile(r"(?<=[\w,;] )[^\W\d_]+")
 _STATED: Final = (".", "!")
@@ -84,13 +84,13 @@ _Patterns = Mapping[str, tuple[_Pattern, ...]]
 
 
 def is_noise(text: str, query: str) -> bool:
-    """Return whether *text* is blank, a placeholder, or begins with talk about the task.
+    """Return whether *text* is blank, is a placeholder, or begins with talk about the task.
 
-    If *query* contains all words of the placeholder or talk, *text* is not noise.
+    A placeholder or talk does not count if *query* contains all of its words.
     """
     return (
         is_blank(text)
-        or _opens_with(_compile_noise_pattern(), text, query)
+        or _begins_with_pattern(_compile_noise_pattern(), text, query)
         or find_chatter_end(text, query) > 0
     )
 
@@ -98,8 +98,8 @@ def is_noise(text: str, query: str) -> bool:
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
     """Return *text* without a preamble such as "Sure! Here is the rewritten query:".
 
-    An English preamble stays if it begins with the first two words of *query*. Other chatter at the
-    start, in any supported language, is removed if one of these is true:
+    An English preamble stays if *query* begins with the same two words. Other chatter, in any
+    supported language, is removed in these cases:
 
     - The chatter ends in a colon.
     - A question about the topic of *query* follows.
@@ -112,6 +112,7 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
     """
     match = _PREAMBLE.match(text)
     preamble = match.group() if match else ""
+    # A question such as "This is the ...: why?" may itself begin like a preamble.
     if preamble and fold_words(preamble)[:2] != fold_words(query[:_SENTENCE_CHARS])[:2]:
         text = text[len(preamble) :]
     end = find_chatter_end(text, query)
@@ -129,20 +130,20 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
 
 
 def is_off_topic_talk(text: str, shape: str, query: str, context: str) -> bool:
-    """Return whether *text* is about the model or its task, and not about *context*.
+    """Return whether *text* is about the model or its task, instead of *context*.
 
     Such a text contains a word that models use for themselves ("I", "help"), and has no topic word
-    in common with *context*. In a passage, the words "we" and "you" do not count, because companies
-    write them to customers. These texts are not checked, and the result is ``False``:
+    in common with *context*. In a passage, "we" and "you" do not count, because companies use them
+    in texts for customers. The result is always ``False`` for:
 
-    - Texts that are not statements, and texts for a *query* that is a statement.
-    - Texts with fewer than four words, or more than `STATEMENT_WORDS` allows for *shape*.
+    - A text that is not a statement, or a *query* that is a statement.
+    - A text with fewer than four words, or with more than `STATEMENT_WORDS` allows for *shape*.
 
     Args:
         text: The model's text for one field.
         shape: The shape of the field: ``line``, ``list`` or ``passage``.
         query: The user's question.
-        context: The question and the rest of the user message in the prompt.
+        context: The question and the user message of the prompt.
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
@@ -159,10 +160,9 @@ def is_off_topic_talk(text: str, shape: str, query: str, context: str) -> bool:
 def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
     """Return the codes of the languages in which *text* may talk about the model or its task.
 
-    - For a passage: the language of *query*, and English if *text* is English, because models often
-      refuse in English. If the language of *query* is unknown: the language of *text*.
-    - For any other shape: the languages of *query* and *text*, or all languages if both are
-      unknown.
+    - For a passage: the language of *query* or, if it is unknown, of *text*. English is added if
+      *text* is English, because models often refuse in English.
+    - For other shapes: the languages of *query* and *text*. If both are unknown: all languages.
     """
     query_language, text_language = detect_language(query), detect_language(text)
     if shape == "passage":
@@ -175,15 +175,15 @@ def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
 # The same text is often checked twice: for its preamble, then for whether the rest is talk.
 @lru_cache(4)
 def find_chatter_end(text: str, query: str) -> int:
-    """Return the length, in characters, of the chatter at the start of *text*.
+    """Return the number of characters of the chatter at the start of *text*.
 
-    The length is 0 if there is no chatter, or if *query* begins with chatter too. Only the first
-    five sentences are checked.
+    Returns 0 if there is no chatter, or if *query* begins with chatter too. Only the first five
+    sentences are checked.
     """
     end = place = 0
-    # Most texts open with no such word, which is cheap to see in ASCII, where no accents need
-    # folding.
-    if text.isascii() and not _opens_like_chatter(text):
+    # Most texts do not begin with such a word. In ASCII this check is cheap, because there are no
+    # accents to remove.
+    if text.isascii() and not _may_begin_with_chatter(text):
         return 0
     for _ in range(_MOST_SENTENCES):
         stop = _STOP.search(text, place, place + _SENTENCE_CHARS)
@@ -194,25 +194,25 @@ def find_chatter_end(text: str, query: str) -> int:
         # cercare ...".
         if _is_chatter(words[start:], query) or (start and _is_chatter(words, query)):
             end = after
+        # A sentence of fillers only, such as "Sure.", may precede the chatter.
         elif not 0 < start == len(words):
             break
         place = after
     return end
 
 
-def _opens_like_chatter(text: str) -> bool:
-    """Return whether the first word of *text* can begin chatter or a filler.
+def _may_begin_with_chatter(text: str) -> bool:
+    """Return whether the first word of *text* can begin chatter or a filler. *text* must be ASCII.
 
-    This quick check rules out most texts. *text* must be ASCII.
+    This quick check rules out most texts.
     """
     return find_first_word(text) in _collect_opening_words()
 
 
 def _is_chatter(words: Sequence[str], query: str) -> bool:
-    """Return whether *words*, in lower case without accents, begin with chatter.
+    """Return whether *words* begin with chatter. They must be in lower case, without accents.
 
-    The result is ``False`` if *query* begins with chatter too, or contains all words of the
-    chatter.
+    Returns ``False`` if *query* begins with chatter too, or contains all words of the chatter.
     """
     length = _count_chatter_words(words)
     if not length:
@@ -222,9 +222,9 @@ def _is_chatter(words: Sequence[str], query: str) -> bool:
 
 
 def _count_chatter_words(words: Sequence[str]) -> int:
-    """Return the length, in words, of the shortest chatter phrase at the start of *words*.
+    """Return the number of words of the shortest chatter phrase at the start of *words*.
 
-    The length is 0 if *words* do not begin with chatter.
+    Returns 0 if *words* do not begin with chatter.
     """
     chatter, _ = _load_chatter_phrases()
     phrases = chatter.get(words[0]) if words else None
@@ -251,24 +251,26 @@ def _count_filler_words(words: Sequence[str]) -> int:
 
 
 def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
-    """Return the length, in words, of the shortest match of *phrase* at the start of *words*.
+    """Return the number of words of the shortest match of *phrase* at the start of *words*.
 
-    The length is 0 if *phrase* does not match.
+    Returns 0 if *phrase* does not match.
     """
     size = len(words)
-    for start, (allowed, optional, gap) in enumerate(phrase):
-        if optional or gap:
+    # Up to the first optional element or wildcard, there is only one way to match.
+    for start, (allowed, optional, wildcard_size) in enumerate(phrase):
+        if optional or wildcard_size:
             break
         if start == size or words[start] not in allowed:
             return 0
     else:
         return len(phrase)
+    # From there on, keep all positions at which a match of the elements so far can end.
     positions = {start}
-    for allowed, optional, gap in phrase[start:]:
+    for allowed, optional, wildcard_size in phrase[start:]:
         reached = set(positions) if optional else set()
         for position in positions:
-            if gap:
-                reached.update(range(position, position + gap + 1))
+            if wildcard_size:
+                reached.update(range(position, position + wildcard_size + 1))
             elif position < size and words[position] in allowed:
                 reached.add(position + 1)
         if not reached:
@@ -279,10 +281,10 @@ def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
 
 @cache
 def _compile_noise_pattern() -> re.Pattern[str]:
-    """Return a pattern for texts that begin with a placeholder, error message or preamble."""
+    """Return a pattern that matches a placeholder, error message or preamble at a text's start."""
     return _compile_openings(
         [
-            *_EMPTY_FORMS,
+            *_PLACEHOLDERS,
             *(pattern for lexicon in load_all_lexicons() for pattern in lexicon.preambles),
         ]
     )
@@ -290,14 +292,13 @@ def _compile_noise_pattern() -> re.Pattern[str]:
 
 @cache
 def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
-    """Load the phrases that begin chatter, and the fillers that may precede chatter.
-
-    The phrases of all languages are loaded, because a model may reply in any language.
+    """Load the chatter phrases of all languages, and the fillers that may precede chatter.
 
     Returns:
-        The phrases, by first word.
+        The chatter phrases, by first word.
         The fillers, by first word.
     """
+    # A model may reply in any language, whatever the language of the question.
     lexicons = [load_lexicon(code) for code in LANGUAGES]
     chatter = _compile_patterns(pattern for lexicon in lexicons for pattern in lexicon.chatter)
     return chatter, _compile_patterns(
@@ -313,18 +314,18 @@ def _collect_opening_words() -> frozenset[str]:
 
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
-    """Compile *patterns* from a word list, and return them by each possible first word."""
+    """Compile phrase patterns from lexicons. Returns them by each word that can begin them."""
     return {
         word: tuple(
-            tuple((words, optional, _read_gap(words)) for words, optional in phrase)
+            tuple((words, optional, _read_wildcard_size(words)) for words, optional in phrase)
             for phrase in phrases
         )
         for word, phrases in compile_phrases(map(fold_accents, patterns)).items()
     }
 
 
-def _read_gap(allowed: frozenset[str]) -> int:
-    """Return the size of the wildcard in *allowed*: 3 for ``*3``, 0 if there is no wildcard.
+def _read_wildcard_size(allowed: frozenset[str]) -> int:
+    """Return the size of the wildcard in *allowed*, such as 3 for ``*3``; 0 without a wildcard.
 
     The wildcard ``*3`` matches up to three arbitrary words.
     """
@@ -335,7 +336,7 @@ def _read_gap(allowed: frozenset[str]) -> int:
 def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str]:
     """Return the words in *languages* that models use for themselves or their task.
 
-    For a passage, words such as "we" are left out, because companies write them to customers.
+    For a passage, words such as "we" are left out, because companies use them too.
     """
     lexicons = [load_lexicon(code) for code in languages]
     words = [
@@ -345,10 +346,10 @@ def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> froze
 
 
 def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
-    """Return the small words of *text* that belong to a title, such as "My" in "open My Account".
+    """Return the stop words in titles inside *text*, such as "my" in "open My Account".
 
-    They are stop words or weak words that are capitalised inside a sentence. The result is in lower
-    case, without accents.
+    They are stop words or weak words that are capitalised inside a sentence. They are returned in
+    lower case, without accents.
     """
     capitals = {
         fold_accents(word)
@@ -365,9 +366,9 @@ def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
 
 @cache
 def _collect_common_stems() -> frozenset[str]:
-    """Return the first five letters of the words that are never topic words, in all languages.
+    """Return the first five letters of all words that are never topic words.
 
-    They are the stop words and the words that models use for themselves.
+    These are the stop words, and the words that models use for themselves, in all languages.
     """
     return frozenset(
         fold_accents(word)[:5]
@@ -379,15 +380,15 @@ def _collect_common_stems() -> frozenset[str]:
 
 
 def _find_topic_stems(text: str) -> set[str]:
-    """Return the first five letters of each possible topic word of *text*.
+    """Return the first five letters of each word of *text* that may name its topic.
 
-    Stop words, words that models use for themselves, and words of one or two letters are left out.
+    Leaves out stop words, words that models use for themselves, and words of up to two letters.
     """
     return {word[:5] for word in fold_words(text) if len(word) > 2} - _collect_common_stems()
 
 
 def is_error_page(text: str) -> bool:
-    """Return whether *text* is an error page of a gateway or client instead of a model's reply."""
+    """Return whether *text* is a gateway's or client's error page, and not a model's reply."""
     opening = text.lstrip()[:200].lower()
     return (
         opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::"))
@@ -396,30 +397,30 @@ def is_error_page(text: str) -> bool:
 
 
 def is_refusal(text: str, query: str) -> bool:
-    """Return whether *text* begins with a model's refusal.
+    """Return whether *text* begins with a model's refusal, such as "I cannot help".
 
-    The result is ``False`` if all words of the refusal are in *query*.
+    Returns ``False`` if all words of the refusal are in *query*.
     """
-    return _opens_with(_compile_refusal_pattern(), text, query)
+    return _begins_with_pattern(_compile_refusal_pattern(), text, query)
 
 
 @cache
 def _compile_refusal_pattern() -> re.Pattern[str]:
-    """Return a pattern for texts that begin with a refusal, in any supported language."""
+    """Return a pattern that matches a refusal in any language at a text's start."""
     return _compile_openings(
         pattern for lexicon in load_all_lexicons() for pattern in lexicon.refusals
     )
 
 
 def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Join regular expressions into one pattern, as alternatives."""
+    """Return one pattern that matches if any of the regular expressions *patterns* matches."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
-def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
+def _begins_with_pattern(pattern: re.Pattern[str], text: str, query: str) -> bool:
     """Return whether *pattern* matches the start of *text*, ignoring case and accents.
 
-    The result is ``False`` if all matched words are in *query*.
+    Returns ``False`` if all matched words are in *query*.
     """
     match = pattern.match(_fold_opening(text))
     return match is not None and not (
@@ -427,8 +428,8 @@ def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
     )
 
 
-# Each text is checked twice: for a refusal, then for an empty form.
+# Each text is checked twice: for a refusal, then for a placeholder.
 @lru_cache(4)
 def _fold_opening(text: str) -> str:
-    """Return the start of *text* in lower case, without accents and opening punctuation."""
+    """Return the start of *text* in lower case, without accents and leading punctuation."""
     return fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")

@@ -1,4 +1,4 @@
-"""Find texts that repeat an earlier text. Searching for them again would add nothing."""
+"""Find texts that repeat an earlier text, so that they are not searched for again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from qtmiddleware.preprocessing.text import fold_accents, normalise, split_token
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
-"""Two texts are repeats if the Jaccard similarity of their tokens is at least this."""
+"""The lowest Jaccard similarity of the tokens of two texts that are repeats."""
 
-# These words hardly change an embedding. Question words are not among them: "who" and "when" ask
-# for different things.
+# These words hardly change an embedding. Question words are left out: "who" and "when" ask for
+# different things.
 _LIGHT_WORDS: Final = frozenset(
     """
     a an the is are was were be been being do does did have has had of to in on at by for with and
@@ -34,8 +34,7 @@ class _ComparedText(NamedTuple):
     Attributes:
         text: The unchanged text.
         normal: The normal form of the text, from `normalise`.
-        tokens: The tokens without light words such as "the". All tokens if there are only light
-            words.
+        tokens: The tokens without light words such as "the". If there are no others, all tokens.
     """
 
     text: str
@@ -58,17 +57,17 @@ class _ComparedText(NamedTuple):
 
 
 ORIGINAL: Final = -1
-"""`find_repeats` returns this index for a text that repeats the original text."""
+"""The index that `find_repeats` returns for a text that repeats the original text."""
 
 
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
-    """Return, for each of *texts*, the index of the earlier text that it repeats.
+    """Return, for each text, the index of the earlier text that it repeats.
 
     The index is ``None`` for a new text, and `ORIGINAL` for a text that repeats *original*.
 
-    Two texts are repeats if they differ only in case, punctuation, light words such as "the", or
-    word order, or if the Jaccard similarity of their tokens is at least `NEAR`. Texts that differ
-    in a number, an identifier, a name or a negation are not repeats.
+    Two texts are repeats if they differ only in case, punctuation, word order or light words such
+    as "the". They are also repeats if the Jaccard similarity of their tokens is at least `NEAR`.
+    Texts that differ in a number, an identifier, a name or a negation are never repeats.
     """
     kept = [(ORIGINAL, _prepare_comparison(original))]
     repeats: list[int | None] = []
@@ -84,7 +83,7 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
 
 
 def _prepare_comparison(text: str) -> _ComparedText:
-    """Return *text* with its normal form and its tokens, for comparison with other texts."""
+    """Compute the normal form and the tokens of *text*, for comparison with other texts."""
     tokens = frozenset(split_tokens(text))
     return _ComparedText(text, normalise(text), tokens - _LIGHT_WORDS or tokens)
 

@@ -1,8 +1,8 @@
 """Read JSON from a reply, even if the JSON is broken, cut off or surrounded by other text.
 
-A quote ends a string only if a comma, a bracket or another valid character follows. In valid JSON,
-this is true of every unescaped quote. In broken JSON, this rule skips quotes inside a string that
-are not escaped. Reading takes linear time, and nesting is limited.
+A quotation mark ends a string only if a comma, a bracket or another valid character follows.
+Therefore quotation marks inside a string need not be escaped. Reading takes linear time, and the
+depth of nested objects is limited.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 16
-"""The maximum depth of nested objects and lists."""
+"""The most objects and lists around a value. Values deeper than this are not read."""
 
 JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
 )
-"""Matches the start of JSON, even if the JSON is broken."""
+"""A pattern for the start of JSON, even if the JSON is broken."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")
@@ -30,8 +30,8 @@ _LITERAL: Final = re.compile(
 _LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
 # The next string begins on another line: a comma may be missing.
 _BELOW: Final = rf"[^\S\n]*+\n\s*+[{_OPENERS}]"
-# The text that may follow the quote at the end of a string, by the place of the string: a key, a
-# member's value, an item of a list, or a text that is only a string. All quantifiers are
+# The text that may follow the closing quotation mark of a string. It depends on the context: a key,
+# a member's value, an item of a list, or a text that is only a string. All quantifiers are
 # possessive, so that a long run of white space is read once.
 _AFTER_STRING: Final = {
     "key": r"(?=\s*+:)",
@@ -46,8 +46,8 @@ _AFTER_STRING: Final = {
     "alone": r"(?=\s*+\Z)",
 }
 _STRING_ENDS: Final = {
-    (place, closer): re.compile(rf"\\.|{closer}{after}", re.DOTALL)
-    for place, after in _AFTER_STRING.items()
+    (context, closer): re.compile(rf"\\.|{closer}{after}", re.DOTALL)
+    for context, after in _AFTER_STRING.items()
     for closer in _CLOSERS.values()
 }
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -55,23 +55,23 @@ _SHORT_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 class Members(list[tuple[str, Any]]):
-    """A JSON object as a list of (key, value) pairs. Repeated keys are kept."""
+    """A JSON object as a list of (key, value) pairs. Duplicate keys are kept."""
 
 
 class Cut(str):
-    """A truncated string: the text ended before its closing quote."""
+    """A truncated string: the text ends before the closing quotation mark."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JsonValue:
-    """A JSON object or list that was found in a text.
+    """A JSON object or list inside a text.
 
     Attributes:
         value: The value. Objects are `Members`, and truncated strings are `Cut`.
-        start: The position of the first character of the value in the text.
-        end: The position after the last character.
+        start: The position of the value's first character in the text.
+        end: The position after the value's last character.
         is_cut: Whether the end of the value is missing.
     """
 
@@ -82,11 +82,11 @@ class JsonValue:
 
 
 class _NotJson(Exception):
-    """Raised if the text at the reader's position is not JSON."""
+    """Raised if there is no JSON at the reader's position."""
 
 
 def find_json(text: str) -> list[JsonValue]:
-    """Return the outermost JSON objects and lists in *text*, in their order."""
+    """Return the outermost JSON objects and lists in *text*, in the order of their positions."""
     values = []
     position = 0
     while match := _START.search(text, position):
@@ -96,12 +96,13 @@ def find_json(text: str) -> list[JsonValue]:
             values.append(JsonValue(value, match.start(), reader.position, reader.is_cut))
         except _NotJson:
             pass
+        # The next search begins after the part that was read, so that reading takes linear time.
         position = max(reader.position, match.start() + 1)
     return values
 
 
 def read_json_string(text: str) -> str | None:
-    """Return the content of *text* if all of *text* is a single JSON string, else ``None``."""
+    """Return the content of *text* if it is a single JSON string, else ``None``."""
     stripped = text.strip()
     if not stripped.startswith('"'):
         return None
@@ -116,7 +117,7 @@ class _Reader:
     Attributes:
         text: The text that contains the value.
         position: The position of the next character to read.
-        is_cut: Whether the end of the value is missing. Valid after the value was read.
+        is_cut: Whether the end of the value is missing; known once the value was read.
     """
 
     def __init__(self, text: str, position: int) -> None:
@@ -124,12 +125,12 @@ class _Reader:
         self.position = position
         self.is_cut = False
 
-    def read_value(self, place: str, depth: int) -> Any:
+    def read_value(self, context: str, depth: int) -> Any:
         """Read the value at the current position, and return it.
 
         Args:
-            place: What contains the value: ``member`` for an object, ``item`` for a list,
-                ``alone`` for neither. It decides which characters may follow a string.
+            context: ``member`` if the value is in an object, ``item`` if it is in a list, else
+                ``alone``. The context decides which characters may follow a string.
             depth: The number of objects and lists around the value.
 
         Raises:
@@ -143,16 +144,16 @@ class _Reader:
         if character == "[":
             return self.read_items(depth)
         if character and character in _OPENERS:
-            return self.read_string(place)
+            return self.read_string(context)
         return self.read_literal()
 
     def read_members(self, depth: int) -> Members:
         """Read the object at the current position, and return it.
 
-        If the object is broken, the members before the first mistake are returned.
+        If the object is broken, the members before the first error are returned.
 
         Raises:
-            _NotJson: The first member has a mistake.
+            _NotJson: There is an error in the first member.
         """
         members = Members()
         self.position += 1
@@ -163,8 +164,8 @@ class _Reader:
                     break
                 value = self.read_value("member", depth + 1)
             except _NotJson:
-                # Members that were complete before the mistake are kept. A text with a mistake in
-                # its first member is not JSON at all.
+                # Members that were complete before the error are kept. A text with an error in its
+                # first member is not JSON at all.
                 if not members:
                     raise
                 self.is_cut = True
@@ -175,10 +176,10 @@ class _Reader:
     def read_items(self, depth: int) -> list[Any]:
         """Read the list at the current position, and return it.
 
-        If the list is broken, the items before the first mistake are returned.
+        If the list is broken, the items before the first error are returned.
 
         Raises:
-            _NotJson: The first item has a mistake.
+            _NotJson: There is an error in the first item.
         """
         items: list[Any] = []
         self.position += 1
@@ -191,26 +192,26 @@ class _Reader:
                 self.is_cut = True
         return items
 
-    def reach_end(self, bracket: str) -> bool:
+    def reach_end(self, closing_bracket: str) -> bool:
         """Skip spaces and commas, and return whether the current object or list ends here.
 
-        The end is *bracket*, which is skipped, the bracket that closes an outer object or list, or
-        the end of the text.
+        It ends at *closing_bracket*, which is skipped, at any other closing bracket, which belongs
+        to an outer value, and at the end of the text.
         """
-        self.skip(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
+        self.skip_pattern(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):
             self.is_cut = True
         if self.is_cut:
             return True
-        if self.text[self.position] == bracket:
+        if self.text[self.position] == closing_bracket:
             self.position += 1
             return True
         return self.text[self.position] in "]}"
 
     def read_key(self) -> str:
-        """Read the key at the current position and its colon, and return the key.
+        """Read a key and its colon at the current position, and return the key.
 
-        The quotes of the key may be missing.
+        The key's quotation marks may be missing.
 
         Raises:
             _NotJson: There is no key or no colon.
@@ -228,29 +229,27 @@ class _Reader:
         return key
 
     def skip_colon(self) -> None:
-        """Skip the colon after a key, and the spaces around the colon.
-
-        If the text ends here, `is_cut` becomes true.
+        """Skip the colon after a key, and the spaces around it. Set `is_cut` if the text ends here.
 
         Raises:
             _NotJson: There is no colon.
         """
-        self.skip(_SPACE)
+        self.skip_pattern(_SPACE)
         if self.text.startswith(":", self.position):
             self.position += 1
-            self.skip(_SPACE)
+            self.skip_pattern(_SPACE)
         elif self.position < len(self.text):
             raise _NotJson
         if self.position >= len(self.text):
             self.is_cut = True
 
-    def read_string(self, place: str) -> str:
+    def read_string(self, context: str) -> str:
         """Read the string at the current position, and return it. A truncated string is a `Cut`.
 
-        *place* (``key``, ``member``, ``item`` or ``alone``) decides which characters may follow the
-        closing quote.
+        *context* is ``key``, ``member``, ``item`` or ``alone``. It decides which characters may
+        follow the closing quotation mark.
         """
-        ends = _STRING_ENDS[place, _CLOSERS[self.text[self.position]]]
+        ends = _STRING_ENDS[context, _CLOSERS[self.text[self.position]]]
         begin = position = self.position + 1
         while match := ends.search(self.text, position):
             position = match.end()
@@ -264,7 +263,7 @@ class _Reader:
     def read_literal(self) -> Any:
         """Read the number, boolean or null at the current position, and return it.
 
-        A number is returned as text. All other literals, such as ``NaN``, are returned as ``None``.
+        A number is returned as a string. Other literals, such as ``NaN``, are returned as ``None``.
 
         Raises:
             _NotJson: There is no literal.
@@ -273,20 +272,21 @@ class _Reader:
         if not match:
             raise _NotJson
         self.position = match.end()
+        # A literal at the end of the text may be truncated: 12 may be the beginning of 120.
         if self.position >= len(self.text):
             self.is_cut = True
             return None
         word = match.group(1)
         return _LITERALS.get(word, word if word[-1].isdigit() else None)
 
-    def skip(self, pattern: re.Pattern[str]) -> None:
-        """Move past the text that matches *pattern* at the current position, if any."""
+    def skip_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Skip the text that matches *pattern* at the current position, if any."""
         if match := pattern.match(self.text, self.position):
             self.position = match.end()
 
 
 def _unescape(text: str) -> str:
-    """Return *text* with each JSON escape replaced by its character."""
+    """Return *text* with each JSON escape replaced by the character that it encodes."""
     if "\\" not in text:
         return text
     plain = _ESCAPE.sub(_decode_escape, text)
@@ -295,7 +295,7 @@ def _unescape(text: str) -> str:
 
 
 def _decode_escape(match: re.Match[str]) -> str:
-    """Return the character that a JSON escape, matched by `_ESCAPE`, stands for."""
+    """Return the character that a JSON escape encodes. *match* is a match of `_ESCAPE`."""
     code = match.group(1)
     if len(code) == 5:
         return chr(int(code[1:], 16))

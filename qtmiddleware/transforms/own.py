@@ -22,26 +22,31 @@ _PROMPTS: Final = {
 # Equal rows share one transform, so that its prompt is built only once.
 @lru_cache(64)
 def build_own_transform(row: TransformRow) -> Transform:
-    """Return the transform with the user's instruction and the reply fields that *row* names.
+    """Return the transform that a user defined in *row*: an instruction and its reply fields.
 
-    If there is one field, the rules are those of the built-in prompt with this field. If there are
-    several, the rules are those of the built-in prompt ``combined``.
+    The rules for a single field come from the built-in prompt with this field. For several fields
+    they come from the built-in prompt ``combined``.
     """
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
     def collect_fields(settings: Settings) -> tuple[ReplyField, ...]:
-        """Return the reply fields of all prompts in *built_in* under *settings*."""
+        """Return the reply fields of the built-in prompts, with the options in *settings*."""
         field_groups = [
             transform.fields(settings) if callable(transform.fields) else transform.fields
             for transform in built_in
         ]
         return tuple(field for fields in field_groups for field in fields)
 
-    def join_flavours(settings: Settings) -> str:
-        """Return the flavours of all prompts in *built_in* under *settings*, joined by "+"."""
+    def join_version_suffixes(settings: Settings) -> str:
+        """Return the version suffixes of the built-in prompts, joined by "+"."""
         return "+".join(
             filter(
-                None, [transform.flavour(settings) for transform in built_in if transform.flavour]
+                None,
+                [
+                    transform.write_version_suffix(settings)
+                    for transform in built_in
+                    if transform.write_version_suffix
+                ],
             )
         )
 
@@ -53,5 +58,5 @@ def build_own_transform(row: TransformRow) -> Transform:
         instruction=row.prompt,
         fields=collect_fields,
         rules=built_in[0].rules if len(built_in) == 1 else combined.RULES,
-        flavour=join_flavours,
+        write_version_suffix=join_version_suffixes,
     )

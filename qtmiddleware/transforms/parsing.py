@@ -2,8 +2,8 @@
 
 The steps are:
 
-1. Find the answer in the reply.
-2. Collect the texts for each field from the JSON or the plain text of the answer.
+1. Find the answer in the reply, without the model's reasoning.
+2. Collect the texts for each field from the answer, which is JSON or plain text.
 3. Check each text with the rules.
 4. Build the transformation from the texts that pass.
 """
@@ -34,7 +34,7 @@ from qtmiddleware.transforms.plain_text import (
     find_field,
     read_plain_text,
     split_items,
-    strip_marks,
+    strip_markup,
     strip_numbers,
 )
 from qtmiddleware.transforms.reply_rules import (
@@ -44,17 +44,17 @@ from qtmiddleware.transforms.reply_rules import (
     SAME,
     SAME_AS_QUERY,
     SENTENCE_END,
-    holds_parts,
-    holds_terms,
+    check_text,
+    is_key_term_field,
+    is_sub_query_field,
     is_talk,
-    judge,
     keep_whole_sentences,
 )
 
 READ_CHARS: Final = 65_536
-"""The maximum number of characters of a reply that are read."""
+"""The most characters of a reply that are read."""
 MOST_TEXTS: Final = 500
-"""The maximum number of texts that the rules check per field."""
+"""The most texts per field that the rules check."""
 _THOUGHT_CHARS: Final = 1_000_000
 
 _MESSAGES: Final = {
@@ -100,9 +100,9 @@ class FieldTexts:
     Attributes:
         texts: The texts by field, the most likely text first.
         named: The fields that the reply names, with or without a text.
-        is_refusal: Whether the reply says that the model refuses the task.
+        is_refusal: Whether the model refuses the task.
         is_cut: Whether the end of the reply is missing.
-        is_empty: Whether the reply, or a field that the reply names, has no text.
+        is_empty: Whether the reply has no text, or names a field without a text.
     """
 
     texts: Mapping[str, list[str]] = field(default_factory=dict)
@@ -114,11 +114,11 @@ class FieldTexts:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedTexts:
-    """The texts of one field that passed the rules, with notes on the others.
+    """The texts of one field that passed the rules, with notes on the other texts.
 
     Attributes:
         texts: The texts to search for.
-        notes: The notes on texts that were dropped or changed.
+        notes: Notes on the dropped and the changed texts.
         rules: The names of the rules that dropped texts.
     """
 
@@ -128,14 +128,18 @@ class _CheckedTexts:
 
 
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
-    """Read the texts for the fields of *prompt* from *reply*, and return the transformation.
+    """Return the transformation that *reply* contains.
 
-    The reply may be JSON, broken JSON or plain text. Of a truncated reply, the complete texts are
-    used. Refusals, remarks, blank texts, duplicates and copies of the query are dropped. At most
-    65,536 characters are read, in linear time.
+    The reply may be JSON, broken JSON or plain text. The complete texts of a truncated reply are
+    used. Refusals, remarks, blank texts, duplicates and copies of the query are dropped. Reads at
+    most 65,536 characters, in linear time.
 
-    If the reply says that the query needs no splitting, or only repeats the query, the
-    transformation is empty and has a note.
+    Returns a transformation with a note and without texts if the reply only repeats the query or
+    says that it needs no sub-queries.
+
+    Args:
+        prompt: The prompt that the model answered.
+        reply: The model's reply.
 
     Raises:
         ModelError: The reply has no text to search for. The error's reason is ``refused``,
@@ -170,11 +174,11 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
 def build_transformation(
     texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
 ) -> Transformation:
-    """Return a transformation with these *texts* and *notes*.
+    """Return a transformation with the given texts and notes.
 
     Args:
-        texts: The texts by field. If a field takes a single text, the first text is used.
-        notes: Pairs of a field and a note on its texts.
+        texts: The texts by field. A field with a single text gets the first text.
+        notes: Notes on the texts, as (field, note) pairs.
     """
     values: dict[str, Any] = {
         name: tuple(field_texts) if row.shape == "list" else field_texts[0]
@@ -207,12 +211,12 @@ def _find_answer(reply: Reply) -> tuple[str, bool]:
 def strip_thoughts(text: str) -> tuple[str, bool]:
     """Return *text* without the model's reasoning before the answer.
 
-    Some models do not write the opening tag of the reasoning, so everything before a closing tag is
-    removed. A text that begins like JSON is an exception, because the tag may be part of a value.
-    Only the first million characters are read.
+    Some models leave out the opening tag of the reasoning, so everything before a closing tag is
+    removed. If *text* begins like JSON, the tag may be part of a value, and nothing is removed.
+    Reads at most a million characters.
 
     Returns:
-        The answer, ``""`` if *text* ends within the reasoning.
+        The answer; ``""`` if *text* ends within the reasoning.
         Whether *text* ends within the reasoning.
     """
     place = 0
@@ -232,7 +236,7 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
 
 
 def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
-    """Return the texts for each field from the JSON in *text*, or else from its plain text."""
+    """Return the texts for each field from the JSON in *text* or, without JSON, from its lines."""
     values = find_json(text)
     field_texts = pick_texts(values, text, prompt.fields)
     field_texts.is_cut = is_cut or field_texts.is_cut
@@ -242,15 +246,16 @@ def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
     return _find_plain_texts(prompt, text, field_texts)
 
 
-def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> FieldTexts:
+def _find_plain_texts(prompt: Prompt, text: str, json_result: FieldTexts) -> FieldTexts:
     """Return the texts for each field from a reply in plain text.
 
     Args:
         prompt: The prompt that the model answered.
         text: The answer in the reply.
-        from_json: The result of reading *text* as JSON, which found no texts.
+        json_result: The result of reading *text* as JSON. It has no texts, but its flags are kept.
     """
-    if from_json.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
+    # The last line of a truncated reply is incomplete.
+    if json_result.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
         has_passage = any(field.shape == "passage" for field in prompt.fields)
         text = text.rpartition("\n")[0] or (keep_whole_sentences(text) if has_passage else "")
     opening = next((line for line in text.splitlines() if line.strip()), "")
@@ -261,32 +266,33 @@ def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> Field
     }
     texts = read_plain_text(text, prompt.fields, prompt.query)
     return replace(
-        from_json,
+        json_result,
         texts={
             name: [candidate for candidate in candidates if len(candidate) <= longest[name]]
             for name, candidates in texts.items()
         },
-        is_refusal=from_json.is_refusal or is_refusal(opening, prompt.query),
-        is_empty=from_json.is_empty or is_noise(strip_marks(opening, prompt.query), prompt.query),
+        is_refusal=json_result.is_refusal or is_refusal(opening, prompt.query),
+        is_empty=json_result.is_empty
+        or is_noise(strip_markup(opening, prompt.query), prompt.query),
     )
 
 
 def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
-    """Return the texts for *fields* from the JSON *values* that were found in *text*.
+    """Return the texts for *fields* from the JSON *values* inside *text*.
 
-    - The keys may be spelled differently from the names of the fields.
-    - If a list field occurs twice, the lists are joined. For other fields, the texts of the last
+    - Keys may differ in spelling from the names of the fields.
+    - If a list field occurs twice, its lists are joined. For other fields, the texts of the last
       value come first.
-    - If no key names the main field, the main field gets the texts with a general key such as
-      "query" and the texts in a list without a key.
+    - If no key names the main field, it gets the texts with a general key such as "query" and the
+      texts in a list without a key.
     """
     shapes: dict[str, str] = {field.name: field.shape for field in fields}
     texts: dict[str, list[str]] = {}
     named: set[str] = set()
     unassigned: dict[str, list[str]] = {_REFUSAL: [], GENERIC: [], _UNKNOWN: []}
     for json_value in values:
-        for name, value in _iterate_parts(
-            json_value.value, fields, is_alone=_stands_alone(json_value, text)
+        for name, value in _iterate_named_values(
+            json_value.value, fields, is_alone=_is_on_own_lines(json_value, text)
         ):
             if name not in shapes:
                 unassigned[name] += (
@@ -300,7 +306,7 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
             # A value that was cut off does not show what the field would have held.
             if not isinstance(value, Cut):
                 named.add(name)
-    # A single text of unknown name is likely the answer. Several are not: they may be anything.
+    # A single text with an unknown key is probably the answer. Several such texts may be anything.
     main = _find_main_field(fields)
     unnamed = unassigned[GENERIC] or (
         unassigned[_UNKNOWN] if len(unassigned[_UNKNOWN]) == 1 else []
@@ -322,23 +328,23 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
 
 
 def _find_main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
-    """Return the main field, which gets the texts that have no field name.
+    """Return the main field, which gets the texts without a field name.
 
-    The main field is the only field besides the standalone form. If there are several such fields,
-    it is the first list among them, or ``None`` if there is no list.
+    This is the only field besides the standalone question. If there are several, it is the first
+    list. Returns ``None`` if none of them is a list.
     """
     candidates = [field for field in fields if field.name != STANDALONE] or list(fields)
     lists = [field for field in candidates if field.shape == "list"]
     return candidates[0] if len(candidates) == 1 else next(iter(lists), None)
 
 
-def _iterate_parts(
+def _iterate_named_values(
     value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, inner value) for each value inside a JSON *value* that may hold texts.
+    """Yield a (name, value) pair for each value inside a JSON *value* that may contain texts.
 
-    The name is a field's name, `GENERIC`, ``refusal`` or ``unknown``. `GENERIC` and ``unknown`` are
-    yielded only if *is_alone* is true, that is, if the JSON is not quoted in a sentence.
+    The name is a field's name, `GENERIC`, ``refusal`` or ``unknown``. If *is_alone* is false, the
+    JSON is quoted in a sentence, and `GENERIC` and ``unknown`` values are left out.
     """
     if isinstance(value, Members):
         for key, member in value:
@@ -348,32 +354,33 @@ def _iterate_parts(
             yield GENERIC, [item for item in value if isinstance(item, str)]
         for item in value:
             if not isinstance(item, str):
-                yield from _iterate_parts(item, fields, is_alone=is_alone)
+                yield from _iterate_named_values(item, fields, is_alone=is_alone)
 
 
 def _iterate_member(
     key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the same pairs as `_iterate_parts`, for one member of a JSON object."""
+    """Yield the pairs of `_iterate_named_values` for one member of a JSON object."""
     name = find_field(key, fields)
     if name in {field.name for field in fields}:
         yield name, value
     elif name == ASIDE:
         if key.casefold() == _REFUSAL and value:
             yield _REFUSAL, key
+    # Some models write the object as a string inside another object.
     elif isinstance(value, str) and value.lstrip().startswith("{"):
         for inner in find_json(value):
-            yield from _iterate_parts(inner.value, fields, is_alone=is_alone)
-    elif name == GENERIC and is_alone and not _holds_fields(value):
+            yield from _iterate_named_values(inner.value, fields, is_alone=is_alone)
+    elif name == GENERIC and is_alone and not _contains_object(value):
         yield GENERIC, _collect_strings(value, "list")
     elif not isinstance(value, str):
-        yield from _iterate_parts(value, fields, is_alone=is_alone)
+        yield from _iterate_named_values(value, fields, is_alone=is_alone)
     elif is_alone:
         yield _UNKNOWN, value
 
 
-def _holds_fields(value: Any) -> bool:
-    """Return whether a JSON *value* is an object, or a list that contains an object."""
+def _contains_object(value: Any) -> bool:
+    """Return whether a JSON *value* is an object or a list that contains an object."""
     return isinstance(value, Members) or (
         isinstance(value, list) and any(isinstance(item, Members) for item in value)
     )
@@ -382,21 +389,25 @@ def _holds_fields(value: Any) -> bool:
 def _collect_strings(value: Any, shape: str) -> list[str]:
     """Return all texts in a JSON *value* of any type, including nested values.
 
-    Truncated texts are left out, unless *shape*, the shape of the field, is ``passage``.
+    *shape* is the field's shape. Truncated texts are left out, unless it is ``passage``.
     """
     if isinstance(value, Cut):
         return [value] if shape == "passage" else []
     if isinstance(value, str):
         return [value]
     if isinstance(value, Members):
-        return [text for member in _pick_members(value) for text in _collect_strings(member, shape)]
+        return [
+            text
+            for member in _pick_member_values(value)
+            for text in _collect_strings(member, shape)
+        ]
     if isinstance(value, list):
         return [text for item in value for text in _collect_strings(item, shape)]
     return []
 
 
 def _collect_pairs(value: Any, shape: str) -> list[str]:
-    """Return the (label, value) pairs in a JSON *value* as texts such as ``year: 2024``.
+    """Return the labels and values in a JSON *value* as texts such as ``year: 2024``.
 
     Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of such
     objects. Strings are returned unchanged.
@@ -415,11 +426,11 @@ def _collect_pairs(value: Any, shape: str) -> list[str]:
     return [f"{key}: {text}" for key, member in members for text in _collect_strings(member, shape)]
 
 
-def _pick_members(members: Members) -> list[Any]:
-    """Return the values with texts from an object that a model wrote instead of a text.
+def _pick_member_values(members: Members) -> list[Any]:
+    """Return the values of an object that a model wrote instead of a text.
 
-    Of ``{"query": …, "reason": …}``, only the first value is returned; of ``{"1": …, "2": …}``, all
-    values. An object that repeats the JSON schema has no texts.
+    For ``{"query": …, "reason": …}`` this is the first value, for ``{"1": …, "2": …}`` all values.
+    Returns ``[]`` for an object that repeats the JSON schema.
     """
     if {key for key, _ in members} <= _SCHEMA_KEYS:
         return []
@@ -427,8 +438,8 @@ def _pick_members(members: Members) -> list[Any]:
     return named[:1] or [value for key, value in members if find_field(key, ()) != ASIDE]
 
 
-def _stands_alone(json_value: JsonValue, text: str) -> bool:
-    """Return whether *json_value* is alone on its lines in *text*, and not quoted in a sentence."""
+def _is_on_own_lines(json_value: JsonValue, text: str) -> bool:
+    """Return whether the lines of *json_value* in *text* contain nothing else."""
     before = text[text.rfind("\n", 0, json_value.start) + 1 : json_value.start].strip()
     line_end = text.find("\n", json_value.end)
     after = text[json_value.end : line_end if line_end >= 0 else len(text)].strip()
@@ -438,16 +449,16 @@ def _stands_alone(json_value: JsonValue, text: str) -> bool:
 
 
 def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _CheckedTexts:
-    """Check *texts* with the rules, and return those that passed, without duplicates.
+    """Return the texts that pass the rules, without duplicates.
 
-    At most the number of texts that *field* allows is returned.
+    Returns at most as many texts as *field* allows.
     """
     limit = field.max_items if field.shape == "list" else 1
     chosen: dict[str, str] = {}
     notes: list[str] = []
     rules: set[str] = set()
     for text in strip_numbers(_split_texts(field, texts, prompt)[:MOST_TEXTS], prompt.query):
-        verdict = judge(text, field, prompt)
+        verdict = check_text(text, field, prompt)
         notes.append(verdict.note)
         if verdict.text is None:
             rules.add(verdict.rule)
@@ -459,7 +470,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
         elif field.shape == "list":
             notes.append("dropped: more than requested")
             break
-    if holds_parts(field) and list(chosen) == [normalise(prompt.query)]:
+    if is_sub_query_field(field) and list(chosen) == [normalise(prompt.query)]:
         return _CheckedTexts(
             (),
             tuple(filter(None, dict.fromkeys([*notes, SAME]))),
@@ -471,14 +482,14 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
 
 
 def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
-    """Split each of *texts* that holds several items, and return all items.
+    """Split texts that contain several items, and return all items.
 
     A model may write a whole list as one text. Passages are never split.
     """
     whole_texts = list(texts)
     if not whole_texts or field.shape == "passage":
         return whole_texts
-    if holds_terms(field) and len(whole_texts) == 1:
+    if is_key_term_field(field) and len(whole_texts) == 1:
         parts = [
             part
             for line in split_items(whole_texts[0])
@@ -490,29 +501,29 @@ def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> lis
         parts = [
             part
             for text in whole_texts
-            for part in (split_items(text) if _holds_items(text) else [text])
+            for part in (split_items(text) if _has_list_items(text) else [text])
         ]
     if parts == whole_texts:
         return whole_texts
-    # A refusal or remark that is split at its commas could no longer be recognised.
+    # After a split at its commas, a refusal or remark could not be recognised any more.
     first_text = whole_texts[0]
     is_whole = is_refusal(first_text, prompt.query) or is_talk(
-        strip_marks(first_text, prompt.query), field, prompt
+        strip_markup(first_text, prompt.query), field, prompt
     )
     return whole_texts if is_whole else parts
 
 
-def _holds_items(text: str) -> bool:
-    """Return whether a line of *text* other than the first begins with a bullet or a digit."""
+def _has_list_items(text: str) -> bool:
+    """Return whether a line after the first line of *text* begins with a bullet or a digit."""
     return "\n" in text and _ITEM_BELOW.search(text) is not None
 
 
 def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
-    """Return the note on a *field* without texts: ``none needed`` or ``missing``.
+    """Return the note on a field without texts: ``none needed`` or ``missing``.
 
-    The note is ``none needed`` if the field may be empty and the reply names it without a text.
+    It is ``none needed`` if the field may be empty and the reply names the field without a text.
     """
-    may_be_none = holds_parts(field) and field.min_items == 0
+    may_be_none = is_sub_query_field(field) and field.min_items == 0
     is_given_empty = field.name in field_texts.named and not field_texts.texts.get(field.name)
     return NONE_NEEDED if may_be_none and is_given_empty else "missing"
 
@@ -520,7 +531,7 @@ def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
 def _write_failure_message(reason: str, checked_texts: Iterable[_CheckedTexts]) -> str:
     """Return the error message for a reply without usable texts.
 
-    For the reason ``unparsable``, the message names the rules that dropped texts.
+    For ``unparsable``, the message names the rules that dropped texts.
     """
     rules = [rule for rule in RULES if any(rule in checked.rules for checked in checked_texts)]
     if reason != "unparsable" or not rules:
@@ -534,10 +545,9 @@ def _find_failure_reason(
     checked_texts: Iterable[_CheckedTexts],
     notes: Sequence[tuple[str, str]],
 ) -> str:
-    """Return the reason of the error for a reply without texts, ``""`` if this is not an error.
+    """Return the error's reason for a reply without texts; ``""`` if this is not an error.
 
-    It is not an error if the reply says that the query needs no splitting, or only repeats the
-    query.
+    It is not an error if the reply only repeats the query or says that it needs no sub-queries.
     """
     rules = frozenset[str]().union(*(checked.rules for checked in checked_texts))
     if field_texts.is_refusal or "refusal" in rules:
@@ -545,7 +555,7 @@ def _find_failure_reason(
     if field_texts.is_cut:
         return "truncated"
     main_fields = [field for field in prompt.fields if field.name != STANDALONE]
-    is_none_needed = all(map(holds_parts, main_fields)) and any(
+    is_none_needed = all(map(is_sub_query_field, main_fields)) and any(
         (field.name, NONE_NEEDED) in notes for field in main_fields
     )
     if is_none_needed or {note for _, note in notes} == {SAME}:

@@ -1,6 +1,6 @@
-"""Read the texts for each field from a reply that is not JSON.
+"""Read the texts for each field from a reply in plain text.
 
-The reply's lines may be numbered, bulleted, labelled, quoted or plain.
+Its lines may have numbers, bullets, labels or quotation marks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.chatter import is_noise, is_refusal, strip_lead_in
 
-# These are searched, in this order, in a key without its case, spaces and marks.
+# The patterns are searched in this order, in a key in lower case that has only letters.
 _FIELD_PATTERNS: Final = {
     name: re.compile("|".join(filter(None, [f"^{name.replace('_', '')}$", row.aliases])))
     for name, row in TEXT_FIELDS.items()
@@ -81,11 +81,11 @@ _QUOTES: Final = {
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
     """Return the texts in *text* by field, the most likely text first.
 
-    Lines under the label of a field belong to this field. If there is only one field besides the
-    standalone form, and no label names this field, it gets the lines without a label. If there are
-    several such fields and no labels, the marks and the number of the lines decide.
+    A line belongs to the field that its label, or the label above it, names. Lines without a label
+    belong to the main field, the only field besides the standalone question. If there are several
+    such fields and no labels, bullets, item numbers and the number of lines decide.
     """
-    labelled_lines, unlabelled_lines = _split_sections(text, fields, query)
+    labelled_lines, unlabelled_lines = _split_labelled_lines(text, fields, query)
     main_fields = [field for field in fields if field.name != "standalone"] or list(fields)
     texts = {
         field.name: _extract_texts(labelled_lines[field.name], field)
@@ -106,14 +106,14 @@ def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict
 
 
 def split_items(text: str) -> list[str]:
-    """Return the items of a list that is written as *text*.
+    """Return the items of a list that is written as text.
 
-    - Of several lines, those with a bullet or a number are items. If there are none, every line is
-      an item.
     - A single line is split at the numbers "1.", "2." and so on.
+    - Of several lines, those with a bullet or a number are the items. If no line has one, every
+      line is an item.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    marked = [line for line in lines if _is_marked(line)]
+    marked = [line for line in lines if _has_list_mark(line)]
     if len(lines) == 1:
         return _split_numbers(lines[0])
     return marked or lines
@@ -122,25 +122,29 @@ def split_items(text: str) -> list[str]:
 def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
     """Return *texts* without their item numbers.
 
-    The numbers are removed only if both 1 and 2 occur. Otherwise, they may belong to the texts.
+    The numbers are removed only if both 1 and 2 occur. Otherwise they may belong to the texts.
     """
     texts_with_digits = [text for text in texts if _DIGIT.search(text)]
     if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_read_number, texts_with_digits)):
         return list(texts)
-    return [_strip_list_mark(_unwrap(text), query, is_counted=True) for text in texts]
+    return [
+        _strip_list_mark(_strip_heading_and_bold(text), query, is_counted=True) for text in texts
+    ]
 
 
-def strip_marks(text: str, query: str) -> str:
-    """Return *text* without bullet, number, bold, label, preamble and outer quotes.
+def strip_markup(text: str, query: str) -> str:
+    """Return *text* without bullet, item number, bold, label, preamble and outer quotation marks.
 
-    A bullet, number or label that is also in *query* is kept. A number above 1 is kept unless it is
-    emphasised, because it may be an ordinal, as in "2. Weltkrieg".
+    A bullet, number or label that is also in *query* stays. A number above 1 stays unless it is in
+    bold or italics, because it may be an ordinal, as in "2. Weltkrieg".
     """
     text = text.strip()
-    # A text that begins with two letters has no mark. Most texts do.
+    # Most texts begin with two letters, so they have no bullet or number.
     if not text[:2].isalpha():
         # A number may be in bold, alone or together with its text.
-        text = _strip_list_mark(_strip_bold(_strip_list_mark(_unwrap(text), query).strip()), query)
+        text = _strip_list_mark(
+            _strip_bold(_strip_list_mark(_strip_heading_and_bold(text), query).strip()), query
+        )
         text = _strip_bold(text.strip())
     label, rest = split_label(text, query)
     if label:
@@ -148,8 +152,8 @@ def strip_marks(text: str, query: str) -> str:
     return strip_quotes(strip_lead_in(_strip_bold(text), query).strip(), query)
 
 
-def _unwrap(text: str) -> str:
-    """Return *text* without heading or block-quote markers, and without surrounding bold."""
+def _strip_heading_and_bold(text: str) -> str:
+    """Return *text* without Markdown's heading and quote markers and without surrounding bold."""
     text = text.strip()
     text = text.lstrip("#> ") if text.startswith(("#", ">")) else text
     bold = _BOLD.match(text)
@@ -157,18 +161,18 @@ def _unwrap(text: str) -> str:
 
 
 def _strip_bold(text: str) -> str:
-    """Return *text* without the bold markers around its first words."""
+    """Return *text* without the ``**`` around its first words."""
     return _BOLD.sub(r"\1", text) if text.startswith("**") else text
 
 
-def _is_marked(line: str) -> bool:
+def _has_list_mark(line: str) -> bool:
     """Return whether *line* begins with a bullet or a number."""
     return bool(_BULLET.match(line) or _NUMBER.match(line))
 
 
 def _read_number(text: str) -> int | None:
-    """Return the item number at the start of *text* or in its label, ``None`` without a number."""
-    text = _unwrap(text)
+    """Return the item number at the start of *text* or in its label; ``None`` without a number."""
+    text = _strip_heading_and_bold(text)
     bullet = _BULLET.match(text)
     mark = _NUMBER.match(text, bullet.end() if bullet else 0)
     if mark is None:
@@ -181,10 +185,10 @@ def _read_number(text: str) -> int | None:
 
 
 def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
-    """Return *text* without its bullet and number.
+    """Return *text* without its bullet and item number.
 
-    A bullet or number that is also in *query* is kept. A number above 1 without emphasis may be an
-    ordinal. It is removed only if *is_counted* is true: the other texts of the list are numbered.
+    A bullet or number that is also in *query* stays. A number above 1 without bold or italics may
+    be an ordinal. It is removed only if *is_counted* is true: the other texts have numbers too.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):
@@ -202,7 +206,7 @@ def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
 
 
 def strip_quotes(text: str, query: str) -> str:
-    """Return *text* without the quotation marks around the whole text.
+    """Return *text* without the quotation marks around it.
 
     If *query* begins with a quotation mark too, *text* is returned unchanged.
     """
@@ -219,13 +223,13 @@ def strip_quotes(text: str, query: str) -> str:
     return inner.strip()
 
 
-def _split_sections(
+def _split_labelled_lines(
     text: str, fields: Sequence[ReplyField], query: str
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Split *text* into labelled and unlabelled lines, and drop remarks.
+    """Split *text* into lines with a label and lines without a label, and drop remarks.
 
     Returns:
-        The lines under labels, by the field that the label names.
+        The lines that belong to a label, by the field that the label names.
         The lines without a label.
     """
     labelled_lines: dict[str, list[str]] = {}
@@ -243,6 +247,7 @@ def _split_sections(
             section.extend(filter(None, [rest]))
         elif line and not _DEBRIS.match(line):
             section.append(line)
+        # A blank line ends a remark.
         elif not line and not any(
             section is known_section
             for known_section in (unlabelled_lines, *labelled_lines.values())
@@ -254,12 +259,12 @@ def _split_sections(
 def _read_label(line: str, query: str) -> tuple[str, str]:
     """Return the label of *line*, and the text after the label's colon.
 
-    The text is ``""`` for a heading without a colon. If there is no label, ``""`` and *line* are
-    returned.
+    The text is ``""`` for a heading without a colon. Returns ``""`` and *line* if there is no
+    label.
     """
     heading = line.startswith(("#", "**"))
-    # Stars around a number or a label are marks. Behind a label they may belong to the text, as in
-    # 2**3.
+    # Stars around a number or a label are Markdown. After a label they may belong to the text, as
+    # in 2**3.
     end = min((place for colon in ":：" if (place := line.find(colon)) >= 0), default=len(line))
     after = line[end + 3 :] if line.startswith("**", end + 1) else line[end + 1 :]
     unmarked_line = (line[:end].replace("**", "") + line[end : end + 1] + after).lstrip("#> *")
@@ -275,9 +280,9 @@ def _read_label(line: str, query: str) -> tuple[str, str]:
 
 
 def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
-    """Convert each tag in *text* that names a field to a line with a label.
+    """Replace each tag in *text* that names a field by a line with a label.
 
-    ``<rewrite>text</rewrite>`` becomes ``rewrite: text``. Other tags are not changed.
+    ``<rewrite>text</rewrite>`` becomes ``rewrite: text``. Other tags stay.
     """
     names = {field.name for field in fields}
 
@@ -291,29 +296,29 @@ def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
 
 
 def _extract_texts(lines: list[str], field: ReplyField) -> list[str]:
-    """Return the texts for *field* in *lines*, by the field's shape.
+    """Return the texts for *field* from its lines. The field's shape decides.
 
-    - ``list``: the items.
-    - ``passage``: all lines, joined.
-    - ``line``: each line. Lines in bold or quotes come first, then questions.
+    - ``list``: the items of the list.
+    - ``passage``: all lines, joined to one text.
+    - ``line``: each line. Lines in bold or quotation marks come first, then questions.
     """
     if field.shape == "list":
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
         return [" ".join(_strip_bold(line.lstrip("#> ")) for line in lines)]
-    # If a model writes more than the one line that was asked for, that line is the quoted one or
-    # the question.
+    # A model may write more than one line. Then the wanted line is usually the quoted one or the
+    # question.
     return sorted(
         lines,
         key=lambda line: (
-            not _is_emphasised(line),
+            not _is_bold_or_quoted(line),
             not line.rstrip('*"”').endswith(("?", "？", "؟")),
         ),
     )
 
 
-def _is_emphasised(line: str) -> bool:
-    """Return whether all of *line* is in bold or in quotes."""
+def _is_bold_or_quoted(line: str) -> bool:
+    """Return whether the whole line is in bold or in quotation marks."""
     bold = _BOLD.match(line)
     return bool(bold and bold.end() == len(line)) or (
         len(line) > 2 and _QUOTES.get(line[0]) == line[-1]
@@ -321,15 +326,15 @@ def _is_emphasised(line: str) -> bool:
 
 
 def _assign_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
-    """Assign *lines* without labels to one of several *fields*, and return them by field.
+    """Assign lines without labels to one of several fields. Returns the lines by field.
 
     - Several lines with a bullet or a number belong to the first field with the shape ``list``.
     - A single line belongs to the first field with the shape ``line``.
-    - In all other cases, the result is empty.
+    - In all other cases the result is empty.
     """
     list_field = next((field for field in fields if field.shape == "list"), None)
     line_field = next((field for field in fields if field.shape == "line"), None)
-    marked_lines = [line for line in lines if _is_marked(line)]
+    marked_lines = [line for line in lines if _has_list_mark(line)]
     if list_field and len(marked_lines) > 1:
         return {list_field.name: marked_lines}
     if line_field and len(lines) == 1 and not is_noise(lines[0], ""):
@@ -340,7 +345,7 @@ def _assign_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, l
 def _split_numbers(line: str) -> list[str]:
     """Split a line such as "1. … 2. … 3. …" at its numbers, and return the texts between them.
 
-    If *line* does not begin with 1 or has no 2, it is returned whole.
+    If *line* does not begin with 1 or has no 2, it is not split.
     """
     starts = [
         match
@@ -354,10 +359,10 @@ def _split_numbers(line: str) -> list[str]:
 
 
 def find_field(key: str, fields: Sequence[ReplyField]) -> str:
-    """Return the name of the field in *fields* that *key* means, in any usual spelling.
+    """Return the name of the field that *key* means, in any usual spelling.
 
-    The result is `ASIDE` for the key of a remark ("reason"), `GENERIC` for a general key ("query"),
-    and ``""`` for any other key.
+    Returns `ASIDE` for the key of a remark ("reason"), `GENERIC` for a general key ("query"), and
+    ``""`` for any other key.
     """
     names = {field.name for field in fields}
     if key in names:
@@ -378,7 +383,7 @@ def find_field(key: str, fields: Sequence[ReplyField]) -> str:
 def split_label(line: str, query: str) -> tuple[str, str]:
     """Return the label at the start of *line*, and the text after the label's colon.
 
-    If there is no label, or *query* contains the label, ``""`` and *line* are returned.
+    Returns ``""`` and *line* if there is no label or *query* contains the label.
     """
     if ":" not in line and "：" not in line:
         return "", line
@@ -389,9 +394,9 @@ def split_label(line: str, query: str) -> tuple[str, str]:
 
 
 def is_label(text: str) -> bool:
-    """Return whether *text* is a label: all of its words are common in the names of reply fields.
+    """Return whether *text* is a label, such as "Rewritten query" or "改写".
 
-    Common labels in other scripts, such as "改写", count too.
+    All words of a label are common in the names of reply fields.
     """
     plain = text.casefold().replace("é", "e").replace("ê", "e").replace("_", " ")
     if _LABEL_IN_OTHER_LANGUAGE.search(plain) and len(plain) <= 30:

@@ -1,4 +1,4 @@
-"""Define `Transform`, which builds the prompt of one transformation."""
+"""Build the prompt of a transformation: the system message, the user message and the fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.types import Message
 
 MESSAGE_CHARS: Final = 1_000
-"""Earlier messages of a conversation are cut to this number of characters."""
+"""The most characters of an earlier message of a conversation. Longer messages are cut."""
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
@@ -24,10 +24,10 @@ FAITHFUL: Final = (
     ),
     "Add no facts, names, numbers or dates of your own, and do not answer the query.",
 )
-"""The rules for texts that replace the query."""
+"""The rules in the prompt for texts that replace the query."""
 
 Facts = Sequence[tuple[str, Sequence[str]]]
-"""Terms of a query, each with its other forms in the glossary."""
+"""The glossary's terms in a query, each with its other forms."""
 
 STANDALONE: Final = ReplyField(
     "standalone",
@@ -37,10 +37,10 @@ STANDALONE: Final = ReplyField(
     " nothing else is added or changed; a query that names its own subject, as where a new topic"
     " begins, stays as it is",
 )
-"""The first reply field of every prompt with earlier messages."""
+"""The first reply field of every prompt that contains earlier messages."""
 
 MAX_TOKENS: Final = 800
-"""The maximum number of tokens of a reply, if the settings have no limit."""
+"""The most tokens of a reply, if the settings have no limit."""
 
 _DATA: Final = (
     'The user message is a JSON object. "query" is the query to work on{history}{glossary}. '
@@ -54,17 +54,17 @@ _GLOSSARY: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transform:
-    """One way to transform a query.
+    """One way to transform a query, with the parts of its prompt.
 
     Attributes:
         mode: The name of the transform in the catalogue.
         version: The version of the prompt. It must change when the prompt changes.
         instruction: The task, or a function that returns the task for the settings.
-        fields: The fields of the reply, or a function that returns the fields for the settings.
-        rules: Further instructions that the model must follow.
-        example: A short query and the right reply.
-        flavour: A function that names the settings that change the prompt. The name becomes part of
-            the prompt's version. ``None`` if no settings change the prompt.
+        fields: The reply fields, or a function that returns them for the settings.
+        rules: Further instructions for the model.
+        example: A short query and a correct reply to it.
+        write_version_suffix: A function that returns a name for the settings that change the
+            prompt. The name is appended to the version. ``None`` if no settings change the prompt.
     """
 
     mode: str
@@ -73,10 +73,10 @@ class Transform:
     fields: tuple[ReplyField, ...] | Callable[[Settings], tuple[ReplyField, ...]]
     rules: tuple[str, ...] = FAITHFUL
     example: tuple[str, Mapping[str, object]] | None = None
-    flavour: Callable[[Settings], str] | None = None
+    write_version_suffix: Callable[[Settings], str] | None = None
 
     def build_prompt(
-        self, settings: Settings, query: str, history: Sequence[Message] = (), facts: Facts = ()
+        self, settings: Settings, query: str, history: Sequence[Message] = (), glossary: Facts = ()
     ) -> Prompt:
         """Return the prompt for *query*.
 
@@ -85,29 +85,30 @@ class Transform:
             query: The user's question.
             history: The earlier messages. If there are any, the prompt also asks for the standalone
                 form of *query*.
-            facts: Terms of *query*, each with its other forms from the glossary.
+            glossary: The glossary's terms in *query*, each with its other forms.
         """
-        turns = select_recent(history, query, settings.llm.history_messages)
+        turns = select_recent_messages(history, query, settings.llm.history_messages)
         fields = tuple(self.fields(settings) if callable(self.fields) else self.fields)
         if turns and STANDALONE not in fields:
             fields = (STANDALONE, *fields)
-        own_instruction = find_own_instruction(settings, self.mode)
-        flavour = self.flavour(settings) if self.flavour else ""
+        user_instruction = find_user_instruction(settings, self.mode)
+        version_suffix = self.write_version_suffix(settings) if self.write_version_suffix else ""
         built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
         return Prompt(
             mode=self.mode,
             version=append_digest(
-                f"{self.version}+{flavour}" if flavour else self.version, own_instruction
+                f"{self.version}+{version_suffix}" if version_suffix else self.version,
+                user_instruction,
             ),
             system=_write_system_message(
                 self,
-                own_instruction or built_in,
+                user_instruction or built_in,
                 fields,
-                has_example=not (own_instruction or flavour),
+                has_example=not (user_instruction or version_suffix),
                 has_history=bool(turns),
-                has_facts=bool(facts),
+                has_glossary=bool(glossary),
             ),
-            user=_write_user_message(query, turns, facts),
+            user=_write_user_message(query, turns, glossary),
             fields=fields,
             query=query,
             history=turns,
@@ -115,7 +116,7 @@ class Transform:
         )
 
 
-# Settings seldom change, so the same message serves question after question.
+# Settings seldom change, so most questions have the same system message.
 @lru_cache(64)
 def _write_system_message(
     transform: Transform,
@@ -124,20 +125,20 @@ def _write_system_message(
     *,
     has_example: bool,
     has_history: bool,
-    has_facts: bool,
+    has_glossary: bool,
 ) -> str:
     """Return the system message of a prompt.
 
     Args:
         transform: The transform, for its rules and its example.
-        instruction: The task.
-        fields: The fields of the reply.
+        instruction: The task for the model.
+        fields: The reply fields.
         has_example: Whether to add the example. It is never added if *has_history* is true.
         has_history: Whether the user message contains earlier messages.
-        has_facts: Whether the user message contains a glossary.
+        has_glossary: Whether the user message contains a glossary.
     """
     data = _DATA.format(
-        history=_HISTORY if has_history else "", glossary=_GLOSSARY if has_facts else ""
+        history=_HISTORY if has_history else "", glossary=_GLOSSARY if has_glossary else ""
     )
     paragraphs = [instruction, data]
     paragraphs.append("\n".join(f"- {rule}" for rule in transform.rules))
@@ -148,9 +149,10 @@ def _write_system_message(
         )
     paragraphs.append(
         "Reply with one JSON object and nothing else (no code fence, quotes inside a text"
-        f" escaped), in the form {_describe_form(fields)}:\n"
+        f" escaped), in the form {_write_reply_template(fields)}:\n"
         + "\n".join(
-            f"- {field.name} ({_describe_shape(field)}): {field.description}" for field in fields
+            f"- {field.name} ({_describe_field_type(field)}): {field.description}"
+            for field in fields
         )
     )
     # The example fits only the plain built-in instruction without a conversation.
@@ -162,63 +164,66 @@ def _write_system_message(
     return "\n\n".join(paragraphs)
 
 
-def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[Message, ...]:
-    """Return the last *limit* messages of a conversation. Long messages are cut.
+def select_recent_messages(
+    history: Sequence[Message], query: str, max_messages: int
+) -> tuple[Message, ...]:
+    """Return the last messages of *history*. Long messages are cut.
 
-    Blank messages and system messages are left out. If the last message is *query* itself, it is
-    left out too, because some callers pass the whole conversation.
+    Leaves out blank messages, system messages, and a last message that is *query* itself, because
+    some callers pass the whole conversation. Returns at most *max_messages* messages.
     """
     turns = [turn for turn in history if turn.role != "system" and turn.content.strip()]
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():
         turns.pop()
-    kept = turns[-limit:] if limit > 0 else []
-    return tuple(Message(turn.role, _shorten_message(turn.content.strip())) for turn in kept)
+    # A slice from -0 would return all messages.
+    kept = turns[-max_messages:] if max_messages > 0 else []
+    return tuple(Message(turn.role, _cut_message(turn.content.strip())) for turn in kept)
 
 
-def _shorten_message(text: str) -> str:
-    """Cut *text* to `MESSAGE_CHARS` characters. If it was longer, the result ends in "…"."""
+def _cut_message(text: str) -> str:
+    """Return *text* with at most `MESSAGE_CHARS` characters. A longer text ends in "…"."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
-def append_digest(version: str, own_instruction: str) -> str:
-    """Return *version* with a digest of *own_instruction* appended.
+def append_digest(version: str, user_instruction: str) -> str:
+    """Append a hash of *user_instruction* to *version*, and return the new version.
 
-    If *own_instruction*, the user's instruction, is ``""``, *version* is returned unchanged.
+    If *user_instruction* is ``""``, *version* is returned unchanged.
     """
     return (
-        f"{version}#{hashlib.sha256(own_instruction.encode('utf-8', 'replace')).hexdigest()[:8]}"
-        if own_instruction
+        f"{version}#{hashlib.sha256(user_instruction.encode('utf-8', 'replace')).hexdigest()[:8]}"
+        if user_instruction
         else version
     )
 
 
-def find_own_instruction(settings: Settings, mode: str) -> str:
-    """Return the user's instruction for *mode* from ``llm.prompts``, ``""`` if there is none."""
+def find_user_instruction(settings: Settings, mode: str) -> str:
+    """Return the instruction in ``llm.prompts`` for *mode*; ``""`` if there is none."""
     prompts = settings.llm.prompts
     # The mode is called stepback, the field of its reply step_back. Users may write either.
     other_spelling = {"stepback": "step_back"}.get(mode, mode)
     return (prompts.get(mode) or prompts.get(other_spelling) or "").strip()
 
 
-def _write_user_message(query: str, history: Sequence[Message], facts: Facts) -> str:
-    """Return the user message: a JSON object with the conversation, the glossary and the query."""
+def _write_user_message(query: str, history: Sequence[Message], glossary: Facts) -> str:
+    """Return a JSON object with the conversation, the glossary and the query."""
     messages = [{"role": turn.role, "content": turn.content} for turn in history]
-    glossary = {term: list(forms) for term, forms in facts}
+    forms_by_term = {term: list(forms) for term, forms in glossary}
     return write_json_message(
         {
             **({"history": messages} if messages else {}),
-            **({"glossary": glossary} if glossary else {}),
+            **({"glossary": forms_by_term} if forms_by_term else {}),
             "query": query,
         }
     )
 
 
-def write_json_message(material: Mapping[str, Any]) -> str:
-    """Return *material* as JSON, for a user message.
+def write_json_message(content: Mapping[str, Any]) -> str:
+    """Return *content* as JSON, for a user message.
 
-    JSON escapes quotes and line breaks, so no text in *material* can end its string early.
+    JSON escapes quotation marks and line breaks, so no text can break out of its string.
     """
-    json_text = json.dumps(material, ensure_ascii=False)
+    json_text = json.dumps(content, ensure_ascii=False)
     # A lone surrogate cannot be sent as UTF-8. Its backslash form is also its JSON escape.
     return (
         json_text
@@ -227,15 +232,15 @@ def write_json_message(material: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_form(fields: Sequence[ReplyField]) -> str:
-    """Return the JSON object that the model should write, with "..." in place of each text."""
+def _write_reply_template(fields: Sequence[ReplyField]) -> str:
+    """Return an example of the JSON object to reply with, with "..." in place of each text."""
     return json.dumps(
         {field.name: ["...", "..."] if field.shape == "list" else "..." for field in fields}
     )
 
 
-def _describe_shape(field: ReplyField) -> str:
-    """Return the type of *field* in words: "string", or "list of at most 5 strings"."""
+def _describe_field_type(field: ReplyField) -> str:
+    """Return the type of *field* in words, such as "string" or "list of at most 5 strings"."""
     if field.shape != "list":
         return "string"
     if field.min_items == field.max_items:

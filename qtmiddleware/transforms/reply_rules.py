@@ -1,4 +1,4 @@
-"""The rules and limits that decide whether a text of a model's reply may be searched for."""
+"""Check the texts of a model's reply with rules and limits, and drop or cut bad texts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from qtmiddleware.preprocessing.text import clean, cut_at_word, fold_accents, no
 from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.transforms.chatter import is_noise, is_off_topic_talk, is_refusal, strip_lead_in
 from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut
-from qtmiddleware.transforms.plain_text import strip_marks, strip_quotes
+from qtmiddleware.transforms.plain_text import strip_markup, strip_quotes
 from qtmiddleware.types import Transformation
 
 MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
-"""The maximum number of characters of a text, by the field's shape. Longer texts are cut."""
+"""The most characters of a text, by the field's shape. Longer texts are cut."""
 MAX_KEYWORD_CHARS: Final = 100
-"""The maximum number of characters of a key term. Longer terms are dropped."""
+"""The most characters of a key term. Longer terms are dropped."""
 MOST_NOTES: Final = 100
 MAX_NOTE_CHARS: Final = 200
 SAME_AS_QUERY: Final = "same as the query"
@@ -26,14 +26,14 @@ SAME_AS_QUERY: Final = "same as the query"
 SAME: Final = f"dropped: {SAME_AS_QUERY}"
 """The note on a text that only repeats the question."""
 NONE_NEEDED: Final = "none needed"
-"""The note on a field that the model left empty because no text is needed."""
+"""The note on a field that the model left empty on purpose."""
 
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
 _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _BRACKETS: Final = (")", "]")
 _COLONS: Final = (":", "：")
 
-# A sub-query with such words refers to the answer of another, so it cannot be searched on its own.
+# A sub-query with such words refers to the answer to another one. It cannot be searched on its own.
 _OTHER_STEP: Final = re.compile(
     r"(?<!\w)#\d\b"
     r"|\b(?:answers?|results?|response|output) (?:to|of|from|in) (?:the )?"
@@ -67,11 +67,10 @@ class Candidate(NamedTuple):
     """A text of a reply, prepared for the rules.
 
     Attributes:
-        text: The text in the reply, on one line.
-        value: The text to search for: *text* without list marks, quotes and preamble.
-        key: The normal form of *value*. Spellings that differ only in case, spaces or final
-            punctuation have the same key.
-        field: The field that the text is for.
+        text: The text as the model wrote it, on one line.
+        value: The text to search for: *text* without bullet, quotation marks and preamble.
+        key: The normal form of *value*. It ignores case, spaces and final punctuation.
+        field: The reply field that the text belongs to.
         prompt: The prompt that the model answered.
         query: The question in the prompt.
     """
@@ -85,12 +84,12 @@ class Candidate(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The decision on one text of a reply.
+    """The result of checking one text of a reply.
 
     Attributes:
-        text: The text to search for, ``None`` if the text was dropped.
-        note: Says why the text was dropped or how it was changed; ``""`` for an unchanged text.
-        rule: The name of the rule that dropped the text, ``""`` if the text was kept.
+        text: The text to search for; ``None`` if the text was dropped.
+        note: Why the text was dropped or how it was changed; ``""`` for an unchanged text.
+        rule: The name of the rule that dropped the text; ``""`` if the text was kept.
         key: The normal form of a kept text, to find duplicates.
     """
 
@@ -100,16 +99,21 @@ class Verdict(NamedTuple):
     key: str = ""
 
 
-def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
-    """Check *text*, from a reply to *prompt*, with all `RULES`, and return the verdict.
+def check_text(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
+    """Check a text of a reply with all `RULES`.
 
     A text that breaks a rule is dropped. A text that is too long for *field* is cut.
+
+    Args:
+        text: The text.
+        field: The reply field that the text belongs to.
+        prompt: The prompt that the model answered.
     """
     cleaned = clean(text)
-    value = _extract_value(text, cleaned, field, prompt.query)
+    value = _extract_search_text(text, cleaned, field, prompt.query)
     candidate = Candidate(cleaned, value, normalise(value), field, prompt, prompt.query)
-    for rule, objects in RULES.items():
-        if objects(candidate):
+    for rule, is_broken in RULES.items():
+        if is_broken(candidate):
             return Verdict(None, f"dropped: {rule}", rule)
     limit = MAX_CHARS[field.shape]
     if len(value) <= limit:
@@ -118,16 +122,16 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     return Verdict(value, "cut: too long", key=normalise(value))
 
 
-def _extract_value(text: str, cleaned: str, field: ReplyField, query: str) -> str:
-    """Return *text* without list marks, quotes, preamble and remark in final brackets.
+def _extract_search_text(text: str, cleaned: str, field: ReplyField, query: str) -> str:
+    """Return *text* without bullet, quotation marks, preamble and a remark in brackets at the end.
 
-    In a passage, only quotes, preamble and an incomplete last sentence are removed. *cleaned* is
-    *text* on one line.
+    In a passage, only quotation marks, preamble and an incomplete last sentence are removed.
+    *cleaned* is *text* on one line.
     """
     if field.shape == "passage":
         whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else cleaned
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
-    value = clean(strip_marks(cleaned, query))
+    value = clean(strip_markup(cleaned, query))
     aside = _ASIDE.search(value[-200:]) if value.endswith(_BRACKETS) else None
     if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
         value = value[: -len(aside.group())]
@@ -135,27 +139,26 @@ def _extract_value(text: str, cleaned: str, field: ReplyField, query: str) -> st
 
 
 def keep_whole_sentences(text: str) -> str:
-    """Return *text* up to the end of its last complete sentence, ``""`` if there is none."""
+    """Return *text* up to the end of its last complete sentence; ``""`` if there is none."""
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return text[: ends[-1]] if ends else ""
 
 
-def holds_parts(field: ReplyField) -> bool:
-    """Return whether the texts of *field* are parts of the question, such as sub-queries.
+def is_sub_query_field(field: ReplyField) -> bool:
+    """Return whether the texts of *field* are sub-queries.
 
-    Each part must be clear without the other parts. If the question has no parts, the field may be
-    empty.
+    Each sub-query must be clear without the others. The field may be empty.
     """
     return TEXT_FIELDS[field.name].guard == "together"
 
 
-def holds_terms(field: ReplyField) -> bool:
-    """Return whether the texts of *field* are key terms and not sentences."""
+def is_key_term_field(field: ReplyField) -> bool:
+    """Return whether the texts of *field* are key terms, not sentences."""
     return TEXT_FIELDS[field.name].guard == "terms"
 
 
 def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
-    """Return whether *text* talks about the task instead of doing the task."""
+    """Return whether *text* talks about the task instead of doing it."""
     query = prompt.query
     return is_noise(text, query) or is_off_topic_talk(
         text, field.shape, query, f"{query} {prompt.user}"
@@ -163,26 +166,26 @@ def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
 
 
 def _is_refusal(candidate: Candidate) -> bool:
-    """Return whether the text is a refusal, with or without its list marks and preamble."""
+    """Return whether the text is a refusal, before or after its preamble is removed."""
     return is_refusal(candidate.value, candidate.query) or (
         candidate.text != candidate.value and is_refusal(candidate.text, candidate.query)
     )
 
 
 def _copies_prompt(candidate: Candidate) -> bool:
-    """Return whether the text has at least four words and is copied from the instructions."""
+    """Return whether the instructions contain the text. It must have at least four words."""
     # A model may repeat the instructions, or the example in them.
     return candidate.key.count(" ") >= 3 and candidate.key in _normalise_cached(
         candidate.prompt.system
     )
 
 
-# The same instructions come with many questions, and the same question with many texts.
+# Many questions have the same instructions, and many texts have the same question.
 _normalise_cached = lru_cache(32)(normalise)
 
 
 def _has_no_query(candidate: Candidate) -> bool:
-    """Return whether the text is empty, talks about the task, or ends in a colon like a heading."""
+    """Return whether the text is empty, talk about the task, or a heading that ends in a colon."""
     is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
     return (
         not candidate.key
@@ -194,34 +197,34 @@ def _has_no_query(candidate: Candidate) -> bool:
 def _repeats_query(candidate: Candidate) -> bool:
     """Return whether the text repeats the query.
 
-    Sub-queries and key terms may repeat the query, so the result is ``False`` for their fields.
+    Always returns ``False`` for sub-queries and key terms, which may repeat the query.
     """
-    # One of several sub-queries may be the query itself; the others then add to it.
+    # One of several sub-queries may be the query itself, if the others add to it.
     return candidate.key == _normalise_cached(candidate.query) and not (
-        holds_parts(candidate.field) or holds_terms(candidate.field)
+        is_sub_query_field(candidate.field) or is_key_term_field(candidate.field)
     )
 
 
 def _is_long_term(candidate: Candidate) -> bool:
-    """Return whether the text should be a key term and is too long for one."""
-    return len(candidate.value) > MAX_KEYWORD_CHARS and holds_terms(candidate.field)
+    """Return whether the text is a key term that is too long."""
+    return len(candidate.value) > MAX_KEYWORD_CHARS and is_key_term_field(candidate.field)
 
 
 def _has_no_letters(candidate: Candidate) -> bool:
     """Return whether the text has no letters, although the query has letters.
 
-    The result is ``False`` for a key term, which may be a number.
+    Always returns ``False`` for a key term, which may be a number.
     """
     return (
         not any(map(str.isalpha, candidate.value))
         and any(map(str.isalpha, candidate.query))
-        and not holds_terms(candidate.field)
+        and not is_key_term_field(candidate.field)
     )
 
 
-def _is_unclear_part(candidate: Candidate) -> bool:
+def _is_unclear_sub_query(candidate: Candidate) -> bool:
     """Return whether the text is a sub-query with an unresolved reference, such as "that film"."""
-    return holds_parts(candidate.field) and has_unresolved_reference(
+    return is_sub_query_field(candidate.field) and has_unresolved_reference(
         candidate.value, candidate.query
     )
 
@@ -229,12 +232,12 @@ def _is_unclear_part(candidate: Candidate) -> bool:
 def _is_json(candidate: Candidate) -> bool:
     """Return whether the text begins like JSON, although the query does not.
 
-    The result is ``False`` for a key term.
+    Always returns ``False`` for a key term.
     """
     return (
         bool(JSON_OPENING.match(candidate.value))
         and candidate.value[:1] != candidate.query[:1]
-        and not holds_terms(candidate.field)
+        and not is_key_term_field(candidate.field)
     )
 
 
@@ -245,16 +248,16 @@ RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
     SAME_AS_QUERY: _repeats_query,
     "too long for a keyword": _is_long_term,
     "no letters": _has_no_letters,
-    "unresolved reference": _is_unclear_part,
+    "unresolved reference": _is_unclear_sub_query,
     "JSON": _is_json,
 }
-"""The rules by name, in the order of the checks. A rule returns whether it drops the text."""
+"""The rules by name, in the order of the checks. A rule returns true to drop the text."""
 
 
 def has_unresolved_reference(sub_query: str, query: str) -> bool:
-    """Return whether *sub_query* refers to something that it does not name: "#1", "that person".
+    """Return whether *sub_query* refers to something that it does not name, such as "that person".
 
-    A reference that *query* makes in the same words is allowed.
+    A reference is allowed if *query* contains it too.
     """
     folded_text, folded_query = fold_accents(sub_query), fold_accents(query)
     for pattern in (_OTHER_STEP, _PLACEHOLDER):
@@ -267,7 +270,10 @@ def has_unresolved_reference(sub_query: str, query: str) -> bool:
 
 
 def _has_unnamed_noun(folded_text: str, folded_query: str) -> bool:
-    """Return whether a sub-query says "that film" or similar without mentioning a film before."""
+    """Return whether a sub-query says "that film" or similar without naming the film before.
+
+    Both texts must be in lower case, without accents.
+    """
     match = _VAGUE_REFERENCE.search(folded_text)
     if not match or match.group() in folded_query:
         return False
@@ -276,9 +282,9 @@ def _has_unnamed_noun(folded_text: str, folded_query: str) -> bool:
 
 
 def _has_unnamed_pronoun(sub_query: str, folded_text: str, folded_query: str) -> bool:
-    """Return whether *sub_query* is a short question that uses "it" or "they" and has no name.
+    """Return whether *sub_query* is a short question with "it" or "they" and without a name.
 
-    A pronoun that the query also has is allowed.
+    A pronoun is allowed if the query has it too.
     """
     match = _PRONOUN.search(folded_text)
     if not match or len(split_words(folded_text)) > 7 or _NAME.search(sub_query):
@@ -287,26 +293,26 @@ def _has_unnamed_pronoun(sub_query: str, folded_text: str, folded_query: str) ->
 
 
 def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
-    """Return whether *transformation* is a possible result of a prompt with these *fields*.
+    """Return whether a prompt with *fields* can have *transformation* as its result.
 
-    It must have no other fields, no blank texts, and no more or longer texts and notes than
-    allowed. Transformations from a shared cache are checked, because other processes may write
-    anything to the cache.
+    Checks the fields, and the number and lengths of the texts and notes. Transformations from a
+    shared cache need this check, because other processes can write anything to the cache.
     """
     fields_by_name = {field.name: field for field in fields}
     texts_by_name = {name: texts for name in TEXT_FIELDS if (texts := transformation.texts(name))}
     return (
         texts_by_name.keys() <= fields_by_name.keys()
         and all(
-            _are_within_limits(fields_by_name[name], texts) for name, texts in texts_by_name.items()
+            _are_texts_within_limits(fields_by_name[name], texts)
+            for name, texts in texts_by_name.items()
         )
         and len(transformation.notes) <= MOST_NOTES
         and all(len(text) <= MAX_NOTE_CHARS for note in transformation.notes for text in note)
     )
 
 
-def _are_within_limits(field: ReplyField, texts: tuple[str, ...]) -> bool:
-    """Return whether *field* allows the number and lengths of *texts*, and none is blank."""
-    char_limit = MAX_KEYWORD_CHARS if holds_terms(field) else MAX_CHARS[field.shape]
+def _are_texts_within_limits(field: ReplyField, texts: tuple[str, ...]) -> bool:
+    """Return whether *field* allows the number and lengths of *texts*, and no text is blank."""
+    char_limit = MAX_KEYWORD_CHARS if is_key_term_field(field) else MAX_CHARS[field.shape]
     limit = field.max_items if field.shape == "list" else 1
     return len(texts) <= limit and all(text.strip() and len(text) <= char_limit for text in texts)

@@ -1,7 +1,7 @@
 """Check whether a text contains a span of the query, in the same or an equivalent form.
 
-A span is a quote, an identifier, a number, a name, a link or a negation. Numbers are compared by
-value, in any notation. All negating words are equivalent.
+A span is a quote, an identifier, a number, a name, a URL or a negation. Numbers are compared by
+value, whatever their notation. All negating words are equivalent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise,
 
 _QUOTE_MARKS: Final = "\"'“”‘’«»„`「」『』 "
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?|^www\.")
-# At these places an identifier may be written with a hyphen, an underscore, a space or nothing.
+# Where an identifier may have a hyphen, an underscore, a space or nothing.
 _JOINT: Final = re.compile(r"[\s_-]+|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _SMALL_WORDS: Final = frozenset(
     "the a an of and de la le du der die das von van el los las in on for st dr mr mrs ms".split()  # noqa: SIM905
@@ -67,7 +67,7 @@ _SIGN_NAMES: Final = {
         "‰": "permille permil promille mille",
     }.items()
 }
-"""The names of signs such as € and %. Names in other scripts may be parts of words."""
+"""The names of signs such as € and %. Names in non-Latin scripts may be parts of words."""
 _HAN_NUMBERS: Final = {
     char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")
 } | {"两": Decimal(2)}
@@ -82,9 +82,14 @@ _MOST_COMPOUNDS: Final = 20
 
 
 def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
-    """Return whether *text* contains the *span* of *query*, in the same or an equivalent form.
+    """Return whether *text* contains *span*, in the same or an equivalent form.
 
-    *kind* is ``quote``, ``identifier``, ``number``, ``name``, ``url`` or ``negation``.
+    Args:
+        kind: The kind of the span: ``quote``, ``identifier``, ``number``, ``name``, ``url`` or
+            ``negation``.
+        span: A span of *query*.
+        text: The text to check.
+        query: The user's question.
     """
     if kind == "negation":
         return _keeps_negation(text, query, span)
@@ -99,14 +104,14 @@ def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
     return kind == "name" and _has_name(span, text)
 
 
-def write_span(kind: str, span: str) -> str:
-    """Return *span* ready to append to a text. A span of kind ``quote`` gets quotation marks."""
+def format_span(kind: str, span: str) -> str:
+    """Return *span* as it is appended to a text. A ``quote`` gets quotation marks."""
     bare = span.strip(_QUOTE_MARKS)
     return f'"{bare}"' if kind == "quote" else span.strip()
 
 
 def _has_phrase(phrase: str, text: str) -> bool:
-    """Return whether *text* contains *phrase*. Case, accents and common punctuation are ignored."""
+    """Return whether *text* contains *phrase*, ignoring case, accents and common punctuation."""
     words = fold_words(phrase)
     if not words:
         return phrase in text
@@ -116,7 +121,7 @@ def _has_phrase(phrase: str, text: str) -> bool:
 
 
 def _has_identifier(span: str, text: str) -> bool:
-    """Return whether *text* contains the identifier *span*, in any case and with any separators.
+    """Return whether *text* contains the identifier *span*, ignoring case and separators.
 
     "RTX 4090", "RTX-4090" and "rtx4090" are equal.
     """
@@ -125,10 +130,11 @@ def _has_identifier(span: str, text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _compile_identifier(span: str) -> re.Pattern[str]:
-    """Return a pattern for the identifier *span* with any separator between its parts."""
+    """Return a pattern that matches the identifier *span* with any separators."""
     folded_span = fold_accents(span).strip().removesuffix("'s").removesuffix("'")
     joined = r"[\s_-]*".join(re.escape(part) for part in _JOINT.split(folded_span) if part)
-    # A part of a longer word or number does not count: E-4042 does not keep E-40, nor v1.2.3 v1.2.
+    # A match inside a longer word or number does not count: E-4042 does not contain E-40, nor does
+    # v1.2.3 contain v1.2.
     before = r"(?<!\w)" if re.match(r"\w", folded_span) and folded_span.isascii() else ""
     after = r"(?!\w|\.\d)(?:'?s)?" if folded_span[-1:].isalnum() and folded_span.isascii() else ""
     plural = "s?" if folded_span[-1:].isalpha() and folded_span.isascii() else ""
@@ -138,11 +144,11 @@ def _compile_identifier(span: str) -> re.Pattern[str]:
 def _has_name(span: str, text: str) -> bool:
     """Return whether *text* contains the name *span*.
 
-    The text may write the name in one of these forms:
+    It may have one of these forms:
 
-    - All words of the name, in any order, without titles and initials.
+    - All words of the name, in any order. Titles and initials may be missing.
     - The initials of the name.
-    - If the name is an acronym, words that begin with the letters of the acronym.
+    - If the name is an acronym, words that begin with its letters.
     """
     text_words = [word.removesuffix("'s") for word in fold_words(text)]
     full_name, _, short_name = span.partition("(")
@@ -169,10 +175,10 @@ def _has_name(span: str, text: str) -> bool:
 
 
 def _are_ambiguous_words_joined(name_words: list[str], text_words: list[str]) -> bool:
-    """Return whether a text uses the ambiguous words of a name (May, Will, Can) as a name.
+    """Return whether a text uses ambiguous words (May, Will, Can) as parts of a name.
 
-    In the text, each ambiguous word must be next to a word that is also its neighbour in the name.
-    The result is ``True`` for a name of one word.
+    Each ambiguous word must be next to the same word in the text and in the name. Always returns
+    ``True`` for a name of one word.
     """
     pairs = set(pairwise(name_words))
     joined_words = {
@@ -195,7 +201,7 @@ def _is_title_or_initial(word: str) -> bool:
 
 @cache
 def _load_titles() -> frozenset[str]:
-    """Return the titles before names in all languages, such as "dr", in lower case."""
+    """Return the titles in all languages that precede names, such as "dr", in lower case."""
     return frozenset(
         fold_accents(title) for code in LANGUAGES for title in load_lexicon(code).titles
     )
@@ -204,7 +210,7 @@ def _load_titles() -> frozenset[str]:
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
     """Return whether *text_words* contains *name_word*, in the singular or plural.
 
-    A name of five or more letters is also found at the start of a longer word.
+    A word of five or more letters may also be the start of a longer word.
     """
     if name_word in text_words or name_word.rstrip("s") in text_words:
         return True
@@ -215,15 +221,15 @@ def _has_name_word(name_word: str, text_words: list[str]) -> bool:
 
 
 def _find_numbers(text: str) -> list[frozenset[Decimal]]:
-    """Return the possible values of each number in *text*: 1 and 1000 for "1.000".
+    """Return the possible values of each number in *text*, such as 1 and 1000 for "1.000".
 
-    Only numbers in digits are read.
+    Reads only numbers in digits.
     """
-    return [_find_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
+    return [_find_number_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
 
 
 def _has_numbers(span: str, text: str) -> bool:
-    """Return whether *text* contains every number of *span*, and every sign such as €.
+    """Return whether *text* contains all numbers of *span* and all its signs, such as €.
 
     In *text*, a number may be written in digits, as an English word or as a Han character.
     """
@@ -251,8 +257,8 @@ def _has_sign(sign: str, text: str) -> bool:
     )
 
 
-def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
-    """Return the possible values of a matched number, such as 1 and 1000 for "1.000"."""
+def _find_number_values(match: re.Match[str]) -> frozenset[Decimal]:
+    """Return the possible values of the number in *match*, such as 1 and 1000 for "1.000"."""
     digits = re.sub(r"[\s']", "", match.group(1))
     # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two
     # values.
@@ -265,7 +271,7 @@ def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
 
 
 def _read_decimal(text: str) -> Decimal | None:
-    """Return *text* as a number, ``None`` if *text* is not a number."""
+    """Return *text* as a number; ``None`` if it is not a number."""
     try:
         return Decimal(text[:50])
     except InvalidOperation:
@@ -273,20 +279,17 @@ def _read_decimal(text: str) -> Decimal | None:
 
 
 def is_negated(text: str) -> bool:
-    """Return whether *text* contains a negation, such as "not", in any supported language.
-
-    About twenty languages are supported.
-    """
+    """Return whether *text* contains a negation, such as "not", in any supported language."""
     return bool(_find_denials(fold_accents(text)))
 
 
 def _keeps_negation(text: str, query: str, span: str = "") -> bool:
     """Return whether *text* keeps the negation of *query*.
 
-    - Any negating word, contraction or prefix ("uncovered") keeps the negation.
-    - Words such as "non-stop" or "fail" do not count if *query* has them too: "are non-stop" does
-      not keep "aren't non-stop", and "fails" does not keep "doesn't fail".
-    - If *query* has both a "not" and a "without", *text* must have two negations.
+    - Any negating word, contraction or prefix ("uncovered") counts as a negation.
+    - Words such as "non-stop" or "fail" do not count if *query* contains them too. For example,
+      "fails" does not keep the negation of "doesn't fail".
+    - If *query* contains both a "not" and a "without", *text* must contain two negations.
 
     Args:
         text: The text to check.
@@ -294,6 +297,7 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
         span: One negation of *query*.
     """
     folded_query, folded_text = fold_accents(query), fold_accents(text)
+    # "are non-stop" does not keep the negation of "aren't non-stop".
     for compound in _COMPOUND.findall(folded_query)[:_MOST_COMPOUNDS]:
         for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):
             folded_text = folded_text.replace(form, " ")
@@ -315,9 +319,9 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
 
 
 def _count_denials(denials: Iterable[str]) -> int:
-    """Return the number of negations in *denials*, the negating words of a text.
+    """Return how many negations the negating words *denials* of a text express.
 
-    The French "ne … pas" is one negation.
+    The French "ne … pas" is a single negation.
     """
     words = list(denials)
     return len(
@@ -326,16 +330,16 @@ def _count_denials(denials: Iterable[str]) -> int:
 
 
 def _find_denials(folded_text: str) -> list[str]:
-    """Return the negating words, contractions and characters of a text without accents."""
+    """Return the negating words, contractions and characters in *folded_text*."""
     return _compile_denials().findall(folded_text) + [
         word for word in split_words(folded_text) if word in _load_denials()
     ]
 
 
 def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
-    """Return how many negations of the query the text expresses in other words.
+    """Return how many negations of the query a text expresses in other words.
 
-    The text may use a prefix ("uncovered"), or a word such as "problem" for "not working".
+    It may use a prefix ("uncovered"), or a word such as "problem" instead of "not working".
     """
     query_words = set(re.findall(r"[\w-]+", folded_query))
     stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}
@@ -375,7 +379,7 @@ def _load_exclusions() -> frozenset[str]:
 def _compile_denials() -> re.Pattern[str]:
     """Return a pattern for negations that are only a part of a word.
 
-    Examples are the "n't" of "isn't", and characters in scripts without spaces.
+    Examples are the "n't" in "isn't", and characters in scripts that do not separate words.
     """
     return re.compile(
         "|".join(pattern for lexicon in load_all_lexicons() for pattern in lexicon.denial_patterns)

@@ -187,7 +187,7 @@ class ContextSource:
         settings = components.resolve_settings((*self.layers, *overrides))
         if self.layers:
             # This source has a cache of its own, which a reload of the middleware does not change.
-            self._cache.change(settings)
+            self._cache.apply_settings(settings)
         return CallContext(
             components=components,
             settings=settings,

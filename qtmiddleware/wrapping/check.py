@@ -1,7 +1,7 @@
-"""Check how qtmiddleware reads a wrapped function, and what it changes for a few questions.
+"""Check whether qtmiddleware can improve a wrapped function, and what changes for some questions.
 
-The function is called a few times as its caller calls it, and a few times as the middleware would
-call it. The check learns nothing, writes no query log and notifies no observer.
+The check calls the function a few times with and a few times without the middleware's changes. It
+learns nothing, writes no query log and notifies no observer.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
-from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_credentials
+from qtmiddleware.errors import InvalidQuery, ResponseShapeError, remove_credentials
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
     ADVICE,
@@ -48,8 +48,8 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.call_context import IssuedWarnings
-from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_type
-from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
+from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_clause_type
+from qtmiddleware.wrapping.clauses import list_searched_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
     FEWEST_ASKED,
@@ -59,14 +59,14 @@ from qtmiddleware.wrapping.order_sample import (
     OrderSample,
     SamplePassage,
     SampleQuestion,
-    choose_evenly,
+    choose_sample_questions,
     sample_orders,
 )
 
 ROUNDS: Final = 3
-"""The number of measurements of each kind of call, after one call that only warms up."""
+"""The number of timed calls with and without more passages, after one call to warm up."""
 LONGEST: Final = 5.0
-"""After this many seconds of calls, a slow function is not measured again."""
+"""The number of seconds after which a slow function is not called again to time it."""
 # A check waits at least this long for a model and a reranker, so that a slow one is measured and
 # not abandoned.
 _PATIENCE_MS: Final = 20_000
@@ -88,7 +88,7 @@ _SENTENCE_BY_ADVICE: Final = {
     Advice.LEAVE_OFF: "leave it off",
     Advice.UNSEEN: "had no effect here",
 }
-# The reasons that mean: the model replied, but no part of the reply could be used.
+# With these reasons, the model replied, but the reply could not be used.
 _REPLIED_REASONS: Final = frozenset(
     {"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"}
 )
@@ -145,19 +145,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a check: how a wrapped function is read, and what the middleware changes.
-
-    Print it to read it as a report.
+    """The result of checking a wrapped function. Print it to read it as a report.
 
     Attributes:
         function: the function's name.
         question: the question that was tried; the first one if there were several.
         keywords: the question's keywords.
         findings: the findings, in the order of the check.
-        verdicts: for each feature of the middleware (keywords, the model's variants, reranking),
-            whether to keep it, measure it or leave it off, and how to fix it if it has no effect.
+        verdicts: for each feature (keywords, the model's variants, reranking), whether to keep it,
+            measure it or leave it off, and how to fix it if it has no effect.
         sample: the effect of the rules on the order for several questions; ``None`` if there was
-            one question, or if the rules were not tried.
+            only one question, or if the rules were not tried.
     """
 
     function: str
@@ -169,11 +167,11 @@ class Check:
 
     @property
     def helps(self) -> bool:
-        """Whether at least one feature of the middleware works and need not be turned off."""
+        """Whether at least one feature of the middleware works and may stay on."""
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the check, including ``helps``, as nested dicts for `json.dumps`."""
+        """Return the check, including ``helps``, as nested dicts that are ready for JSON."""
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
@@ -186,6 +184,7 @@ class Check:
             *(_format_row(name, shorten(text, _MOST_QUOTED)) for name, text in head.items()),
             "",
         ]
+        # Advice that a verdict repeats below is shown only there.
         mends = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
             mark = "! " if finding.state is CheckState.PROBLEM else ""
@@ -210,23 +209,24 @@ class Check:
         return "\n".join(rows)
 
 
-def check(
+def build_check_flow(
     request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()
 ) -> Flow[Check]:
     """Return a flow that checks the wrapped function with the question of *request*.
 
-    The flow does not raise the function's exceptions but reports them as findings.
+    The flow reports the function's exceptions as findings and does not raise them.
 
     Args:
-        request: the request made from the user's arguments.
+        request: the request for the user's arguments.
         call: the invocation that performs the searches.
-        questions: all questions if the user passed a list, the question of *request* first.
+        questions: all questions if the user passed a list, beginning with the question of
+            *request*.
     """
     return _Checkup(request, call, questions).run()
 
 
 class _Obstacle(Exception):
-    """Ends a check early: *finding* is a problem that keeps every feature from working."""
+    """Ends a check early. *finding* is a problem that prevents every feature from working."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class _Obstacle(Exception):
 
 
 class _Checkup:
-    """Performs one check; the methods are in the order in which they run."""
+    """Performs one check. The methods are in the order in which they run."""
 
     def __init__(
         self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]
@@ -242,8 +242,7 @@ class _Checkup:
         settings = replace(
             request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None)
         )
-        # Use parts of the check's own, so that nothing it sees is remembered, logged or warned
-        # about.
+        # Use new objects, so that the check's calls are not remembered, logged or warned about.
         fresh_parts: dict[str, Any] = {
             "learned": Learned(),
             "cache": TransformationCache(settings),
@@ -273,7 +272,7 @@ class _Checkup:
         request, question = self.request, self.request.original
         if isinstance(question, str) and request.problem is None:
             self.keywords = prepare_query(question, self.settings).keywords
-        verdicts = yield from self._judge_parts()
+        verdicts = yield from self._judge_features()
         if not any(finding.subject == "model" for finding in self.findings):
             has_model = self.call.context.components.has_model
             text = (
@@ -292,16 +291,16 @@ class _Checkup:
             self.sample,
         )
 
-    def _judge_parts(self) -> Flow[list[Finding]]:
-        """Return one verdict per feature: keywords, the model's variants and, if on, reranking."""
-        part_names = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
+    def _judge_features(self) -> Flow[list[Finding]]:
+        """Return a verdict on each feature: keywords, the model's variants, and reranking if on."""
+        features = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
-            plain, candidates = yield from self._search_both_ways()
+            plain, candidates = yield from self._search_plain_and_widened()
             self._note_passages(candidates)
             yield from self._try_text_clause(plain)
             self._note_searches(plain.response)
         except Exception as error:
-            # Reading any part of a user's response may raise an exception.
+            # Reading a user's response may raise any exception.
             text = f"reading the passages raised {_describe_error(error)}"
             obstacle = (
                 error
@@ -309,18 +308,21 @@ class _Checkup:
                 else self._build_obstacle("passages", text, ADVICE)
             ).finding
             return [
-                self._check_if_disabled(part) or _build_problem(part, obstacle.text, obstacle.mend)
-                for part in part_names
+                self._check_if_disabled(feature)
+                or _build_problem(feature, obstacle.text, obstacle.mend)
+                for feature in features
             ]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
-        for part in part_names:
-            verdict = self._check_if_disabled(part)
-            if verdict is None and part == _KEYWORDS:
+        for feature in features:
+            verdict = self._check_if_disabled(feature)
+            if verdict is None and feature == _KEYWORDS:
                 verdict, before = yield from self._try_keywords(plain, candidates)
             elif verdict is None:
                 verdict = yield from (
-                    self._try_variants(before) if part == _VARIANTS else self._try_reranker(before)
+                    self._try_variants(before)
+                    if feature == _VARIANTS
+                    else self._try_reranker(before)
                 )
             verdicts.append(verdict)
         return verdicts
@@ -330,31 +332,35 @@ class _Checkup:
         self.findings.append(finding)
         return finding
 
-    def _check_if_disabled(self, part: str) -> Finding | None:
-        """Return a verdict if a setting turns the feature *part* off, else ``None``."""
+    def _check_if_disabled(self, feature: str) -> Finding | None:
+        """Return a verdict if a setting turns the feature *feature* off, else ``None``."""
         settings = self.settings
-        if part == _VARIANTS:
+        if feature == _VARIANTS:
             if settings.transformation_type == "none":
                 mend = 'set transformationType: "combined" and give it a model'
-                return _build_off(part, "transformationType is none", mend)
+                return _build_off(feature, "transformationType is none", mend)
             if (
                 settings.escalation.mode == "never"
                 or not settings.escalation.max_llm_calls_per_query
             ):
                 return _build_off(
-                    part, "escalation allows no model calls", 'set escalation: "auto" or "always"'
+                    feature,
+                    "escalation allows no model calls",
+                    'set escalation: "auto" or "always"',
                 )
-        elif part == _KEYWORDS and not settings.keyword_evidence.enabled:
-            return _build_off(part, "keywordEvidence is false", "set keywordEvidence: true")
-        elif part == _KEYWORDS and settings.preprocess.apply_to == "text":
+        elif feature == _KEYWORDS and not settings.keyword_evidence.enabled:
+            return _build_off(feature, "keywordEvidence is false", "set keywordEvidence: true")
+        elif feature == _KEYWORDS and settings.preprocess.apply_to == "text":
             return _build_off(
-                part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"'
+                feature, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"'
             )
         elif not (
-            self.request.uses_keyword_evidence if part == _KEYWORDS else self.request.uses_reranker
+            self.request.uses_keyword_evidence
+            if feature == _KEYWORDS
+            else self.request.uses_reranker
         ):
             return _build_off(
-                part,
+                feature,
                 f"fusion.method {settings.fusion.method} does not merge lists",
                 'set it to "anchored"',
             )
@@ -362,17 +368,17 @@ class _Checkup:
 
     # --- the call and its response ----------------------------------------------------------------
 
-    def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
-        """Return the result of the caller's own call, and the result of a call for more passages.
+    def _search_plain_and_widened(self) -> Flow[tuple[SearchResult, SearchResult]]:
+        """Return the result of the caller's call, and the result of a call for more passages.
 
-        If no call for more passages succeeds, both are the result of the caller's own call. Raises
+        If no call for more passages succeeds, both are the result of the caller's call. Raises
         `_Obstacle` if the function fails or its response cannot be read.
         """
         self._check_query()
         if self.request.embeds:
-            yield from self._embed()
+            yield from self._embed_question()
         self._note_top_k()
-        outcome = yield from self._search(None)
+        outcome = yield from self._search_question(None)
         if outcome.error is not None:
             mend = "call the function without qtmiddleware, with the same arguments"
             if not self.request.embeds:
@@ -391,7 +397,7 @@ class _Checkup:
             raise self._build_obstacle("response", text, mend, shape=error.shape) from error
 
     def _build_obstacle(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
-        """Add a problem to the findings, and return the exception that ends the check with it."""
+        """Add a problem to the findings, and return the exception that ends the check."""
         return _Obstacle(self._add_finding(_build_problem(subject, text, mend, **values)))
 
     def _check_query(self) -> None:
@@ -405,15 +411,15 @@ class _Checkup:
                 self._add_finding(
                     _build_ok(
                         "query",
-                        f"passed as text in {self._place_text}",
-                        **self._place_values,
+                        f"passed as text in {self._query_location_text}",
+                        **self._query_location,
                         travels="text",
                     )
                 )
             return
         text, mend = problem.detail, "name the parameter that holds the question with query_arg="
         if problem.reason == "not_text":
-            text = f"{self._place_text} must be text, not {problem.detail}"
+            text = f"{self._query_location_text} must be text, not {problem.detail}"
             mend = (
                 "pass the question's text; if the function takes a vector, wrap it with embed= (a"
                 " function from a text"
@@ -430,9 +436,9 @@ class _Checkup:
         raise self._build_obstacle("query", text, mend, argument=argument, reason=problem.reason)
 
     @property
-    def _place_text(self) -> str:
-        """The argument that holds the question, and the clause if there is one, as text."""
-        kinds = " and ".join(f"`{kind}`" for kind in self._place_values.get("clauses", ()))
+    def _query_location_text(self) -> str:
+        """A phrase with the question's argument, and the types and fields of its clauses."""
+        kinds = " and ".join(f"`{kind}`" for kind in self._query_location.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
             f", in the {kinds} clause" + (f" over {searched}" if searched else "") if kinds else ""
@@ -440,24 +446,24 @@ class _Checkup:
         return f"`{self.argument}`{within}"
 
     @property
-    def _place_values(self) -> dict[str, Any]:
-        """The argument that holds the question, its clauses and their fields, as data."""
+    def _query_location(self) -> dict[str, Any]:
+        """The name of the question's argument, and the types and fields of its clauses, if any."""
         if not self.clauses:
             return {"argument": self.argument}
-        kinds = list(dict.fromkeys(map(read_type, self.clauses)))
+        kinds = list(dict.fromkeys(map(read_clause_type, self.clauses)))
         return {
             "argument": self.argument,
             "clauses": kinds,
             "fields": list_clause_fields(self.clauses),
         }
 
-    def _embed(self) -> Flow[None]:
+    def _embed_question(self) -> Flow[None]:
         argument = self.argument
-        outcome = yield from self._perform(Embed([self.request.original]))
+        outcome = yield from self._perform_step(Embed([self.request.original]))
         if outcome.ok:
             # Measure the second call: the first one may load a model, or try out in what form the
             # function takes its texts.
-            outcome = yield from self._perform(Embed([self.request.original]))
+            outcome = yield from self._perform_step(Embed([self.request.original]))
         if outcome.error is not None:
             mend = (
                 "embed= must be a function from a text to its vector, or from a list of texts to a"
@@ -468,12 +474,14 @@ class _Checkup:
             )
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
-        text = f"embedded as {size} numbers in {_format_ms(ms)}, passed in {self._place_text}"
+        text = (
+            f"embedded as {size} numbers in {_format_ms(ms)}, passed in {self._query_location_text}"
+        )
         self._add_finding(
             _build_ok(
                 "query",
                 text,
-                **self._place_values,
+                **self._query_location,
                 travels="vector",
                 dimension=size,
                 embed_ms=_round_ms(ms),
@@ -525,7 +533,7 @@ class _Checkup:
             replace(_build_ok("pages", text, argument=page, named=is_named), mend=mend)
         )
 
-    def _perform(self, step: Leaf) -> Flow[Outcome]:
+    def _perform_step(self, step: Leaf) -> Flow[Outcome]:
         """Perform *step* without a time limit, and return its outcome."""
         began = perf_counter()
         try:
@@ -534,8 +542,8 @@ class _Checkup:
             return Outcome(error=error, seconds=perf_counter() - began, began=began)
         return Outcome(value, seconds=perf_counter() - began, began=began)
 
-    def _search(self, top_k: int | None) -> Flow[Outcome]:
-        return (yield from self._perform(Search(self.request.original, top_k, self.vector)))
+    def _search_question(self, top_k: int | None) -> Flow[Outcome]:
+        return (yield from self._perform_step(Search(self.request.original, top_k, self.vector)))
 
     def _read_result(self, response: Any) -> SearchResult:
         variant, options = (
@@ -547,8 +555,8 @@ class _Checkup:
     def _measure_calls(self, plain: SearchResult, first_outcome: Outcome) -> Flow[SearchResult]:
         """Return the result of a call for more passages, and add findings on its cost.
 
-        Returns *plain*, the result of the caller's own call, if no call for more passages is made
-        or if it fails.
+        Returns *plain*, the result of the caller's call, if no call for more passages is made or if
+        it fails.
         """
         count = len(plain.ranking.keys)
         self.request.learned.record_passages(plain.ranking.items)
@@ -604,29 +612,29 @@ class _Checkup:
         )
         return candidates
 
-    def _note_small_collection(self, count: int) -> None:
-        """Recommend a model for a collection of only *count* passages, unless one is in use."""
+    def _note_small_collection(self, passage_count: int) -> None:
+        """Recommend a model for a collection of *passage_count* passages, unless one is in use."""
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
         text = (
-            f"the collection has only {count} passages; small collections gain most from one model"
-            " call"
+            f"the collection has only {passage_count} passages; small collections gain most from"
+            " one model call"
         )
         mend = 'try the preset "words", or "balanced", which makes one more search'
         mend += "" if has_model else ", with client= or OPENAI_API_KEY"
-        self._add_finding(replace(_build_ok("collection", text, passages=count), mend=mend))
+        self._add_finding(replace(_build_ok("collection", text, passages=passage_count), mend=mend))
 
     def _time_calls(
         self, widened_top_k: int | None, first_outcome: Outcome
     ) -> Flow[dict[int | None, list[Outcome]]]:
-        """Time the caller's own call and a call for *widened_top_k* passages alternately.
+        """Time the caller's call and a call for *widened_top_k* passages in turn.
 
         The calls alternate so that a change in load affects both.
 
         Returns:
-            The outcomes of the calls, by the number of passages requested. The caller's own calls
-            have the key ``None``.
+            The outcomes of the calls, by the number of passages requested. The caller's calls have
+            the key ``None``.
         """
         calls: dict[int | None, list[Outcome]] = {None: [], widened_top_k: []}
         spent = first_outcome.seconds
@@ -634,7 +642,7 @@ class _Checkup:
             if turn and spent > LONGEST:
                 break
             for width in tuple(calls):
-                outcome = yield from self._search(width)
+                outcome = yield from self._search_question(width)
                 spent += outcome.seconds
                 if outcome.ok:
                     calls[width].append(outcome)
@@ -690,7 +698,7 @@ class _Checkup:
             self._add_finding(
                 _build_problem("text", *self._describe_missing_text(items), field=None, passages=0)
             )
-            # A first query would find out the same.
+            # A first retrieval would learn the same from these passages.
             self.request.learned.holds_text = False
         id_count = sum(
             read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items
@@ -708,13 +716,13 @@ class _Checkup:
         self._note_scores(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
-        """Return the reason why the passages have no text, and advice on how to fix this."""
+        """Return why the passages have no text, and how to fix this."""
         text, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, call = self.call.signature, self.call
         fields = [
             name
             for name in list_clause_fields(self.clauses)
-            if read_type(self.clauses[0]) not in VECTORS
+            if read_clause_type(self.clauses[0]) not in VECTORS
             and signature.find_missing_field(call.args, call.kwargs, name)
         ]
         if fields:
@@ -730,7 +738,7 @@ class _Checkup:
         return text, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
-        """Add a finding on whether a keyword search can be added to this call, and its cost."""
+        """Add a finding on whether a keyword search can be added to this call, and at what cost."""
         if not can_add_text_clause(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
@@ -749,7 +757,7 @@ class _Checkup:
             )
             return
         step = Search(self.keywords, self.request.search_width or self.request.top_k, fields=fields)
-        outcome = yield from self._perform(step)
+        outcome = yield from self._perform_step(step)
         if outcome.error is not None:
             make_finding, mend = (
                 (_build_problem, "name fields that the index declares with full_text_search")
@@ -758,6 +766,7 @@ class _Checkup:
             )
             text = f"a keyword search of {field_list} raised {_describe_error(outcome.error)}"
             self._add_finding(make_finding(subject, text, mend, **values))
+            # The number of searches, and the retrievals below, then leave the keyword search out.
             self.request.learned.refuses_words = True
             return
         result, units = self._read_result(outcome.value), read_usage(outcome.value)
@@ -786,10 +795,10 @@ class _Checkup:
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
         """Return the fields for a keyword search if the settings name none.
 
-        If the index embeds the query, these are the fields of the call's clause. Otherwise it is
-        the text field of the passages.
+        If the index embeds the query, these are the fields of the call's clause. Otherwise, this is
+        the text field of the passages, or no field if it is unknown.
         """
-        if read_type(self.clauses[0]) not in VECTORS:
+        if read_clause_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
         field = self.settings.keyword_evidence.text_field
         names = (find_text_field(item, field) for item in plain.ranking.items)
@@ -853,21 +862,21 @@ class _Checkup:
             text += f"; {at_most}${usd:.2g} per 1,000 questions"
         self._add_finding(_build_ok("searches", text, **values))
 
-    # --- the parts of the middleware --------------------------------------------------------------
+    # --- the features of the middleware -----------------------------------------------------------
 
-    def _retrieve(
+    def _retrieve_with_settings(
         self, before: Sequence[Key], **changes: Any
     ) -> Flow[tuple[Retrieval, _OrderChange]]:
         """Retrieve with *changes* to the settings.
 
-        Returns the retrieval, and the change from the order *before* to the retrieval's order.
-        Exceptions from the function pass through.
+        Returns the retrieval, and the change from the order *before* to the new order. Exceptions
+        from the function pass through.
         """
         request = replace(self.request, settings=replace(self.settings, **changes))
         if request.settings.transformation_type == "none":
             # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
-        retrieval = yield from retrieval_flow(request)
+        retrieval = yield from build_retrieval_flow(request)
         return retrieval, _OrderChange(before, self._read_result(retrieval.response).ranking.keys)
 
     def _try_keywords(
@@ -875,7 +884,7 @@ class _Checkup:
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
         """Return the verdict on the keywords, and the passage keys of the result with keywords.
 
-        If the keywords cannot be tried, the keys are those of the caller's own result.
+        If the keywords cannot be tried, the keys are those of the plain result.
         """
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
@@ -889,7 +898,7 @@ class _Checkup:
             return _build_problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
-            retrieval, change = yield from self._retrieve(
+            retrieval, change = yield from self._retrieve_with_settings(
                 before, transformation_type="none", rerank=rerank
             )
         except Exception as error:
@@ -915,7 +924,7 @@ class _Checkup:
 
         The result is added to the findings.
         """
-        sampled = choose_evenly(self.questions)
+        sampled = choose_sample_questions(self.questions)
         left_out = len(self.questions) - len(sampled)
         sample = yield from sample_orders(
             sampled, self._compare_orders, _describe_error, left_out=left_out
@@ -948,7 +957,7 @@ class _Checkup:
             )
 
     def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
-        """Return one question's passages twice: in the plain order, and in the rules' order.
+        """Return a question's passages in the plain order, and in the rules' order.
 
         Exceptions from the function pass through.
         """
@@ -962,14 +971,15 @@ class _Checkup:
         request = replace(self.request, original=question, settings=rules, text_fields=())
         variant = Variant("original", question)
         plain = read_matches(variant, (yield Search(question, None)), request)
-        retrieval = yield from retrieval_flow(request)
+        retrieval = yield from build_retrieval_flow(request)
         return plain, read_matches(variant, retrieval.response, request)
 
     def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
         """Return the verdict on the keywords.
 
-        *text* describes their effect. *is_changed* says whether they changed the order for the
-        first question.
+        Args:
+            text: A description of their effect.
+            is_changed: Whether they changed the order for the first question.
         """
         if self.sample is None:
             return _describe_effect(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
@@ -989,16 +999,16 @@ class _Checkup:
         mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
         return replace(_build_ok(_KEYWORDS, reason or text, **values), mend=mend)
 
-    def _note_later_failure(self, part: str, error: Exception) -> Finding:
+    def _note_later_failure(self, feature: str, error: Exception) -> Finding:
         finding = self._add_finding(
             _build_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call")
         )
-        return _build_problem(part, finding.text)
+        return _build_problem(feature, finding.text)
 
     def _explain_unchanged_order(self, note: str) -> str:
-        """Return the reason why the keywords do not change the order.
+        """Return why the keywords do not change the order.
 
-        *note* is the trace's note about keyword evidence, or ``""``.
+        *note* is the trace's note about keyword evidence, or ``""`` if there is none.
         """
         if not self.keywords:
             return "the question has no keywords"
@@ -1007,7 +1017,7 @@ class _Checkup:
         return note.removeprefix("order kept: ") or "the scores count for more than the keywords"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
-        """Return the verdict on the model's variants, after one retrieval that calls the model."""
+        """Retrieve once with the model, and return the verdict on the model's variants."""
         if not self.call.context.components.has_model:
             mend = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
             return self._note_model(
@@ -1015,7 +1025,7 @@ class _Checkup:
             )
         settings, limits = self.settings, self.settings.limits
         try:
-            retrieval, change = yield from self._retrieve(
+            retrieval, change = yield from self._retrieve_with_settings(
                 before,
                 escalation=replace(settings.escalation, mode="always"),
                 limits=_extend_limits(limits),
@@ -1082,9 +1092,9 @@ class _Checkup:
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
     def _try_reranker(self, before: Sequence[Key]) -> Flow[Finding]:
-        """Return the verdict on the reranker, after one retrieval that reranks."""
+        """Retrieve once with the reranker, and return the verdict on the reranker."""
         try:
-            retrieval, change = yield from self._retrieve(
+            retrieval, change = yield from self._retrieve_with_settings(
                 before, transformation_type="none", limits=_extend_limits(self.settings.limits)
             )
         except Exception as error:
@@ -1109,7 +1119,7 @@ class _Checkup:
 
 @dataclass(frozen=True, slots=True)
 class _OrderChange:
-    """The passage keys of a result, *before* and *after* a change of the settings."""
+    """The passage keys of a result before and after a change of the settings."""
 
     before: Sequence[Key]
     after: Sequence[Key]
@@ -1139,13 +1149,13 @@ def _build_ok(subject: str, text: str, /, **values: Any) -> Finding:
 
 
 def _describe_effect(
-    part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
+    feature: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
 ) -> Finding:
-    """Return the verdict on the feature *part*, which was tried without relevance judgements."""
+    """Return the verdict on a *feature* that was tried without relevance judgements."""
     advice = Advice.MEASURE if is_changed else Advice.UNSEEN
     mend = _MEASURE if is_changed else unseen_mend
     return Finding(
-        part, CheckState.OK, text, mend, {"advice": advice, "changed": is_changed, **values}
+        feature, CheckState.OK, text, mend, {"advice": advice, "changed": is_changed, **values}
     )
 
 
@@ -1160,8 +1170,8 @@ def _build_problem(subject: str, text: str, mend: str = "", /, **values: Any) ->
 def _advise_field(option: str, field: str | None) -> str:
     """Return the advice to set *option* of ``keywordEvidence`` to *field*.
 
-    If *field* is ``""``, the advice does not name a field. If *field* is ``None``, the passages
-    have no fields and the advice is ``""``.
+    If *field* is ``""``, the advice names no field. If *field* is ``None``, because the passages
+    have no fields, the advice is ``""``.
     """
     if not field:
         return (
@@ -1173,7 +1183,7 @@ def _advise_field(option: str, field: str | None) -> str:
 
 
 def _extend_limits(limits: LimitSettings) -> LimitSettings:
-    """Return *limits* with time limits that are long enough to measure a slow model."""
+    """Return *limits* with timeouts that are long enough to measure a slow model."""
     patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
     return replace(
         limits, llm_timeout_ms=patience, deadline_ms=max(limits.deadline_ms, 2 * patience)
@@ -1196,7 +1206,7 @@ def _describe_error(error: BaseException | None) -> str:
 
     Passwords in addresses are removed.
     """
-    words = " ".join(without_credentials(str(error)).split())[:_MOST_QUOTED]
+    words = " ".join(remove_credentials(str(error)).split())[:_MOST_QUOTED]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
@@ -1205,16 +1215,17 @@ def _measure_bytes(response: Any) -> int | None:
 
     Returns ``None`` if the response cannot be written as JSON.
     """
+    # Reading a user's response may raise any exception, and the size is not essential.
     try:
         if hasattr(response, "iloc"):
             return len(str(response.to_json()).encode())
-        return len(json.dumps(response, default=_make_json_value, skipkeys=True).encode())
+        return len(json.dumps(response, default=_to_json_value, skipkeys=True).encode())
     except Exception:
         return None
 
 
-def _make_json_value(value: Any) -> Any:
-    if hasattr(value, "tolist"):
+def _to_json_value(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         return value.tolist()
     return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
 
@@ -1223,10 +1234,10 @@ def _format_ms(ms: float) -> str:
     return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
 
 
-def _format_bytes(count: int | None) -> str:
-    if count is None:
+def _format_bytes(byte_count: int | None) -> str:
+    if byte_count is None:
         return "an unknown size"
-    return f"{count} B" if count < 1_000 else f"{count / 1e3:,.1f} kB"
+    return f"{byte_count} B" if byte_count < 1_000 else f"{byte_count / 1e3:,.1f} kB"
 
 
 def _round_ms(ms: float) -> float:

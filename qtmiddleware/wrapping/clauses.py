@@ -18,7 +18,7 @@ from qtmiddleware.wrapping.nested import replace_at_path
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
 INCLUDE_FIELDS: Final = "include_fields"
-"""The parameter that says which fields of a document are returned."""
+"""The parameter that selects which fields of a document are returned."""
 EVERY_FIELD: Final = "*"
 
 TEXT: Final = "text"
@@ -46,8 +46,8 @@ class ClauseProblem(WrapError):
     """The clauses of a document search hold no question that qtmiddleware can improve.
 
     Attributes:
-        reason: the reason in one word.
-        found: the value that the clauses hold instead of a usable question.
+        reason: the reason in one word, such as ``missing``.
+        found: the value in the clauses; ``""`` if there is none.
     """
 
     def __init__(self, message: str, reason: str, found: Any = "") -> None:
@@ -63,30 +63,30 @@ class ClauseProblem(WrapError):
 def are_clauses(value: Any) -> bool:
     """Return whether *value* is a list of ``score_by`` clauses that one search may combine.
 
-    False if the type of a clause is unknown, and for an iterator, because reading an iterator uses
-    it up.
+    Returns ``False`` if the type of a clause is unknown, and for an iterator, because an iterator
+    can be read only once.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
-    types = [read_type(clause) for clause in value]
+    types = [read_clause_type(clause) for clause in value]
     return all(clause_type in PLACES for clause_type in types) and (
         len(types) == 1 or COMBINED.issuperset(types)
     )
 
 
-def read_type(clause: Any) -> str:
+def read_clause_type(clause: Any) -> str:
     """Return the type of *clause*, or ``""`` if it is not a clause."""
     if isinstance(clause, Mapping):
-        kind = clause.get("type")
+        clause_type = clause.get("type")
     else:
         # The SDK's classes are msgspec structs, which do not have their tag as an attribute.
-        kind = getattr(getattr(type(clause), "__struct_config__", None), "tag", None) or getattr(
-            clause, "type", None
-        )
-    return kind if isinstance(kind, str) else ""
+        clause_type = getattr(
+            getattr(type(clause), "__struct_config__", None), "tag", None
+        ) or getattr(clause, "type", None)
+    return clause_type if isinstance(clause_type, str) else ""
 
 
-def list_fields(clauses: Sequence[Any]) -> list[str]:
+def list_searched_fields(clauses: Sequence[Any]) -> list[str]:
     """Return the names of the document fields that *clauses* search, without duplicates."""
     names: list[Any] = []
     for clause in clauses:
@@ -98,19 +98,20 @@ def list_fields(clauses: Sequence[Any]) -> list[str]:
 
 def are_vector_clauses(clauses: Any) -> bool:
     """Return whether *clauses* search by a vector that the caller provides."""
-    return are_clauses(clauses) and read_type(clauses[0]) in VECTORS
+    return are_clauses(clauses) and read_clause_type(clauses[0]) in VECTORS
 
 
 def can_add_text_clause(clauses: Any) -> bool:
     """Return whether a keyword search may be added to a call with *clauses*.
 
-    True if the clauses search by a vector, whether the caller passes it or the index computes it.
+    Returns ``True`` if the clauses search by a vector. Either the caller passes the vector, or the
+    index computes it.
     """
-    return are_clauses(clauses) and read_type(clauses[0]) not in COMBINED
+    return are_clauses(clauses) and read_clause_type(clauses[0]) not in COMBINED
 
 
 def read_question(clauses: Any) -> Any:
-    """Return the question in *clauses*: a text, or a list if several questions are passed.
+    """Return the question in *clauses*, or a list if the clauses hold several questions.
 
     Raises `ClauseProblem` with one of these reasons:
 
@@ -121,36 +122,45 @@ def read_question(clauses: Any) -> Any:
     """
     if not are_clauses(clauses):
         raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")
-    kinds = [read_type(clause) for clause in clauses]
-    texts = [read_field(clause, PLACES[kind]) for clause, kind in zip(clauses, kinds, strict=True)]
+    clause_types = [read_clause_type(clause) for clause in clauses]
+    texts = [
+        read_field(clause, PLACES[clause_type])
+        for clause, clause_type in zip(clauses, clause_types, strict=True)
+    ]
     question = texts[0]
     if question is None:
-        raise ClauseProblem(f"the {kinds[0]} clause has no {PLACES[kinds[0]]!r}", "missing")
+        raise ClauseProblem(
+            f"the {clause_types[0]} clause has no {PLACES[clause_types[0]]!r}", "missing"
+        )
     if (
-        kinds[0] in VECTORS
+        clause_types[0] in VECTORS
         and not isinstance(question, str)
         and not _is_list_of_questions(question)
     ):
-        raise ClauseProblem(f"vector in a {kinds[0]} clause", "not_text", question)
+        raise ClauseProblem(f"vector in a {clause_types[0]} clause", "not_text", question)
     if any(text != question for text in texts[1:]):
         raise ClauseProblem(
             "the clauses hold different texts, so it is not clear which one is the question",
             "several_questions",
         )
-    if QUERY_STRING in kinds and isinstance(question, str) and (syntax := find_syntax(question)):
+    if (
+        QUERY_STRING in clause_types
+        and isinstance(question, str)
+        and (syntax := find_lucene_operator(question))
+    ):
         problem = f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged"
         raise ClauseProblem(f"{problem}; use a text clause for plain questions", "lucene", question)
     return question
 
 
 def replace_question(clauses: Any, question: Any) -> Any:
-    """Return a copy of *clauses* in which *question*, a text or a vector, replaces the old one.
+    """Return a copy of *clauses* with *question*, a text or a vector, as the new question.
 
-    A value that is not a list of known clauses is returned unchanged.
+    If *clauses* is not a list of known clauses, it is returned unchanged.
     """
     if not are_clauses(clauses):
         return clauses
-    changed = [_replace_in_clause(clause, read_type(clause), question) for clause in clauses]
+    changed = [_replace_in_clause(clause, read_clause_type(clause), question) for clause in clauses]
     return tuple(changed) if isinstance(clauses, tuple) else changed
 
 
@@ -159,17 +169,20 @@ def build_text_clause(fields: Sequence[str], keywords: str) -> list[dict[str, An
     return [{"type": TEXT, "query": keywords, "fields": list(fields)}]
 
 
-def find_syntax(text: str) -> str:
+def find_lucene_operator(text: str) -> str:
     """Return the first Lucene operator in *text*, or ``""`` if there is none.
 
-    A question mark at the end is ignored, although in Lucene it matches any single character.
+    A question mark at the end does not count, although Lucene uses it as a wildcard.
     """
     match = _SYNTAX.search(text.rstrip().rstrip("?"))
     return "" if match is None else match[0]
 
 
-def strip_syntax(text: str) -> str:
-    """Return *text* without Lucene syntax, so that a query string contains only words."""
+def strip_lucene_syntax(text: str) -> str:
+    """Return *text* without Lucene syntax, so that a query string contains only words.
+
+    If *text* consists only of syntax, it is returned unchanged.
+    """
     plain, before = text, ""
     # Repeat until nothing changes: removing one piece may leave another at the start of a word, as
     # in "{-".
@@ -181,21 +194,21 @@ def strip_syntax(text: str) -> str:
     return " ".join(plain.split()) or text
 
 
-def _replace_in_clause(clause: Any, kind: str, question: Any) -> Any:
+def _replace_in_clause(clause: Any, clause_type: str, question: Any) -> Any:
     if isinstance(question, str):
-        if read_field(clause, PLACES[kind]) == question:
+        if read_field(clause, PLACES[clause_type]) == question:
             return clause  # keep the caller's own text unchanged, a question mark included
-        question = strip_syntax(question) if kind == QUERY_STRING else question
-    elif kind == SPARSE:
-        question = _to_sparse(question)
-    return replace_at_path(clause, (PLACES[kind],), question)
+        question = strip_lucene_syntax(question) if clause_type == QUERY_STRING else question
+    elif clause_type == SPARSE:
+        question = _to_sparse_vector(question)
+    return replace_at_path(clause, (PLACES[clause_type],), question)
 
 
-def _to_sparse(vector: Any) -> Any:
-    """Return a sparse *vector* as Pinecone takes it: the non-zero values and their indices.
+def _to_sparse_vector(vector: Any) -> Any:
+    """Convert *vector* to Pinecone's sparse form: the non-zero values and their indices.
 
-    If *vector* already has indices, it is returned unchanged. Otherwise it is a sequence of
-    numbers, one per term of the model's vocabulary.
+    *vector* holds one number per term of the model's vocabulary. If it already has indices, it is
+    returned unchanged.
     """
     if isinstance(vector, Mapping) or hasattr(vector, "indices"):
         return vector

@@ -204,7 +204,7 @@ class Components:
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
         for breaker in self._breakers.list_components():
-            breaker.change(*_read_breaker_limits(settings))
+            breaker.change_limits(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
             cache.drain_previous()
 
@@ -290,9 +290,9 @@ class Components:
         """
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai.clients import identify_account
+        from qtmiddleware.providers.llms.openai.clients import hash_account
 
-        return identify_account(settings.llm.base_url)
+        return hash_account(settings.llm.base_url)
 
     def get_reranker(self, settings: Settings) -> Reranker | None:
         """Return the reranker, or ``None`` if *settings* do not enable reranking.

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, describe_paging
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
@@ -127,7 +127,7 @@ class Invocation:
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(self.embed((step.text or "",)))[0]
+                    query = observation.keep_result(self.embed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
@@ -151,7 +151,7 @@ class Invocation:
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
-                    query = observation.keep(await self.aembed((step.text or "",)))[0]
+                    query = observation.keep_result(await self.aembed((step.text or "",)))[0]
         first_attempt, *further_attempts = self._list_attempts(step)
         attempt = first_attempt
         for next_attempt in further_attempts:
@@ -231,7 +231,9 @@ class Invocation:
             args, moved_kwargs = signature.move_text(args, kwargs)
             kwargs = dict(moved_kwargs)
         else:
-            args, kwargs = signature.replace(args, kwargs, query=query, top_k=attempt.top_k)
+            args, kwargs = signature.replace_arguments(
+                args, kwargs, query=query, top_k=attempt.top_k
+            )
         if attempt.field and isinstance(signature, ClauseSignature):
             args, kwargs = signature.add_field(args, kwargs, attempt.field)
         return self.fn(*args, **kwargs)
@@ -321,7 +323,7 @@ class Invocation:
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
         request = replace(request, settings=settings, hooks=(), response_only=False)
         flow, finish = (
-            retrieval_flow(request),
+            build_retrieval_flow(request),
             partial(call._log_shadow_differences, request, response, response_ms),
         )
         runs = self.context.components.shadow_runs
@@ -343,7 +345,11 @@ class Invocation:
             response_ms,
             dropped,
         )
-        trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
+        trace, passages, kept = (
+            retrieval.trace,
+            len(retrieval.matches),
+            plain.count_kept_passages(retrieval),
+        )
         logger.info(
             "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
             " %.0f ms for %.0f ms",
@@ -364,8 +370,8 @@ class Invocation:
         query: Any = retrieval.original_query
         if retrieval.keywords:
             texts = (
-                quote(writer.write(query)),
-                quote(writer.write_keywords(retrieval.keywords, query)),
+                quote(writer.prepare_text(query)),
+                quote(writer.prepare_keywords(retrieval.keywords, query)),
             )
             logger.debug(
                 "Query preprocessing: %s -> %s",
@@ -374,9 +380,9 @@ class Invocation:
                 query_id=trace.query_id,
             )
         searched_texts = [
-            (variant.kind, writer.write(variant.text)) for variant in retrieval.variants
+            (variant.kind, writer.prepare_text(variant.text)) for variant in retrieval.variants
         ]
-        query_text = writer.write(query) if isinstance(query, str) else type(query).__name__
+        query_text = writer.prepare_text(query) if isinstance(query, str) else type(query).__name__
         logger.debug(
             "query %s %r searched %s",
             trace.query_id,

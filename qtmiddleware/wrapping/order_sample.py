@@ -1,7 +1,7 @@
 """Compare passages in the plain order and under the rules, and advise whether to keep the rules.
 
 Without relevance judgements, nobody knows whether a changed order is better. In a trial on ten
-small collections, the share of questions with a changed order did not predict which collections
+small collections, the fraction of questions with a changed order did not predict which collections
 gain from the rules. Therefore, a sample without judgements never says that the rules help.
 """
 
@@ -19,19 +19,25 @@ from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Match
 
 MOST_ASKED: Final = 10
-"""The most questions of a list that are asked, taken at even intervals from a longer list."""
+"""The largest number of questions to ask. A longer list is sampled at even intervals."""
 FEWEST_ASKED: Final = 3
-"""The fewest questions for advice: with fewer, an order that never changes means nothing."""
+"""The smallest number of questions for advice.
+
+With fewer questions, an order that never changes means nothing.
+"""
 MOST_EXAMPLES: Final = 2
 MOST_CHARS: Final = 80
-"""The most characters of a passage that an example shows."""
+"""The largest number of characters of a passage in an example."""
 MORE_WORSE: Final = 3
 """The advice is to turn the rules off if at least this many more answers move down than up."""
 SIGNIFICANT: Final = 0.05
 
 
 class Advice(StrEnum):
-    """The advice on one feature: keep it, measure it, leave it off, or its effect is unseen."""
+    """The advice on one feature, such as the rules.
+
+    ``UNSEEN`` means that the feature had no effect on the questions that were asked.
+    """
 
     KEEP = "keep"
     MEASURE = "measure"
@@ -41,7 +47,12 @@ class Advice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SampleQuestion:
-    """One question of a sample, with the ids of its relevant passages if the user named them."""
+    """A question of a sample.
+
+    Attributes:
+        text: the question.
+        relevant: the ids of its relevant passages, if the user named them.
+    """
 
     text: str = field(repr=False)
     relevant: frozenset[str] = frozenset()
@@ -49,7 +60,12 @@ class SampleQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SamplePassage:
-    """The *id* of a passage (``None`` if it has none) and the beginning of its *text*."""
+    """A passage of an example.
+
+    Attributes:
+        id: the passage's id, or ``None``.
+        text: the beginning of the passage's text.
+    """
 
     id: str | None
     text: str = field(repr=False)
@@ -74,16 +90,16 @@ class OrderExample:
 class JudgedSample:
     """The positions of the answers to judged questions, in the plain order and under the rules.
 
-    A judged question is a question whose relevant passages the user named. Its answer is the first
-    relevant passage of a list.
+    A question is judged if the user named its relevant passages. Its answer is the first relevant
+    passage in a list.
 
     Attributes:
-        questions: judged questions that were asked.
-        found: questions with an answer in at least one of the two lists.
-        first_before: questions whose answer comes first in the plain order.
-        first_after: questions whose answer comes first under the rules.
-        better: questions whose answer moves up.
-        worse: questions whose answer moves down.
+        questions: the number of judged questions that were asked.
+        found: the number of them with an answer in at least one of the two lists.
+        first_before: the number of them whose answer comes first in the plain order.
+        first_after: the number of them whose answer comes first under the rules.
+        better: the number of them whose answer moves up.
+        worse: the number of them whose answer moves down.
     """
 
     questions: int
@@ -106,13 +122,14 @@ class OrderSample:
     """The effect of the rules, without a model, on the order of passages for several questions.
 
     Attributes:
-        asked: questions for which the function was called with and without the rules.
-        left_out: questions that were not asked, because the list was longer than `MOST_ASKED`.
-        failed: questions that could not be asked, or for which the function raised an exception.
-        other_first: questions for which another passage comes first.
-        changed: questions for which any passage is new or moves.
-        examples: at most two questions for which another passage comes first. They are the
-            questions with the clearest leader in the plain order.
+        asked: the number of questions that were asked with and without the rules.
+        left_out: the number of questions that were not asked, because the list was longer than
+            `MOST_ASKED`.
+        failed: the number of questions that were asked but failed.
+        other_first: the number of questions for which another passage comes first.
+        changed: the number of questions for which any passage is new or moves.
+        examples: at most two questions for which another passage comes first. Questions whose first
+            passage had a clear lead in the plain order are preferred.
         judged: the positions of the answers; ``None`` if no question names relevant passages.
         errors: the reasons why questions failed, each reason once.
     """
@@ -132,13 +149,13 @@ class OrderSample:
         return self.asked - self.failed
 
     def advise(self) -> tuple[Advice, str]:
-        """Return the advice about the rules, and its reason.
+        """Return the advice on the rules, and the reason for the advice.
 
         - Keep the rules only if significantly more answers move up than down (one-sided sign test
-          at 5 %), such as 5 of 5 moved answers, 7 of 8 or 9 of 10.
+          at 5 %). Examples: 5 of 5 moved answers, 7 of 8, or 9 of 10.
         - Leave the rules off if no order changes, or if at least three more answers move down than
           up. This threshold is lower because leaving the rules off costs nothing.
-        - Otherwise measure the effect. If too few questions were asked and no order changed, the
+        - Otherwise, measure the effect. If too few questions were asked and no order changed, the
           effect is unseen.
         """
         if self.compared >= FEWEST_ASKED and not self.changed:
@@ -157,11 +174,11 @@ class OrderSample:
         if not self.compared:
             text = f"none of {self.asked} questions could be compared"
         elif not self.changed:
-            text = f"the order does not change in any of {_format_count(self.compared)}"
+            text = f"the order does not change in any of {_format_question_count(self.compared)}"
         else:
             text = (
                 f"another passage is first in {self.other_first or 'none'} of"
-                f" {_format_count(self.compared)}, and the order changes in {self.changed}"
+                f" {_format_question_count(self.compared)}, and the order changes in {self.changed}"
             )
         if self.failed:
             text += f"; {self.failed} failed ({'; '.join(self.errors)})"
@@ -173,9 +190,11 @@ class OrderSample:
 
 
 def is_significant(better: int, worse: int) -> bool:
-    """Return whether significantly more answers moved up (*better*) than down (*worse*).
+    """Return whether significantly more answers moved up than down: a one-sided sign test at 5 %.
 
-    This is a one-sided sign test at 5 %.
+    Args:
+        better: The number of answers that moved up.
+        worse: The number of answers that moved down.
     """
     moved = better + worse
     ways = sum(comb(moved, count) for count in range(better, moved + 1))
@@ -183,11 +202,11 @@ def is_significant(better: int, worse: int) -> bool:
 
 
 def read_questions(value: Any) -> list[SampleQuestion] | None:
-    """Return the questions of a list, or ``None`` if *value* is not a list of questions.
+    """Return the questions in *value*, or ``None`` if *value* is not a list of questions.
 
-    A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list of a single text
-    does not count as a list of questions, because some functions take a single question in a list.
-    Raises `InvalidQuery` if ``relevant`` is not a list of ids.
+    A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list with a single text
+    is not a list of questions, because some functions take their only question in a list. Raises
+    `InvalidQuery` if ``relevant`` is not a list of ids.
     """
     if (
         not isinstance(value, list | tuple)
@@ -200,14 +219,16 @@ def read_questions(value: Any) -> list[SampleQuestion] | None:
         if isinstance(item, str):
             questions.append(SampleQuestion(item))
         elif isinstance(item, Mapping) and isinstance(item.get("question"), str):
-            questions.append(SampleQuestion(item["question"], read_relevant(item.get("relevant"))))
+            questions.append(
+                SampleQuestion(item["question"], read_relevant_ids(item.get("relevant")))
+            )
         else:
             return None
     return questions
 
 
-def read_relevant(value: Any) -> frozenset[str]:
-    """Return the ids of a question's relevant passages; none if *value* is ``None``.
+def read_relevant_ids(value: Any) -> frozenset[str]:
+    """Return the ids of relevant passages in *value*. ``None`` means that there are no ids.
 
     Raises `InvalidQuery` if *value* is not a list of ids.
     """
@@ -220,13 +241,14 @@ def read_relevant(value: Any) -> frozenset[str]:
     return frozenset(map(str, value))
 
 
-def choose_evenly(questions: Sequence[SampleQuestion]) -> list[SampleQuestion]:
+def choose_sample_questions(questions: Sequence[SampleQuestion]) -> list[SampleQuestion]:
     """Return at most `MOST_ASKED` of *questions*, taken at even intervals.
 
-    Neighbouring questions in a file are often similar, so the first ones would be a poor sample.
+    Neighbouring questions in a file are often similar, so the first questions would be a poor
+    sample.
     """
     count = min(len(questions), MOST_ASKED)
-    return [questions[place * len(questions) // count] for place in range(count)]
+    return [questions[index * len(questions) // count] for index in range(count)]
 
 
 Matches = Sequence[Match]
@@ -240,22 +262,23 @@ def sample_orders(
     *,
     left_out: int = 0,
 ) -> Flow[OrderSample]:
-    """Return how the order under the rules differs from the plain order for *questions*.
+    """Ask *questions*, and return how the rules change the order of their passages.
 
     Args:
         questions: the questions to ask.
         compare: returns a question's passages in the plain order and under the rules. If it raises
             an exception, the question counts as failed.
         describe_error: returns a description of an exception.
-        left_out: the number of questions that are not asked.
+        left_out: the number of questions that are not asked, for the result.
     """
     changed, errors = 0, list[str]()
     examples: list[tuple[float, OrderExample]] = []
-    places: list[tuple[int | None, int | None]] = []
+    positions: list[tuple[int | None, int | None]] = []
     for question in questions:
         try:
             before, after = yield from compare(question.text)
             keys = [match.key for match in before], [match.key for match in after]
+            # The rules never return fewer passages. Additional ones at the end change nothing.
             changed += keys[0] != keys[1][: len(keys[0])]
             if before and after and keys[0][0] != keys[1][0]:
                 example = OrderExample(
@@ -265,10 +288,10 @@ def sample_orders(
                 )
                 examples.append((_measure_lead(before), example))
             if question.relevant:
-                places.append(
+                positions.append(
                     (
-                        _find_answer(before, question.relevant),
-                        _find_answer(after, question.relevant),
+                        _find_answer_position(before, question.relevant),
+                        _find_answer_position(after, question.relevant),
                     )
                 )
         except Exception as error:
@@ -281,21 +304,22 @@ def sample_orders(
         other_first=len(examples),
         changed=changed,
         examples=tuple(example for _, example in examples[:MOST_EXAMPLES]),
-        judged=_count_answers(places) if places else None,
+        judged=_count_moves(positions) if positions else None,
         errors=tuple(dict.fromkeys(errors)),
     )
 
 
-def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
+def _count_moves(positions: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
     """Count the judged questions whose answer is found, comes first, moves up or moves down.
 
-    *places* holds the answer's position in the plain order and under the rules, counted from 0, for
-    each question. A position is ``None`` if the list holds no answer.
+    *positions* holds a pair per question: the answer's position in the plain order and under the
+    rules, counted from 0. A position is ``None`` if the list holds no answer.
     """
+    # An answer that is not in a list is worse than any position.
     absent = float("inf")
     ranks = [
         (absent if before is None else before, absent if after is None else after)
-        for before, after in places
+        for before, after in positions
     ]
     return JudgedSample(
         questions=len(ranks),
@@ -307,14 +331,14 @@ def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSam
     )
 
 
-def _find_answer(matches: Matches, relevant_ids: frozenset[str]) -> int | None:
-    return next((place for place, match in enumerate(matches) if match.id in relevant_ids), None)
+def _find_answer_position(matches: Matches, relevant_ids: frozenset[str]) -> int | None:
+    return next((index for index, match in enumerate(matches) if match.id in relevant_ids), None)
 
 
 def _measure_lead(matches: Matches) -> float:
-    """Return the lead of the first passage over the second, as a share of the range of scores.
+    """Return the first passage's lead over the second, as a fraction of the range of scores.
 
-    Returns 0 if a score is not known, or if all scores are equal.
+    Returns 0 if a score is unknown, or if all scores are equal.
     """
     scores = [match.score for match in matches]
     first_score, second_score, last_score = scores[0], scores[min(1, len(scores) - 1)], scores[-1]
@@ -332,5 +356,5 @@ def _shorten_passage(match: Match) -> SamplePassage:
     return SamplePassage(match.id, shorten((match.text or "")[: 4 * MOST_CHARS], MOST_CHARS))
 
 
-def _format_count(questions: int) -> str:
+def _format_question_count(questions: int) -> str:
     return f"{questions} question{'' if questions == 1 else 's'}"

@@ -1,8 +1,8 @@
 """Find the argument with which a call selects a page of results, by name, type and value.
 
-A page must hold the plain function's passages. Otherwise a reader who turns the pages would see
-some passages twice and miss others. An argument of the same name may be a database cursor, a date
-or a filter, and does not select a page.
+A page must hold the plain function's passages. Otherwise, a reader who turns the pages would see
+some passages twice and miss others. The name alone is not enough: an argument called ``cursor`` or
+``start`` may also be a database cursor or a date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qtmiddleware.runtime.fields import read_annotations
 PageArgument = str | Literal[False] | None
 """The argument that selects a page; ``False`` if there is none; ``None`` to look for one."""
 
-# Folded names (see `_fold`) of a count of passages or pages, and of a token to continue from.
+# The names, folded by `_fold`, of a number of passages or pages, and of a token to continue from.
 _COUNTS: Final = frozenset(
     (
         *(
@@ -92,13 +92,13 @@ _TOKENS: Final = frozenset(
     )
 )
 _NAMES: Final = _COUNTS | _TOKENS
-# The beginning of the names of arguments that may hold such names inside: page, pagination,
+# The beginning of the names of arguments that may hold such a value inside: page, pagination,
 # pageable, ...
 _HOLDER: Final = "pag"
 _DEEPEST: Final = 2
 # A text under one of these names is as likely a date as a page.
 _OFTEN_DATES: Final = frozenset({"start", "startat", "startfrom", "from"})
-# Not compiled here but when it is first used: most functions have no such parameter.
+# Compiled when it is first used, because most functions have no such parameter.
 _DATE: Final = (
     r"(?ix) \s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b | today | yesterday"
     r" | last\s | -?p\d"
@@ -139,15 +139,17 @@ _GROUPS: Final = frozenset(
 
 
 class Parameters(Protocol):
-    """The members of `signatures.Parameters` that this module uses."""
+    """The methods and attributes of `signatures.Parameters` that this module uses."""
 
     named: dict[str, Parameter]
     any_keyword: bool
 
     def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return the value of parameter *name* in a call, or the parameter's default."""
+        """Return the value of parameter *name* in a call, or else the parameter's default."""
 
-    def read_given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
+    def read_passed_value(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
+    ) -> Any:
         """Return the value that a call passes for parameter *name*, or ``None``."""
 
 
@@ -160,7 +162,7 @@ class Paging:
         other_parameters: the parameters of the query and of the number of passages, which never
             select a page.
         holders: the names in *other_parameters* that take an object with several fields, such as a
-            request object. One of its fields may select a page.
+            request. One of these fields may select a page.
     """
 
     __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
@@ -204,16 +206,17 @@ class Paging:
 
     @property
     def is_named(self) -> bool:
-        """Whether the user named the page argument, or said that there is none."""
+        """Whether the user named the page argument or declared that there is none."""
         return self._named is not None
 
-    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    def find_page_argument(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the argument that selects a page in this call, or ``""``."""
         if self._named is not None:
             return self._named or ""
         if not (self._declared or self._homes or self._parameters.any_keyword):
             return ""
-        with suppress(Exception):  # a user's object may raise anything when it is read
+        # Reading a user's object may raise any exception.
+        with suppress(Exception):
             return next(self._iterate_page_arguments(args, kwargs), "")
         return ""
 
@@ -222,15 +225,15 @@ class Paging:
     ) -> Iterator[str]:
         parameters = self._parameters
         for name, folded_name, is_page in self._declared:
-            value = parameters.read_given(name, args, kwargs)
-            if _is_page(folded_name, value) if value is not None else is_page:
+            value = parameters.read_passed_value(name, args, kwargs)
+            if _is_page_argument(folded_name, value) if value is not None else is_page:
                 yield name
         if parameters.any_keyword:
             named_parameters = parameters.named
             yield from (
                 name
                 for name, value in kwargs.items()
-                if name not in named_parameters and _is_page(_fold(name), value)
+                if name not in named_parameters and _is_page_argument(_fold(name), value)
             )
         for holder in self._homes:
             yield from (
@@ -249,15 +252,17 @@ def _may_hold_page(name: str) -> bool:
     return name in _NAMES or name.startswith(_HOLDER)
 
 
-def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
-    """Return whether the argument *name* with this *value*, not ``None``, selects a page.
+def _is_page_argument(name: str, value: Any, depth: int = _DEEPEST) -> bool:
+    """Return whether an argument with this *name* and *value* selects a page.
 
-    *name* is a result of `_fold`.
+    *name* is folded by `_fold`. *value* is not ``None``. Objects inside *value* are read down to
+    *depth* levels.
     """
     if isinstance(value, str):
         if name in _OFTEN_DATES:
             return value.strip().isdecimal()
         return name in _NAMES and not re.match(_DATE, value[:_LONGEST_DATE])
+    # `paginate=True` is a switch, not a page number.
     if isinstance(value, bool):
         return False
     if hasattr(type(value), "__index__"):
@@ -273,9 +278,9 @@ def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
 
 
 def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield the names of the fields of *holder*, a mapping or an object, that select a page.
+    """Yield the names of those fields of *holder*, a mapping or an object, that select a page.
 
-    If a field of an object is ``None``, the field's annotation decides.
+    If a field of an object is ``None``, its annotation decides.
     """
     if holder is None or isinstance(holder, str) or not depth:
         return
@@ -287,7 +292,7 @@ def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
         if not _may_hold_page(folded_name):
             is_page = False
         elif value is not None:
-            is_page = _is_page(folded_name, value, depth)
+            is_page = _is_page_argument(folded_name, value, depth)
         else:
             is_page = is_class and _is_declared_page(
                 folded_name, _read_annotation(type(holder), name), None, folded.values()
@@ -296,9 +301,12 @@ def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
             yield name
 
 
-def _read_annotation(kind: type, name: str) -> Any:
-    """Return the annotation of field *name* in a class or one of its parents."""
-    annotations = map(read_annotations, kind.__mro__)
+def _read_annotation(class_: type, name: str) -> Any:
+    """Return the annotation of field *name* in *class_* or one of its parents.
+
+    Returns `Parameter.empty` if there is none.
+    """
+    annotations = map(read_annotations, class_.__mro__)
     return next(
         (
             annotations_of_class[name]
@@ -310,17 +318,21 @@ def _read_annotation(kind: type, name: str) -> Any:
 
 
 def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:
-    """Return whether a parameter selects the first page of results if a call omits it.
+    """Return whether a parameter selects a page, judged by its name, annotation and default.
 
-    *name* and *siblings*, the names of the neighbouring parameters or fields, are results of
-    `_fold`.
+    This decides for calls that omit the parameter, because such calls request the first page.
+    *siblings* are the names of the other parameters or fields. All names are folded by `_fold`.
     """
     if name not in _NAMES:
-        return default is not None and default is not Parameter.empty and _is_page(name, default)
+        return (
+            default is not None
+            and default is not Parameter.empty
+            and _is_page_argument(name, default)
+        )
     if name == "after" and "before" in siblings and "first" not in siblings:
         return False  # `before` and `after` are the ends of a range of dates
     if annotation is Parameter.empty:
-        return default is None or default is Parameter.empty or _is_page(name, default)
+        return default is None or default is Parameter.empty or _is_page_argument(name, default)
     words = _read_type_names(annotation)
     if words & _GROUPS:
         return name in _TOKENS
@@ -328,11 +340,12 @@ def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collec
 
 
 def _read_type_names(annotation: Any) -> frozenset[str]:
-    """Return the names of the types that *annotation* allows.
+    """Return the names of the types that *annotation* allows, such as ``int`` or ``list``.
 
-    The types inside a container and the metadata of ``Annotated`` are left out.
+    Types inside a container and the metadata of ``Annotated`` are left out.
     """
     if isinstance(annotation, str):
+        # Evaluating the text would need the user's imports, so only its syntax is read.
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             return frozenset(_iterate_type_names(ast.parse(annotation, mode="eval").body))
         return frozenset()
@@ -341,8 +354,9 @@ def _read_type_names(annotation: Any) -> frozenset[str]:
         return _read_type_names(get_args(annotation)[0])
     if origin in (Union, UnionType):
         return frozenset().union(*map(_read_type_names, get_args(annotation)))
-    kind = origin or getattr(annotation, "__supertype__", annotation)  # of a NewType
-    return frozenset({getattr(kind, "__name__", str(kind))})
+    # A `NewType` has a `__supertype__`.
+    allowed_type = origin or getattr(annotation, "__supertype__", annotation)
+    return frozenset({getattr(allowed_type, "__name__", str(allowed_type))})
 
 
 def _iterate_type_names(node: ast.AST) -> Iterator[str]:
@@ -355,10 +369,10 @@ def _iterate_type_names(node: ast.AST) -> Iterator[str]:
         case ast.BinOp(left=left, right=right):
             yield from (*_iterate_type_names(left), *_iterate_type_names(right))
         case ast.Subscript(value=value, slice=inner):
-            (kind,) = (*_iterate_type_names(value), "")[:1]
+            (outer_name,) = (*_iterate_type_names(value), "")[:1]
             allowed = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            if kind in ("Optional", "Union", "Annotated"):
-                for allowed_type in allowed[:1] if kind == "Annotated" else allowed:
+            if outer_name in ("Optional", "Union", "Annotated"):
+                for allowed_type in allowed[:1] if outer_name == "Annotated" else allowed:
                     yield from _iterate_type_names(allowed_type)
             else:
-                yield kind
+                yield outer_name

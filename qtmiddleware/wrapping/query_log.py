@@ -1,4 +1,4 @@
-"""The query log: a JSON-lines file with one record per query, with all steps of its retrieval."""
+"""Write the query log, a JSON-lines file that records all steps of each query's retrieval."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 logger: Final = get_logger("qtmiddleware")
 
 Redact = Callable[[str], str]
-"""A function that takes a query's text and returns the text to write to the log."""
+"""A function that takes a query's text and returns the text for the log."""
 
 PASSAGE_CHARS: Final = 4_000
-"""The most characters of a passage that are written to the log."""
+"""The largest number of characters of a passage in the log."""
 
-# The metadata that tells a reader which passage it was without showing its text.
+# The metadata that identifies a passage to a reader without showing its text.
 _LABELS: Final = ("title", "url", "source")
 
 
@@ -34,7 +34,7 @@ def _build_row(
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    """Return one passage's row in a log record: its id, namespace, labels, score and text."""
+    """Return a passage's row for a log record: the id, namespace, labels, score and text."""
     # In a key, the passage's text follows a NUL.
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
     row.update(
@@ -58,7 +58,10 @@ def _build_rows(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
-    """Return rows for the two lists that a `Hybrid` search merged; empty for other searches."""
+    """Return the rows of the two lists that a `Hybrid` search merged.
+
+    Returns an empty dict for other searches.
+    """
     return {f"initial_{name}": _build_rows(initial) for name, initial in ranking.initial.items()}
 
 
@@ -79,24 +82,24 @@ def _build_merged_rows(
 
 
 def _build_match_rows(
-    matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False
+    matches: Iterable[Match], writer: TextWriter, *, use_backend_scores: bool = False
 ) -> list[dict[str, Any]]:
-    """Return one row per match; the score is the backend's if *by_backend*, else the fused one."""
+    """Return one row per match, with the fused scores or, if requested, the backend's scores."""
     return [
         _build_row(
             (match.namespace, match.id or "\0"),
-            match.score if by_backend else match.fused_score,
+            match.score if use_backend_scores else match.fused_score,
             match.metadata,
-            writer.write_passage(match.text),
+            writer.prepare_passage(match.text),
         )
         for match in matches
     ]
 
 
 def _format_timestamp(seconds: float) -> str | None:
-    """Return *seconds* since the epoch as a UTC time in ISO format.
+    """Return *seconds* since 1970 as a UTC time in ISO format.
 
-    Returns ``None`` if the year is out of the range of `datetime`.
+    Returns ``None`` if `datetime` cannot represent the time.
     """
     from datetime import UTC, datetime
 
@@ -114,11 +117,16 @@ def hash_text(text: str) -> str:
 
 
 class TextWriter:
-    """Prepares the texts of one log record: unchanged, redacted by *redact*, hashed or left out.
+    """Prepares the texts of one log record: redacts them, hashes them or leaves them out.
 
-    Query texts are hashed if *query_text* is false. Passage texts are left out unless
-    *passage_text* is true. If *redact* raises an exception or returns no text, the text is hashed,
-    and *failure* says what happened, without any text.
+    Args:
+        redact: The user's function that redacts a text. If it raises an exception or returns no
+            text, the text is hashed. By default, texts are not redacted.
+        query_text: Whether to write query texts. If false, they are hashed.
+        passage_text: Whether to write passage texts. If false, they are left out.
+
+    Attributes:
+        failure: How *redact* failed, without any text; ``""`` if it did not fail.
     """
 
     def __init__(
@@ -129,8 +137,8 @@ class TextWriter:
         self._passage_text = passage_text
         self.failure = ""
 
-    def write(self, text: str) -> str:
-        """Return *text* as it appears in the log: unchanged, redacted or hashed. Never raises."""
+    def prepare_text(self, text: str) -> str:
+        """Return *text* unchanged, redacted or hashed, as it appears in the log. Never raises."""
         if not self._query_text:
             return hash_text(text)
         if self._redact is None:
@@ -146,25 +154,29 @@ class TextWriter:
             return hash_text(text)
         return redacted
 
-    def write_passage(self, text: str | None) -> str | None:
+    def prepare_passage(self, text: str | None) -> str | None:
         """Return a passage's *text* as it appears in the log, cut to `PASSAGE_CHARS` characters.
 
         Returns ``None`` if passage texts are left out. Never raises.
         """
-        return self.write(text[:PASSAGE_CHARS]) if text is not None and self._passage_text else None
+        return (
+            self.prepare_text(text[:PASSAGE_CHARS])
+            if text is not None and self._passage_text
+            else None
+        )
 
-    def write_keywords(self, keywords: str, query: str) -> str:
+    def prepare_keywords(self, keywords: str, query: str) -> str:
         """Return a query's *keywords* as they appear in the log. Never raises.
 
-        *redact* may miss sensitive words in lower case, as keywords are written. If *redact*
-        changes the query, only keywords that still occur in the redacted query are returned.
+        If *redact* changes the query, only keywords that occur in the redacted query are returned.
+        Keywords are in lower case, and *redact* may miss a name in lower case.
         """
-        if keywords and self._query_text and (redacted := self.write(query)) != query:
+        if keywords and self._query_text and (redacted := self.prepare_text(query)) != query:
             words = set(_find_words(redacted))
             keywords = " ".join(
                 keyword for keyword in keywords.split() if words.issuperset(_find_words(keyword))
             )
-        return self.write(keywords) if keywords else ""
+        return self.prepare_text(keywords) if keywords else ""
 
 
 def _find_words(text: str) -> list[str]:
@@ -176,28 +188,28 @@ class PlainResult:
     """The plain function's result, which the caller received in shadow mode.
 
     Attributes:
-        matches: the passages of the result; none if they cannot be read.
-        ms: how long the function took, in milliseconds.
-        dropped: the number of shadow retrievals that were dropped since the last logged one.
+        matches: the passages of the result; empty if they cannot be read.
+        ms: the time that the function took, in milliseconds.
+        dropped: the number of shadow retrievals dropped since the last record.
     """
 
     matches: tuple[Match, ...]
     ms: float
     dropped: int = 0
 
-    def count_kept(self, retrieval: Retrieval) -> int:
+    def count_kept_passages(self, retrieval: Retrieval) -> int:
         """Return the number of passages that are in both this result and *retrieval*."""
-        return len(set(_find_keys(self.matches)) & set(_find_keys(retrieval.matches)))
+        return len(set(_list_keys(self.matches)) & set(_list_keys(retrieval.matches)))
 
     def to_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
-        """Return this result and its differences from *retrieval* as a dict for `json.dumps`.
+        """Return this result and its differences from *retrieval* as a dict, ready for JSON.
 
         *writer* prepares the texts.
         """
-        before, after = _find_keys(self.matches), _find_keys(retrieval.matches)
+        before, after = _list_keys(self.matches), _list_keys(retrieval.matches)
         return {
-            "plain": _build_match_rows(self.matches, writer, by_backend=True),
-            "kept": self.count_kept(retrieval),
+            "plain": _build_match_rows(self.matches, writer, use_backend_scores=True),
+            "kept": self.count_kept_passages(retrieval),
             # Compared here, because a reader of the rows cannot tell passages without an id apart.
             "same_first": before[:1] == after[:1],
             "same_order": before == after,
@@ -206,29 +218,28 @@ class PlainResult:
         }
 
 
-def _find_keys(matches: Iterable[Match]) -> list[Key]:
+def _list_keys(matches: Iterable[Match]) -> list[Key]:
     return [(match.namespace, match.id or f"\0{match.text}") for match in matches]
 
 
 def build_record(
     retrieval: Retrieval, writer: TextWriter | None = None, plain: PlainResult | None = None
 ) -> dict[str, Any]:
-    """Return *retrieval* as a dict for `json.dumps`, which is one record of the query log.
+    """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
     ``retrieval_steps`` holds the list of every search, the fused list, the reranked list and the
-    final list, with the score and title of each passage. For a `Hybrid` search, it also holds the
-    two lists that the search merged, ``initial_vector`` and ``initial_bm25``. The lists of the
-    original query are in ``retrieval_steps`` itself. The lists of a variant are in the variant's
-    entry of ``searches``.
+    final list, with the score and title of each passage. A `Hybrid` search merges two lists,
+    ``initial_vector`` and ``initial_bm25``. For the original query, they are in
+    ``retrieval_steps``. For a variant, they are in the variant's entry in ``searches``.
 
     Args:
         retrieval: the retrieval.
         writer: prepares the texts. By default, query texts are written unchanged and passage texts
             are left out.
-        plain: the result that the caller got, if *retrieval* is a shadow retrieval.
+        plain: the plain function's result, if *retrieval* is a shadow retrieval.
     """
     writer = writer or TextWriter()
-    write, trace = writer.write, retrieval.trace
+    prepare_text, trace = writer.prepare_text, retrieval.trace
     initial = next(
         (
             _build_initial_rows(ranking)
@@ -242,10 +253,14 @@ def build_record(
         "query_id": trace.query_id,
         "timestamp": _format_timestamp(trace.started_at),
         # A query that is not a text may be any object, so only its type is written.
-        "queries": [write(query) if isinstance(query, str) else type(query).__name__],
-        "keywords": writer.write_keywords(retrieval.keywords, query),
+        "queries": [prepare_text(query) if isinstance(query, str) else type(query).__name__],
+        "keywords": writer.prepare_keywords(retrieval.keywords, query),
         "variants": [
-            {"kind": variant.kind, "text": write(variant.text), "weight": round(variant.weight, 4)}
+            {
+                "kind": variant.kind,
+                "text": prepare_text(variant.text),
+                "weight": round(variant.weight, 4),
+            }
             for variant in retrieval.variants
         ],
         "retrieval_steps": {
@@ -273,21 +288,20 @@ def build_record(
 class QueryLog:
     """Appends records to a file that only its owner may read.
 
-    Lines stay whole even if many threads and processes write at once. The folder must exist, as for
-    `logging.FileHandler`; an existing file keeps its permissions. There may be blank lines between
-    records: a writer that finds an unfinished last line starts a new line, because the process that
-    wrote the unfinished line may have died.
+    Lines stay whole even if many threads and processes write at once. The folder must exist. An
+    existing file keeps its permissions. There may be blank lines between records: if a process dies
+    while it writes a line, the next writer starts a new line.
 
     Args:
         path: the file.
         query_text: whether to write query texts. If false, hashes are written and *redact* is not
             called.
         passage_text: whether to write passage texts.
-        redact: is called with every query and every searched text, and returns the text to write.
-            It runs in the caller's thread or event loop, so it should be quick. If it raises an
-            exception or returns no text, the text's hash is written.
-        outage: counts failed writes, so that a warning is logged only when writing begins to fail
-            and when it works again.
+        redact: is called with every query and every text to search for, and returns the text to
+            write. It runs in the caller's thread or event loop, so it should be fast. If it raises
+            an exception or returns no text, the text's hash is written.
+        outage: counts failed writes. A warning is logged only when writing begins to fail and when
+            it works again.
     """
 
     def __init__(
@@ -311,10 +325,10 @@ class QueryLog:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
     def append(self, retrieval: Retrieval, plain: PlainResult | None = None) -> Degradation | None:
-        """Write the record of *retrieval*, and return a `Degradation` only if writing failed.
+        """Write the record of *retrieval*. Return a `Degradation` if writing fails, else ``None``.
 
-        Never raises. A warning is logged when writing begins to fail, and another when writing
-        works again, with the number of failures.
+        Never raises. A warning is logged when writing begins to fail. Another one, with the number
+        of failures, is logged when writing works again.
         """
         try:
             self.write(retrieval, plain)
@@ -343,14 +357,14 @@ class QueryLog:
         return None
 
     def write(self, retrieval: Retrieval, plain: PlainResult | None = None) -> None:
-        """Append the record of *retrieval*.
+        """Append the record of *retrieval* to the file.
 
-        In shadow mode, *plain* is the result that the caller got.
+        In shadow mode, *plain* is the plain function's result.
 
         Raises:
             OSError: if the file cannot be written.
-            ConfigError: if the file's folder is missing, or if *redact* failed. In the second case
-                the record was written, and the message says how *redact* failed, without any text.
+            ConfigError: if the file's folder is missing, or if *redact* failed. If *redact* failed,
+                the record is written all the same, with hashes instead of texts.
         """
         # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line
@@ -360,6 +374,7 @@ class QueryLog:
         )
         line = json.dumps(build_record(retrieval, writer, plain), ensure_ascii=False, default=str)
         try:
+            # A query may hold half of a surrogate pair, which UTF-8 cannot encode.
             append_line(self._path, line.encode("utf-8", "replace"))
         except FileNotFoundError:
             raise ConfigError(

@@ -46,14 +46,14 @@ from qtmiddleware.protocols import (
 )
 from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import transform_flow
+from qtmiddleware.retrieval.pipeline import build_transform_flow
 from qtmiddleware.retrieval.request import Request, validate_clock, validate_query
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.runtime.observing import observe, validate_hook
+from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
 from qtmiddleware.types import Answer, Deadline, Transformation
@@ -199,7 +199,14 @@ class QueryMiddleware:
         loaded = Config.load(config, origin="QueryMiddleware")
         # Everything that a call reads from one configuration is reached through `_components`. A
         # reload replaces it as a whole, so that no call sees half of each configuration.
-        arguments = (client, reranker, redact, observe(observers), on_retrieval, clock)
+        arguments = (
+            client,
+            reranker,
+            redact,
+            make_root_observation(observers),
+            on_retrieval,
+            clock,
+        )
         self._components = Components(loaded, *arguments)
         self._cache = TransformationCache(self.settings)
         self._sampler = LogSampler()
@@ -330,7 +337,7 @@ class QueryMiddleware:
             former = self._components
             components = former.with_config(loaded)
             if components is former:
-                self._cache.change(loaded.settings)
+                self._cache.apply_settings(loaded.settings)
                 return
             # Try the shared cache and load the slow parts first: if one of them fails, nothing has
             # changed yet.
@@ -338,7 +345,7 @@ class QueryMiddleware:
             own_search = self._own_search.with_settings(loaded.settings)
             self._load_model(components)
             components.load_reranker()
-            self._cache.change(loaded.settings)
+            self._cache.apply_settings(loaded.settings)
             self._own_search, self._components = own_search, components
             components.replace_previous()
         # The new clients of a closed middleware must not stay open.
@@ -430,7 +437,7 @@ class QueryMiddleware:
             cache=replace(self.settings.cache, enabled=False, redis_url=None),
         )
         request = Request(_REHEARSAL_QUERY, (), settings, Learned(), TransformationCache(settings))
-        run(transform_flow(request), ModelOnly(_RehearsalModel()))
+        run(build_transform_flow(request), ModelOnly(_RehearsalModel()))
 
     def _make_context_source(
         self,
@@ -670,7 +677,7 @@ class QueryMiddleware:
             model=model.name,
             models={"model": model},
             shares=shares_reply,
-            reason_to_wait=model.reason_to_wait if waits_for_model else lambda: None,
+            find_wait_reason=model.find_wait_reason if waits_for_model else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,
@@ -690,7 +697,9 @@ class QueryMiddleware:
         performer = ModelOnly(model, components.bulkhead)
         if isinstance(query, str):
             return (
-                transform_flow(build_request(validate_query(query, "query", settings), history)),
+                build_transform_flow(
+                    build_request(validate_query(query, "query", settings), history)
+                ),
                 performer,
             )
         # Check all queries before the first model call, so that an invalid one costs nothing.
@@ -767,7 +776,7 @@ def _transform_many(
     for start in range(0, len(distinct), limit):
         batch = distinct[start : start + limit]
         results = yield from gather_flows(
-            [transform_flow(requests[text]) for text in batch], limit=limit
+            [build_transform_flow(requests[text]) for text in batch], limit=limit
         )
         transformations.update(zip(batch, results, strict=True))
     return [transformations[text] for text in texts]

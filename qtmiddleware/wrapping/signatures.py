@@ -1,7 +1,7 @@
 """Find and replace the query and the number of passages in calls of a wrapped function.
 
-A signature is read once and then used for every call. The caller's arguments are never changed:
-each replacement is made in a copy.
+A function's signature is read once and then used for every call. The caller's arguments never
+change: a replacement is made in a copy.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read_signature(
     page_arg: PageArgument = None,
     takes_vector: bool = False,
 ) -> CallSignature:
-    """Return a `CallSignature`, which finds the query and the number of passages in calls of *fn*.
+    """Return a `CallSignature` that finds the query and the number of passages in calls of *fn*.
 
     Args:
         fn: the function to read.
@@ -88,20 +88,22 @@ def read_signature(
         takes_vector: whether *fn* takes the query's vector instead of its text.
 
     Raises:
-        WrapError: with advice, if no parameter can be the query.
+        WrapError: if no parameter can be the query.
     """
     parameters = Parameters(fn)
-    argument = parameters.find_query(query_arg, takes_vector)
-    kind: type[CallSignature] = CallSignature
+    argument = parameters.find_query_name(query_arg, takes_vector)
+    signature_class: type[CallSignature] = CallSignature
     if argument == clauses.SCORE_BY:
-        kind = ClauseSignature
+        signature_class = ClauseSignature
     elif takes_vector:
-        kind = VectorSignature
+        signature_class = VectorSignature
     elif parameters.is_pinecone_search and argument.partition(".")[0] in ("query", "inputs"):
-        kind = PineconeSearchSignature
+        signature_class = PineconeSearchSignature
     parameters.check_page_arg(page_arg)
-    top_k = parameters.find_top_k(top_k_arg)
-    return kind(parameters, argument, top_k, is_named=query_arg is not None, page_arg=page_arg)
+    top_k = parameters.find_top_k_name(top_k_arg)
+    return signature_class(
+        parameters, argument, top_k, is_query_named=query_arg is not None, page_arg=page_arg
+    )
 
 
 _NO_TEXT_REASON: Final = (
@@ -112,12 +114,12 @@ _NO_TEXT_REASON: Final = (
 class CallSignature:
     """Reads and replaces the query and the number of passages in calls of a function.
 
-    This class is for functions that take a text. Subclasses are for other functions.
+    This class handles functions that take a text. Subclasses handle other functions.
 
     Attributes:
         argument: the name of the query's parameter, with dots for a value inside it.
         top_k_argument: the name of the parameter for the number of passages; ``None`` if the
-            signature shows none.
+            signature has none.
         paging: finds the argument with which a call selects a page of results.
     """
 
@@ -130,22 +132,25 @@ class CallSignature:
         self,
         parameters: Parameters,
         argument: str,
-        top_k: str | None,
+        top_k_argument: str | None,
         *,
-        is_named: bool,
+        is_query_named: bool,
         page_arg: PageArgument = None,
     ) -> None:
         self.argument = argument
-        self.top_k_argument = top_k
+        self.top_k_argument = top_k_argument
         self._parameters = parameters
-        self._is_named = is_named
+        self._is_named = is_query_named
         self._name, *path = argument.split(".")
         self._path = tuple(path)
-        self._top_k_home, *top_k_path = (top_k or "").split(".")
+        self._top_k_home, *top_k_path = (top_k_argument or "").split(".")
         self._top_k_path = tuple(top_k_path)
-        homes = {self._name: self._path, self._top_k_home: self._top_k_path}
+        paths_by_name = {self._name: self._path, self._top_k_home: self._top_k_path}
         self.paging = Paging(
-            parameters, page_arg, homes, [name for name, path in homes.items() if path]
+            parameters,
+            page_arg,
+            paths_by_name,
+            [name for name, path in paths_by_name.items() if path],
         )
         self._locations = self._list_locations()
         self._home = self._find_target_keyword()
@@ -153,8 +158,8 @@ class CallSignature:
     def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
         """Return the signature to use for this call, usually this object.
 
-        If a call passes clauses to a function whose parameters are not known, a `ClauseSignature`
-        is returned.
+        Returns a `ClauseSignature` if the call passes ``score_by`` clauses to a function whose
+        parameters are unknown.
         """
         parameters = self._parameters
         if (
@@ -164,7 +169,9 @@ class CallSignature:
             return self
         if any(isinstance(value, str) for value in args) or any(name in kwargs for name in QUERIES):
             return self
-        return ClauseSignature(parameters, clauses.SCORE_BY, self.top_k_argument, is_named=False)
+        return ClauseSignature(
+            parameters, clauses.SCORE_BY, self.top_k_argument, is_query_named=False
+        )
 
     @property
     def function_name(self) -> str:
@@ -177,31 +184,30 @@ class CallSignature:
         return self._parameters.any_keyword
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query that a call passes, without checking the query.
+        """Return the query that a call passes. For a list with a single text, return the text.
 
-        If the query is a list with one text, as Chroma takes it, the text is returned. Raises
-        `WrapError` if the call has no query.
+        Chroma takes such a list. Raises `WrapError` if the call has no query.
         """
-        value = self.read_passed(args, kwargs)
+        value = self.read_passed_query(args, kwargs)
         return (
             value[0]
             if _is_list_of_one_text(value) and value is self._find_query(args, kwargs)[1]
             else value
         )
 
-    def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query exactly as a call passes it: a list with one text stays a list.
+    def read_passed_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the query exactly as a call passes it, for example as a list with one text.
 
         Raises `WrapError` if the call has no query.
         """
         place, value = self._find_query(args, kwargs)
-        for name in self._find_path(place, value):
+        for name in self._find_text_path(place, value):
             if (value := read_field(value, name)) is None:
-                raise self._build_missing_error()
+                raise self._build_missing_query_error()
         return value
 
     def read_top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """Return the number of passages that a call asks for, or the parameter's default.
+        """Return the number of passages that a call requests, or the parameter's default.
 
         Returns ``None`` if the value is not an integer.
         """
@@ -212,13 +218,14 @@ class CallSignature:
             )
         elif top_k is None and (name := self._find_top_k_name(kwargs)) is not None:
             top_k = self._parameters.read_value(name, args, kwargs)
+        # NumPy's integers count too, but `True` is a mistake rather than 1.
         return (
             int(top_k)
             if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool)
             else None
         )
 
-    def replace(
+    def replace_arguments(
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -232,10 +239,10 @@ class CallSignature:
         Args:
             args: the call's positional arguments.
             kwargs: the call's keyword arguments.
-            query: the new query. A query that is not a string is a vector, and is passed where the
-                function takes vectors.
-            top_k: the new number of passages; ``None`` to leave it as it is.
-            is_one_of_list: whether the call passes a list of queries, which *query* replaces.
+            query: the new query: a text, or a vector if the function takes vectors.
+            top_k: the new number of passages; ``None`` to keep the number.
+            is_one_of_list: whether the call passes a list of queries. *query* then replaces the
+                list.
         """
         place, value = self._find_query(args, kwargs)
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
@@ -252,15 +259,15 @@ class CallSignature:
             and not is_nested
             and (name := self._find_top_k_name(kwargs)) is not None
         ):
-            self._parameters.assign(name, top_k, new_args, new_kwargs)
+            self._parameters.set_argument(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Return whether this call of a function wrapped with ``embed=`` takes a vector."""
+        """Return whether this call takes a vector, if the function was wrapped with ``embed=``."""
         return True
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:  # noqa: ARG002
-        """Return the clauses of a call; empty if the function is not a document search."""
+        """Return the ``score_by`` clauses of a document search, or ``()`` for other functions."""
         return ()
 
     def find_missing_field(
@@ -269,25 +276,25 @@ class CallSignature:
         kwargs: Mapping[str, Any],  # noqa: ARG002
         field: str | None,  # noqa: ARG002
     ) -> str:
-        """Return *field* if this call could ask for *field* but does not, else ``""``."""
+        """Return *field* if this call could request *field* but does not, else ``""``."""
         return ""
 
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the call's arguments with the query's text moved to the parameter that takes it.
+        """Return the call's arguments, with the query's text in the function's own parameter.
 
-        The arguments are returned unchanged if the caller passed the text there already.
+        The arguments are unchanged if the caller already passed the text there.
         """
         if self._home and args:
             with suppress(WrapError):
                 place, value = self._find_query(args, kwargs)
                 if place != self._home and isinstance(value, str):
-                    return self.replace(args, kwargs, query=value)
+                    return self.replace_arguments(args, kwargs, query=value)
         return args, kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
-        """Return the parameters that may hold the query, in the order to try."""
+        """Return the parameters that may hold the query, most likely first."""
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
             return (query_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
@@ -301,9 +308,9 @@ class CallSignature:
         )
 
     def _find_target_keyword(self) -> str:
-        """Return the keyword that must receive a query text passed as another argument.
+        """Return the keyword that takes the query if the caller passes it as another argument.
 
-        Returns ``""`` if the text never has to be moved.
+        Returns ``""`` if the query never needs to be moved.
         """
         parameters = self._parameters
         if (
@@ -317,15 +324,18 @@ class CallSignature:
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Replace the argument *value* at *place* in *args* or *kwargs* with *query*."""
+        """Replace the argument at *place*, whose value is *value*, with *query*."""
         if self._home and place != self._home and isinstance(value, str):
             _remove_argument(place, args, kwargs)
             kwargs[self._home] = query
         else:
             if _is_list_of_one_text(value) and isinstance(query, str):
                 query = [query]
-            self._assign(
-                place, replace_at_path(value, self._find_path(place, value), query), args, kwargs
+            self._set_argument(
+                place,
+                replace_at_path(value, self._find_text_path(place, value), query),
+                args,
+                kwargs,
             )
 
     @property
@@ -333,7 +343,7 @@ class CallSignature:
         return self._name, self._parameters.find_position(self._name)
 
     def _find_query(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
-        """Return the keyword or position at which a call passes the query, and the passed value."""
+        """Return the keyword or position of the query in a call, and the query's value."""
         null_name: Place | None = None
         for name, index in self._locations:
             if name in kwargs:
@@ -342,6 +352,8 @@ class CallSignature:
                 null_name = name
             elif index is not None and len(args) > index:
                 return index, args[index]
+        # Nothing is known about the parameters. The first text is the best guess, else the last
+        # argument.
         if self._parameters.is_loose and args:
             position = next(
                 (i for i, value in enumerate(args) if isinstance(value, str)), len(args) - 1
@@ -351,10 +363,10 @@ class CallSignature:
             return null_name, None
         if (value := self._parameters.read_default(self._name)) is not None:
             return self._name, value
-        raise self._build_missing_error()
+        raise self._build_missing_query_error()
 
-    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
-        """Return the path to the query's text inside *value*; empty if *value* is the text."""
+    def _find_text_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        """Return the path to the query's text inside *value*, or ``()`` if *value* is the text."""
         if value is None or isinstance(value, _QUERY_TYPES):
             return ()
         if self._path and place in (self._name, self._parameters.find_position(self._name)):
@@ -366,35 +378,37 @@ class CallSignature:
         return _NESTED if read_field(value, "inputs") is not None else ()
 
     def _replace_nested_top_k(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Put *top_k* into a copy of the object that holds the number of passages.
+        """Set the number of passages in a copy of the argument that holds it.
 
-        Nothing happens if the object cannot be copied or changed.
+        Does nothing if the argument cannot be copied or changed.
         """
         with suppress(Exception):
             holder = self._parameters.read_value(self._top_k_home, args, kwargs)
-            self._parameters.assign(
+            self._parameters.set_argument(
                 self._top_k_home, replace_at_path(holder, self._top_k_path, top_k), args, kwargs
             )
 
     def _read_nested_top_k(self, place: Place, value: Any) -> Any:
-        return read_field(value, "top_k") if self._find_path(place, value) == _NESTED else None
+        return read_field(value, "top_k") if self._find_text_path(place, value) == _NESTED else None
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
-        """Return the name of the parameter that sets the number of passages, or ``None``."""
+        """Return the name of the parameter for the number of passages, or ``None``."""
         if self._top_k_path:
             return None
         if self.top_k_argument is not None or not self._parameters.any_keyword:
             return self.top_k_argument
         return next((name for name in TOP_KS if name in kwargs), None)
 
-    def _assign(self, place: Place, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Put *value* into *args* or *kwargs* at *place*."""
+    def _set_argument(
+        self, place: Place, value: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Set the argument at *place*, a keyword or a position, to *value*."""
         if isinstance(place, int):
             args[place] = value
         else:
-            self._parameters.assign(place, value, args, kwargs)
+            self._parameters.set_argument(place, value, args, kwargs)
 
-    def _build_missing_error(self) -> WrapError:
+    def _build_missing_query_error(self) -> WrapError:
         advice = (
             "if it takes a vector, wrap it with embed=; otherwise "
             if self._parameters.is_loose
@@ -423,13 +437,13 @@ class PineconeSearchSignature(CallSignature):
         value_to_pass = {"text": query} if isinstance(value, str) and place != "inputs" else query
         super()._replace_query(place, value, value_to_pass, args, kwargs)
 
-    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._find_path(place, value)
+    def _find_text_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._find_text_path(place, value)
         return path or (() if value is None or isinstance(value, _QUERY_TYPES) else _NESTED)
 
 
 class ClauseSignature(CallSignature):
-    """The signature of a document search: the query is inside the clauses of ``score_by``.
+    """The signature of a document search, whose query is inside the clauses of ``score_by``.
 
     A caller may pass a text in addition to the clauses. If the function has no parameter for the
     text, the text replaces the query in the clauses.
@@ -438,20 +452,20 @@ class ClauseSignature(CallSignature):
     __slots__ = ()
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the text passed in addition to the clauses, else the query in the clauses.
+        """Return the text passed in addition to the clauses, or else the query in the clauses.
 
         Raises `ClauseProblem` if the query cannot be improved.
         """
-        return self.read_passed(args, kwargs)
+        return self.read_passed_query(args, kwargs)
 
-    def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query, or the list of queries if the call passes several."""
-        call_clauses, place = self.read_clauses(args, kwargs), self._find_text(args, kwargs)
+    def read_passed_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the query exactly as the call passes it, or the list of queries."""
+        call_clauses, place = self.read_clauses(args, kwargs), self._find_text_place(args, kwargs)
         if place is None or not call_clauses:
             return clauses.read_question(call_clauses)
         return args[place] if isinstance(place, int) else kwargs[place]
 
-    def replace(
+    def replace_arguments(
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -462,9 +476,9 @@ class ClauseSignature(CallSignature):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with *query*, a text or a vector, in the clauses.
 
-        *top_k* is the new number of passages; ``None`` leaves the number as it is.
+        *top_k* is the new number of passages. ``None`` keeps the number.
         """
-        return super().replace(args, kwargs, query=query, top_k=top_k)
+        return super().replace_arguments(args, kwargs, query=query, top_k=top_k)
 
     def replace_clauses(
         self,
@@ -474,45 +488,52 @@ class ClauseSignature(CallSignature):
         keywords: str,
         top_k: int | None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return new arguments for a keyword search: one clause that searches *fields*.
+        """Return new arguments for a keyword search in *fields*.
 
-        The clause searches for *keywords*. *top_k* is the new number of passages; ``None`` leaves
-        the number unchanged.
+        A single clause that searches for *keywords* replaces the call's clauses. *top_k* is the new
+        number of passages. ``None`` keeps the number.
         """
-        replaced, new_kwargs = self.replace(args, kwargs, query=keywords, top_k=top_k)
+        replaced, new_kwargs = self.replace_arguments(args, kwargs, query=keywords, top_k=top_k)
         new_args = list(replaced)
         clause = clauses.build_text_clause(fields, keywords)
-        self._parameters.assign(clauses.SCORE_BY, clause, new_args, new_kwargs)
+        self._parameters.set_argument(clauses.SCORE_BY, clause, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the call's arguments, with a separately passed text moved into the clauses."""
-        place = self._find_text(args, kwargs)
+        """Return the call's arguments. A text passed beside the clauses is moved into them.
+
+        The arguments are unchanged if there is no such text.
+        """
+        place = self._find_text_place(args, kwargs)
         if place is None or not self.read_clauses(args, kwargs):
             return args, kwargs
-        return self.replace(
+        return self.replace_arguments(
             args, kwargs, query=args[place] if isinstance(place, int) else kwargs[place]
         )
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether the clause of this call takes a vector."""
+        """Return whether the clauses of this call take a vector."""
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the clauses of this call, also if a partial sets them; empty if unreadable."""
+        """Return the clauses of this call, or ``()`` if they cannot be read.
+
+        A partial may set the clauses instead of the caller.
+        """
         value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
         return value if clauses.are_clauses(value) else ()
 
     def find_missing_field(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None
     ) -> str:
-        """Return *field* if this call could ask for *field* but does not, else ``""``."""
+        """Return *field* if this call could request *field* but does not, else ``""``."""
         name = clauses.INCLUDE_FIELDS
         if not field or not (name in self._parameters.named or name in kwargs):
             return ""
         fields = self._parameters.read_value(name, args, kwargs)
+        # Only a list of names can be extended. Without a list, the index returns no fields.
         is_known = fields is None or isinstance(fields, list | tuple)
         return field if is_known and not {field, clauses.EVERY_FIELD} & set(fields or ()) else ""
 
@@ -522,7 +543,9 @@ class ClauseSignature(CallSignature):
         """Return new arguments that also request *field* of each document."""
         new_args, new_kwargs = list(args), dict(kwargs)
         fields = self._parameters.read_value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
-        self._parameters.assign(clauses.INCLUDE_FIELDS, [*fields, field], new_args, new_kwargs)
+        self._parameters.set_argument(
+            clauses.INCLUDE_FIELDS, [*fields, field], new_args, new_kwargs
+        )
         return tuple(new_args), new_kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
@@ -534,12 +557,13 @@ class ClauseSignature(CallSignature):
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        if (text := self._find_text(args, kwargs)) is not None:
-            _remove_argument(text, args, kwargs)
-        self._assign(place, clauses.replace_question(value, query), args, kwargs)
+        # The text now is in the clauses. The function may have no parameter for it.
+        if (text_place := self._find_text_place(args, kwargs)) is not None:
+            _remove_argument(text_place, args, kwargs)
+        self._set_argument(place, clauses.replace_question(value, query), args, kwargs)
 
-    def _find_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
-        """Return the keyword or position of a text passed besides the clauses, or ``None``."""
+    def _find_text_place(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
+        """Return the keyword or position of a text passed beside the clauses, or ``None``."""
         parameters, first_position = self._parameters, self._parameters.first_location[1] or 0
         if not parameters.any_keyword:
             for name in QUERIES:
@@ -553,7 +577,7 @@ class ClauseSignature(CallSignature):
 
 
 class VectorSignature(CallSignature):
-    """The signature of a function that takes the query's vector, while callers pass the text.
+    """The signature of a function that takes a vector, while its callers pass a text.
 
     Callers may pass the text under any of the common names for a query.
     """
@@ -588,20 +612,23 @@ class VectorSignature(CallSignature):
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         if isinstance(query, str) or self._is_vector_place(place):
-            self._assign(
-                place, replace_at_path(value, self._find_path(place, value), query), args, kwargs
+            self._set_argument(
+                place,
+                replace_at_path(value, self._find_text_path(place, value), query),
+                args,
+                kwargs,
             )
             return
-        # If the text has a parameter of its own, it stays there.
+        # If the function has a parameter for the text, the text stays there.
         if self._parameters.is_pinecone_search or self._parameters.find_name(place) is None:
             _remove_argument(place, args, kwargs)
             name = None if self._top_k_path else self.top_k_argument
             if name is not None and (top_k := self._read_nested_top_k(place, value)) is not None:
-                self._parameters.assign(name, top_k, args, kwargs)
-        self._parameters.assign(self._name, query, args, kwargs)
+                self._parameters.set_argument(name, top_k, args, kwargs)
+        self._parameters.set_argument(self._name, query, args, kwargs)
 
-    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._find_path(place, value)
+    def _find_text_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._find_text_path(place, value)
         return () if path == BUNDLE else path
 
     def _is_vector_place(self, place: Place) -> bool:
@@ -611,7 +638,7 @@ class VectorSignature(CallSignature):
             self._parameters.is_loose and not self._home
         )
 
-    def _build_missing_error(self) -> WrapError:
+    def _build_missing_query_error(self) -> WrapError:
         return WrapError(
             f"{self._parameters.function_name}() was called without a query; pass the query as"
             f" {self.argument!r}, or name the parameter that holds the query with query_arg="
@@ -625,8 +652,7 @@ class Parameters:
         function_name: the function's qualified name.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
         any_keyword: whether the function takes ``**kwargs``.
-        first_location: the location of a caller's first positional argument, after ``self`` or
-            ``cls``.
+        first_location: the location of the first positional argument after ``self`` or ``cls``.
         has_positional: whether a named parameter may be passed by position.
         takes_positions: whether any argument may be passed by position, also through ``*args``.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the query.
@@ -671,8 +697,8 @@ class Parameters:
             "namespace",
         } <= self.named.keys() and not self._positional
 
-    def find_query(self, query_arg: str | None, takes_vector: bool) -> str:
-        """Return the name of the query's parameter, with dots for a value inside it.
+    def find_query_name(self, query_arg: str | None, takes_vector: bool) -> str:
+        """Return the name of the query's parameter, such as ``query`` or ``inputs.text``.
 
         Raises `WrapError` if no parameter can be the query.
         """
@@ -686,12 +712,12 @@ class Parameters:
             return self._check_not_set("inputs.text")
         for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
             if name in self._inner:
-                if not takes_vector and self._is_vector(name):
+                if not takes_vector and self._is_vector_parameter(name):
                     raise self._build_error(_NO_TEXT_REASON)
                 return self._check_not_set(name)
         return self._choose_first_positional(takes_vector)
 
-    def find_top_k(self, top_k_arg: str | None) -> str | None:
+    def find_top_k_name(self, top_k_arg: str | None) -> str | None:
         """Return the name of the parameter for the number of passages, or ``None``.
 
         Raises `WrapError` if *top_k_arg* is not a parameter.
@@ -702,7 +728,7 @@ class Parameters:
         return next((name for name in TOP_KS if name in self.named), None)
 
     def check_page_arg(self, page_arg: object) -> None:
-        """Raise `WrapError` if *page_arg* is not the name of a parameter."""
+        """Raise `WrapError` if *page_arg* is not a parameter's name, ``None`` or ``False``."""
         if page_arg is None or page_arg is False:
             return
         if not isinstance(page_arg, str):
@@ -712,39 +738,41 @@ class Parameters:
         self._check_has_parameter(page_arg.partition(".")[0], "page_arg")
 
     def find_position(self, name: str) -> int | None:
-        """Return the position at which parameter *name* may be passed, or ``None``."""
+        """Return the position of parameter *name*, or ``None`` if it is passed by keyword only."""
         return self._positions.get(name)
 
     def find_name(self, place: Place) -> str | None:
-        """Return the name of the parameter at *place*, a keyword or position, or ``None``."""
+        """Return the name of the parameter at *place*, a keyword or a position.
+
+        Returns ``None`` if the function has no such parameter.
+        """
         names = self.named if isinstance(place, str) else self._positions
         return next((name for name in names if place in (name, self._positions.get(name))), None)
 
     def read_default(self, name: str) -> Any:
-        """Return the default of parameter *name*, or ``None`` if it has none."""
+        """Return the default of parameter *name*, or ``None`` if there is no default."""
         parameter = self.named.get(name)
         return (
             None if parameter is None or parameter.default is parameter.empty else parameter.default
         )
 
     def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the value of parameter *name* in a call, or the parameter's default."""
-        return self.read_given(name, args, kwargs, self.read_default(name))
+        """Return the value of parameter *name* in a call, or else the parameter's default."""
+        return self.read_passed_value(name, args, kwargs, self.read_default(name))
 
-    def read_given(
+    def read_passed_value(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
     ) -> Any:
-        """Return the value that a call passes for parameter *name*, or *default* if it has none."""
+        """Return the value that a call passes for parameter *name*, or else *default*."""
         if name in kwargs:
             return kwargs[name]
         index = self._positions.get(name)
         return args[index] if index is not None and index < len(args) else default
 
-    def assign(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def set_argument(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Set parameter *name* to *value* in *args* or *kwargs*.
 
-        The value replaces the value that the call passes. If the call passes none, *value* is
-        passed by keyword if possible.
+        If the call does not pass this parameter yet, *value* is passed by keyword if possible.
         """
         index = self._positions.get(name)
         if name not in kwargs and index is not None:
@@ -752,6 +780,7 @@ class Parameters:
                 args[index] = value
                 return
             if self.named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+                # The parameters before this one can only be passed by position, too.
                 args.extend(
                     self.read_default(skipped_name)
                     for skipped_name in list(self._positions)[len(args) : index]
@@ -764,7 +793,7 @@ class Parameters:
         free = [name for name in self._positional if name not in self._fixed]
         chosen = next(iter(free if takes_vector else sorted(free, key=self._rank_as_text)), None)
         if not takes_vector and (
-            self._takes_vector_alone if chosen is None else self._is_vector(chosen)
+            self._takes_only_vector if chosen is None else self._is_vector_parameter(chosen)
         ):
             raise self._build_error(_NO_TEXT_REASON)
         if chosen is not None:
@@ -773,12 +802,12 @@ class Parameters:
             return "vector" if takes_vector else "query"
         raise self._build_error(
             "has no parameter that looks like the query; name it with query_arg="
-            f" ({self._write_parameters()})"
+            f" ({self._describe_parameters()})"
         )
 
     @property
-    def _takes_vector_alone(self) -> bool:
-        # The `query` method of Pinecone's synchronous index shows no parameters.
+    def _takes_only_vector(self) -> bool:
+        # The signature of Pinecone's synchronous `query` method has no named parameters.
         is_pinecone = (
             self.is_loose
             and self.function_name.endswith(".query")
@@ -786,8 +815,8 @@ class Parameters:
         )
         return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
 
-    def _is_vector(self, name: str) -> bool:
-        """Return whether a parameter's name or annotation says that it is a vector, not a text."""
+    def _is_vector_parameter(self, name: str) -> bool:
+        """Return whether parameter *name* takes a vector, judged by its name and annotation."""
         parameter = self._inner.get(name)
         annotation = "" if parameter is None else str(parameter.annotation)
         return name in VECTORS or bool(
@@ -795,7 +824,7 @@ class Parameters:
         )
 
     def _rank_as_text(self, name: str) -> int:
-        """Return a rank for parameter *name* as the query's text; lower is better.
+        """Return how likely parameter *name* takes the query's text. Lower is more likely.
 
         - 0: a required parameter annotated as text.
         - 1: a parameter annotated as text with a default, or without an annotation.
@@ -812,7 +841,7 @@ class Parameters:
         return 0 if parameter.default is parameter.empty else 1
 
     def _check_not_set(self, argument: str) -> str:
-        """Return *argument*, or raise `WrapError` if a partial already sets that argument."""
+        """Return *argument*. Raise `WrapError` if the function is a partial that sets it."""
         name = argument.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
             raise self._build_error(
@@ -823,17 +852,17 @@ class Parameters:
     def _check_has_parameter(self, name: str, option: str) -> None:
         """Raise `WrapError` if the function has no parameter *name*.
 
-        *option* is the user's option that names the parameter, for the message.
+        The error message says that the user passed *name* as the option *option*.
         """
         if name in self.named or name in self._inner or self.any_keyword:
             return
         from difflib import get_close_matches
 
         suggestions = get_close_matches(name, self.named, 1)
-        hint = f"did you mean {suggestions[0]!r}?" if suggestions else self._write_parameters()
+        hint = f"did you mean {suggestions[0]!r}?" if suggestions else self._describe_parameters()
         raise self._build_error(f"has no parameter {name!r}, but {option}= names it; {hint}")
 
-    def _write_parameters(self) -> str:
+    def _describe_parameters(self) -> str:
         return "its parameters are: " + (", ".join(self.named) or "none")
 
     def _build_error(self, reason: str) -> WrapError:
@@ -843,7 +872,8 @@ class Parameters:
 def returns_awaitable(fn: Any, kind: object) -> bool:
     """Return whether calls of *fn* must be awaited.
 
-    Raises `WrapError` if *fn* cannot be wrapped.
+    *kind* is the user's choice, ``"sync"`` or ``"async"``, or ``None`` to inspect *fn*. Raises
+    `WrapError` if *fn* cannot be wrapped.
     """
     if kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
@@ -869,19 +899,19 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
 
 
 def has_parameter(fn: Callable[..., Any], name: str) -> bool:
-    """Return whether the signature of *fn* shows a parameter *name*."""
+    """Return whether the signature of *fn* has a parameter *name*."""
     return name in _read_parameters(fn)
 
 
 def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return read_parameters(fn)
-    except (ValueError, TypeError):  # some builtins tell nothing
+    except (ValueError, TypeError):  # some builtins have no signature
         return _ANYTHING
 
 
 def _is_list_of_one_text(value: Any) -> bool:
-    """Return whether *value* is a list of one text, as Chroma takes a query."""
+    """Return whether *value* is a list with a single text, as Chroma takes a query."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 

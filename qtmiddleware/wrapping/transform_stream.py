@@ -12,7 +12,7 @@ from qtmiddleware.config.settings import LimitSettings, Settings
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.retrieval.history import History
-from qtmiddleware.retrieval.pipeline import transform_flow
+from qtmiddleware.retrieval.pipeline import build_transform_flow
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead, ModelOnly, run
@@ -162,7 +162,7 @@ class TransformStream:
     def _transform_question(self, question: Q) -> Transformed[Q]:
         model = _PacedModel(self._model, self._pace, self._call_seconds)
         transformation = run(
-            transform_flow(self._build_request(question)), ModelOnly(model, self._bulkhead)
+            build_transform_flow(self._build_request(question)), ModelOnly(model, self._bulkhead)
         )
         failure = _find_failure_reason(transformation)
         return Transformed(question, transformation, tuple(model.replies), failure)

@@ -29,7 +29,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import retrieval_flow
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_query_error, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
@@ -154,7 +154,7 @@ class Wrapped(Generic[P, R]):
             self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response
         request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish(run(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        return call.finish(run(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(
@@ -182,7 +182,7 @@ class Wrapped(Generic[P, R]):
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
         request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish(run(retrieval_flow(request), call))
+        return call.finish(run(build_retrieval_flow(request), call))
 
     @_type_as_ask_method
     async def aretrieve(
@@ -198,7 +198,7 @@ class Wrapped(Generic[P, R]):
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
         request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish(await arun(retrieval_flow(request), call))
+        return call.finish(await arun(build_retrieval_flow(request), call))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Call `retrieve` for each query in a list, and return the results in the same order.
@@ -366,17 +366,17 @@ class Wrapped(Generic[P, R]):
     def _prepare_check(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
-        from qtmiddleware.wrapping.check import check
+        from qtmiddleware.wrapping.check import build_check_flow
         from qtmiddleware.wrapping.order_sample import read_questions
 
         signature = self._signature.choose_for_call(args, kwargs)
         try:
-            questions = read_questions(signature.read_passed(args, kwargs)) or []
+            questions = read_questions(signature.read_passed_query(args, kwargs)) or []
         except WrapError:
             # A call without a question is checked too: the check reports the missing question.
             questions = []
         if questions:
-            args, kwargs = signature.replace(
+            args, kwargs = signature.replace_arguments(
                 args, kwargs, query=questions[0].text, is_one_of_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
@@ -387,17 +387,17 @@ class Wrapped(Generic[P, R]):
             # The caller may have passed the text under a name that the function itself does not
             # take. The check calls the function directly, so the text must be in the function's own
             # parameter.
-            call.args, call.kwargs = signature.replace(
+            call.args, call.kwargs = signature.replace_arguments(
                 call.args, call.kwargs, query=request.original, top_k=None
             )
-        return check(request, call, questions), call
+        return build_check_flow(request, call, questions), call
 
     def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yield the arguments of one call for each query in the list that the caller passed."""
         signature = self._signature.choose_for_call(args, kwargs)
-        queries = signature.read_passed(args, kwargs)
+        queries = signature.read_passed_query(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = signature.argument
             raise InvalidQuery(
@@ -409,7 +409,7 @@ class Wrapped(Generic[P, R]):
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield signature.replace(args, kwargs, query=query, is_one_of_list=True)
+            yield signature.replace_arguments(args, kwargs, query=query, is_one_of_list=True)
 
     def _prepare_request(
         self,
@@ -467,7 +467,7 @@ class Wrapped(Generic[P, R]):
             shape=context.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
-            reason_to_wait=model.reason_to_wait if model else lambda: None,
+            find_wait_reason=model.find_wait_reason if model else lambda: None,
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,
@@ -502,12 +502,12 @@ class Wrapped(Generic[P, R]):
     ) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
-        If the signature has no page argument, a page argument may still be passed through
-        ``**kwargs``. After the first such call, every call counts as paged, because callers often
-        request the first page without a page argument.
+        If the signature shows no page argument, a call may still pass one through ``**kwargs`` or
+        inside another argument. After the first such call, every call counts as paged, because
+        callers often request the first page without a page argument.
         """
         paging = self._signature.paging
-        page = paging.find(args, kwargs)
+        page = paging.find_page_argument(args, kwargs)
         if page:
             learned.page = page
         return learned.page if paging.is_open else page
@@ -735,7 +735,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
             self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
         request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish(await arun(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        return call.finish(await arun(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:

@@ -68,7 +68,7 @@ ASKED = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.runtime.redis_cache import decode, encode
+from qtmiddleware.runtime.redis_cache import decode_transformation, encode_transformation
 from qtmiddleware.kit.cli.show import LABELS
 from qtmiddleware.config import json_schema, markdown_table
 from qtmiddleware.kit.evaluation import SYSTEMS
@@ -93,7 +93,7 @@ print(json.dumps({
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
     "label": LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
-    "cached": decode(encode(made)) == made,
+    "cached": decode_transformation(encode_transformation(made)) == made,
     "keys": len({Question("q", (), qtm.Config.load({"transformationType": it}).settings).build_cache_key("m")
                  for it in ("jargon", "rewrite")}),
     "guarded": list(made.texts("trade_name")) and not made.is_empty,
@@ -268,7 +268,7 @@ import qtmiddleware as qtm
 from qtmiddleware.config import json_schema, markdown_table
 from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.answering.flow import _say_no_answer as not_there
+from qtmiddleware.answering.flow import _write_no_answer as not_there
 from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
 from qtmiddleware.transforms import build_prompts, guard, parse
 from qtmiddleware.types import Transformation

@@ -18,7 +18,7 @@ from pytest_httpserver import HTTPServer
 import qtmiddleware as qtm
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.dataset import Dataset
@@ -249,7 +249,7 @@ def collect(kept: Path, stage: str, url: str) -> tuple[Any, Any]:
     out, source = kept / "batch" / stage / "sent.jsonl", kept / "batch" / "questions.jsonl"
     with (
         openai.OpenAI(api_key="none", base_url=url, max_retries=0) as client,
-        open_file_work(source, out, config=config, client=client) as (work, report),
+        open_batch_work(source, out, config=config, client=client) as (work, report),
     ):
         return work.collect(), report
 

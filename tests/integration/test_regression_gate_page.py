@@ -15,9 +15,9 @@ from benchmarks.own_function import write_questions
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/regression-gate.md").read_text(encoding="utf-8")
 APP = """
-from qtmiddleware.kit.demo import dataset
+from qtmiddleware.kit.demo import load_dataset
 
-TEXTS = {passage.id: passage.text for passage in dataset().passages}
+TEXTS = {passage.id: passage.text for passage in load_dataset().passages}
 
 
 def search(query: str, top_k: int = 10):

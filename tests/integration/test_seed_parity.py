@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.kit.demo import dataset
+from qtmiddleware.kit.demo import load_dataset
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.protocols import Prompt
@@ -170,7 +170,7 @@ def best_by_text(hits: Iterable[dict[str, Any]]) -> Hits:
 def document_and_questions() -> tuple[str, list[str]]:
     """A real document and what people asked of it, or the shipped passages and questions where it is not there."""
     if not SHARED.is_dir():
-        data = dataset()
+        data = load_dataset()
         return "\n".join(it.text for it in data.passages), [it.text for it in data.questions]
     text = (SHARED / "docs" / "AI_Information.txt").read_text(encoding="utf-8")
     entries = json.loads((SHARED / "docs" / "val.json").read_text(encoding="utf-8"))

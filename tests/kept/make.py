@@ -27,12 +27,12 @@ import qtmiddleware as qtm
 from qtmiddleware.config import Config
 from qtmiddleware.config.keys import SHORTHANDS, Key, all_keys, camel, to_json
 from qtmiddleware.integrations.haystack import QueryTransformRetriever
-from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.testsets.writing import write
 from qtmiddleware.providers.llms.recorded import RecordingModel
-from qtmiddleware.runtime.redis_cache import _build_name, encode
+from qtmiddleware.runtime.redis_cache import _build_name, encode_transformation
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Transformation
 from tests.support import kept_world as world
@@ -156,7 +156,7 @@ def write_caches(folder: Path, work: Path) -> None:
         keywords=("vet",),
         notes=(("rewrite", "dropped"),),
     )
-    value = encode(transformation)
+    value = encode_transformation(transformation)
     assert value is not None
     write_json(
         folder / "redis.json",
@@ -193,7 +193,7 @@ def write_batch(folder: Path, work: Path) -> None:
         service.now = lambda: 1_700_000_000.0
         client = openai.OpenAI(api_key="none", base_url=service.url)
         for name in ("submit", "collect"):
-            with open_file_work(source, work / "sent.jsonl", config=config, client=client) as (
+            with open_batch_work(source, work / "sent.jsonl", config=config, client=client) as (
                 batches,
                 _,
             ):

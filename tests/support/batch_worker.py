@@ -6,12 +6,12 @@ import sys
 
 from qtmiddleware.config import Config
 from qtmiddleware.kit.bulk.batch.parts import Limits
-from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 
 
 def main(source: str, out: str, url: str, command: str) -> None:
     config = Config.load({"transformationType": "combined", "llm": {"baseUrl": url}}, environ={})
-    with open_file_work(source, out, config=config, limits=Limits(requests=4)) as (work, _):
+    with open_batch_work(source, out, config=config, limits=Limits(requests=4)) as (work, _):
         getattr(work, command)()
 
 

@@ -265,7 +265,7 @@ def test_nothing_that_hangs_on_a_config_error_holds_a_key(
 def test_a_pause_that_a_users_own_model_names_is_one_of_at_most_ten_minutes_or_none(
     named: Any,
 ) -> None:
-    pause = errors.retell(
+    pause = errors.build_safe_error(
         qtm.ModelError("rate_limited", retry_after=named), "the model"
     ).retry_after
     assert pause is None or 0 <= pause <= errors.LONGEST_PAUSE

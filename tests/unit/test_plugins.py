@@ -15,7 +15,7 @@ from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation.tuning.search import list_axes
+from qtmiddleware.kit.evaluation.tuning.search import list_tuning_options
 from qtmiddleware.plugins import find_transform
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.testing import ScriptedModel
@@ -246,7 +246,9 @@ def test_a_method_of_nobody_is_an_error_where_it_is_used() -> None:
 
 
 def test_the_tuner_tries_no_weights_that_a_definition_brings() -> None:
-    axes = list_axes({"transformationType": "jargon"}, max_call_rate=None, has_words=False)
+    axes = list_tuning_options(
+        {"transformationType": "jargon"}, max_call_rate=None, has_word_search=False
+    )
     assert not any(name.startswith("fusion.weights") for name in axes)
 
 

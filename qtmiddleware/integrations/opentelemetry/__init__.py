@@ -1,13 +1,12 @@
-"""OpenTelemetry spans and metrics for retrievals. Needs only opentelemetry-api.
+"""Record retrievals as OpenTelemetry spans and metrics. Only opentelemetry-api is needed.
 
 A span starts in the context of its operation, and is the current span there. When the span ends,
 two background threads process it:
 
-- The first thread sets the span's attributes and records the metrics. The caller's thread must not
-  do this: the SDK takes locks while it records, and an operation may end during a garbage
-  collection that started while the caller's thread held one of these locks.
-- The second thread passes the span to the processors. A processor may export the span immediately
-  and block.
+- The first thread sets the span's attributes and records the metrics. In the caller's thread, this
+  could deadlock: the SDK takes locks while it records, and an operation may end during a garbage
+  collection that started while the thread held such a lock.
+- The second thread passes the span to the processors, which may block while they export it.
 
 `names` lists the names of all attributes, spans and metrics.
 """
@@ -26,12 +25,12 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from qtmiddleware.integrations import find_version, needs
+from qtmiddleware.integrations import find_version, require_package
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Answer, Degradation, Operation, Retrieval, Stage, Trace
 
-with needs("opentelemetry-api", "1.30", extra="otel"):
+with require_package("opentelemetry-api", "1.30", extra="otel"):
     from opentelemetry.context import Context, attach, detach, get_current
     from opentelemetry.metrics import Meter, MeterProvider, get_meter, get_meter_provider
     from opentelemetry.trace import (
@@ -65,15 +64,18 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
 logger: Final = get_logger("qtmiddleware")
 
 CAPTURE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The environment variable that OpenTelemetry's own GenAI instrumentations read."""
-# `event_only` asks for events, and none are emitted here. `true` is the value that earlier
-# instrumentations took.
+"""The environment variable that turns on texts in spans.
+
+OpenTelemetry's own GenAI instrumentations read the same variable.
+"""
+# `event_only` asks for events, which this module does not emit. Earlier instrumentations used
+# `true`.
 _CAPTURING: Final = frozenset({"span_only", "span_and_event", "true"})
 
 MAX_OPEN: Final = 65_536
-"""The maximum number of open operations to remember. A stream that nobody closes stays open."""
+"""The most open operations to remember. A stream that nobody closes stays open."""
 EXIT_SECONDS: Final = 2.0
-"""The maximum seconds that the interpreter's exit waits for queued spans."""
+"""The most seconds that the interpreter's exit waits for queued spans."""
 
 
 class _OpenSpan(NamedTuple):
@@ -92,10 +94,10 @@ class _OpenSpan(NamedTuple):
 
 
 class _Account(NamedTuple):
-    """The counts and costs of a retrieval or an answer when it ends.
+    """The counts and costs of a retrieval or an answer at its end.
 
-    They are copied from the trace, because later steps add to the trace. Costs are in US dollars;
-    ``None`` means unknown.
+    They are copied from the trace, because later steps add to the trace. Costs are in US dollars.
+    An unknown cost is ``None``.
     """
 
     model_calls: int = 0
@@ -117,37 +119,43 @@ class _Account(NamedTuple):
             trace.read_cost_usd,
         )
 
-    def subtract(self, earlier: _Account) -> _Account:
-        """Return the model calls, cost and stages added since the *earlier* account."""
-        cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
+    def subtract(self, earlier_account: _Account) -> _Account:
+        """Return the model calls, cost and stages added since the *earlier_account*."""
+        cost = (
+            None
+            if self.cost is None or earlier_account.cost is None
+            else self.cost - earlier_account.cost
+        )
         return _Account(
-            self.model_calls - earlier.model_calls, cost, self.stages[len(earlier.stages) :]
+            self.model_calls - earlier_account.model_calls,
+            cost,
+            self.stages[len(earlier_account.stages) :],
         )
 
 
-# Set together with the current span. Resetting it in another context raises, so the span is left
-# alone there; OpenTelemetry's own `detach` would log an error instead.
+# Set together with the current span. In another context, resetting it raises an error, which shows
+# that the span must not be detached there. OpenTelemetry's own `detach` would only log an error.
 _current_operation: Final[ContextVar[int]] = ContextVar("inside", default=0)
 
 
 class OpenTelemetryObserver:
     """Creates OpenTelemetry spans and metrics for each retrieval.
 
-    Use it as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``.
+    Use it as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``. Importing this module
+    raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
 
-    A daemon thread passes ended spans to the provider's processors, so an exporter that blocks does
-    not delay your calls. At most 2,048 spans wait for the thread. Further spans are dropped and
-    counted in *dropped*, and the first dropped span is logged. Thread-safe. A forked process starts
-    with an empty queue. Importing this module raises `MissingExtra` if opentelemetry-api is missing
-    or older than 1.30.
+    A daemon thread passes ended spans to the provider's processors, so a slow exporter does not
+    delay your calls. At most 2,048 spans are queued. Further spans are dropped and counted in
+    *dropped*, and the first one is logged. A forked process starts with an empty queue.
+    Thread-safe.
 
     Args:
         provider_name: The ``gen_ai.provider.name`` of language and embedding models (``openai``,
-            ``anthropic``, ...); by default the client's provider, if known.
+            ``anthropic``, ...); by default the client's provider, if it is known.
         data_source_id: The ``gen_ai.data_source.id`` of the index; omitted by default.
-        capture_content: Whether spans contain the texts of queries and models. By default the
-            environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides when
-            the observer is created. If the variable is not set, spans contain no texts.
+        capture_content: Whether spans contain the texts of queries and models. By default, the
+            environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides. If
+            it is not set, spans contain no texts.
         tracer_provider: Creates the spans; by default the global provider.
         meter_provider: Records the metrics; by default the global provider.
     """
@@ -184,7 +192,7 @@ class OpenTelemetryObserver:
     def flush(self, seconds: float = 5.0) -> bool:
         """Pass all ended spans to the provider's processors, and record their metrics.
 
-        Returns ``True`` if this was done within *seconds*. To export the spans and metrics, call
+        Returns whether this took less than *seconds*. To export the spans and metrics, call
         ``force_flush`` of the providers afterwards.
         """
         until = monotonic() + seconds
@@ -199,7 +207,7 @@ class OpenTelemetryObserver:
         parent = None if operation.parent is None else self._open.get(operation.parent.id)
         if parent is None:
             if operation.parent is not None:
-                # The operation that this one is part of is not recorded, so neither is this one.
+                # The parent operation is not recorded, so neither is this one.
                 return
             span = self._start_span(operation, around)
             if (
@@ -211,27 +219,23 @@ class OpenTelemetryObserver:
         elif parent.span.is_recording():
             span = self._start_span(operation, set_span_in_context(parent.span, around))
         else:
-            # A sampler that dropped the whole is not asked about its parts. Calls within the parts
-            # see the dropped span as their parent, so they are dropped as well.
+            # The sampler dropped the parent, so it is not asked about this operation. Calls within
+            # the operation see the dropped span as their parent, so they are dropped too.
             span = parent.span
         context_token = operation_token = None
         if SPANS[operation.kind].is_current:
             operation_token = _current_operation.set(operation.id)
             context_token = attach(set_span_in_context(span, around))
         self._open[operation.id] = _OpenSpan(span, context_token, operation_token)
-        _forget_oldest(self._open)
+        _drop_oldest_entry(self._open)
 
     def on_end(self, operation: Operation) -> None:
-        """End the span of *operation*, and queue its metrics.
-
-        May be called in any thread or context.
-        """
+        """End the span of *operation*, and queue its metrics. Works in any thread and context."""
         opened = self._open.pop(operation.id, None)
         if opened is not None:
             _restore_context(opened)
         span = opened.span if opened is not None and opened.span.is_recording() else None
-        # Without a meter provider the API gives one of its own, which keeps nothing. Then a
-        # description would be wasted.
+        # Without a provider, the API's own one discards all metrics. Then the work is skipped.
         if (
             span
             or self._has_meter
@@ -241,23 +245,20 @@ class OpenTelemetryObserver:
                 partial(self._finish_operation, operation, span, self._read_account(operation))
             )
         if operation.parent is None:
-            self._ended.hand_over()
+            self._ended.start_thread()
             if not self._is_registered:
                 self._is_registered = True
                 _flush_at_exit(self)
 
     def _read_account(self, operation: Operation) -> _Account:
-        """Return the counts and costs of *operation* so far.
-
-        For an answer, the counts and costs of its retrieval are excluded.
-        """
+        """Return the counts and costs of *operation*. For an answer, exclude its retrieval."""
         result = operation.result
         if isinstance(result, Retrieval):
             account = _Account.read_trace(result.trace)
             if operation.parent is not None:
-                # Only an answer's first retrieval is kept. Later ones belong to its sub-queries.
+                # Only the first retrieval of an answer is stored. Later ones are its sub-queries.
                 self._retrieval_accounts.setdefault(operation.parent.id, account)
-                _forget_oldest(self._retrieval_accounts)
+                _drop_oldest_entry(self._retrieval_accounts)
             return account
         retrieval_account = self._retrieval_accounts.pop(operation.id, None)
         if isinstance(result, Answer) and retrieval_account is not None:
@@ -272,10 +273,10 @@ class OpenTelemetryObserver:
             self._spans.put(partial(_end_span, span, attributes, operation.outcome, end_time))
         self._record_metrics(operation, span, account)
         if operation.parent is None:
-            self._spans.hand_over()
+            self._spans.start_thread()
 
     def _count_dropped(self) -> None:
-        """Count a span that was dropped because the queue is full. The first one is logged."""
+        """Count a dropped span, and log the first one."""
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
@@ -289,7 +290,7 @@ class OpenTelemetryObserver:
     # --- spans ------------------------------------------------------------------------------------
 
     def _start_span(self, operation: Operation, context: Context) -> Span:
-        """Start a span for *operation* with *context* as its parent."""
+        """Start the span of *operation* with *context* as its parent."""
         row = SPANS[operation.kind]
         subject = (
             self._source_id
@@ -307,7 +308,7 @@ class OpenTelemetryObserver:
     def _list_start_attributes(self, operation: Operation) -> dict[str, Any]:
         """Return the attributes that a sampler may read at the start of a span.
 
-        All other attributes are set at the end of the span by a background thread.
+        A background thread sets all other attributes at the end.
         """
         attributes: dict[str, Any] = {Names.KIND: operation.kind}
         if title := SPANS[operation.kind].operation:
@@ -317,7 +318,7 @@ class OpenTelemetryObserver:
         return attributes | self._list_model_attributes(operation)
 
     def _list_model_attributes(self, operation: Operation) -> dict[str, Any]:
-        """Return the provider, model and server of *operation*, each if known."""
+        """Return the provider, model and server of *operation*, without unknown ones."""
         provider = operation.provider
         if operation.kind in ("model", "embedding"):
             provider = self._provider_name or provider or UNKNOWN_PROVIDER
@@ -335,7 +336,7 @@ class OpenTelemetryObserver:
     ) -> Iterator[tuple[str, Any]]:
         """Yield the attributes that are known at the end of *operation*."""
         yield Names.OUTCOME, operation.outcome
-        if error := _find_error(operation):
+        if error := _find_error_type(operation):
             yield Names.ERROR, error
         if operation.top_k is not None:
             yield Names.TOP_K, operation.top_k
@@ -365,7 +366,7 @@ class OpenTelemetryObserver:
     def _record_metrics(self, operation: Operation, span: Span | None, account: _Account) -> None:
         """Record the duration, tokens, degradations, read units and costs of *operation*."""
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
-        # With the span as context, an exemplar of the measurement links to the span.
+        # With the span as context, the metric's exemplars link to the span.
         context = None if span is None else set_span_in_context(span)
         model = self._list_model_attributes(operation) | (
             {Names.OPERATION: row.operation} if row.operation else {}
@@ -373,7 +374,9 @@ class OpenTelemetryObserver:
         if isinstance(result, Reply) and result.model:
             model[Names.RESPONSE_MODEL] = result.model
         labels = (
-            _list_labels(operation) if row.metric is REQUESTS else _list_labels(operation) | model
+            _list_metric_labels(operation)
+            if row.metric is REQUESTS
+            else _list_metric_labels(operation) | model
         )
         instruments[row.metric].record(operation.seconds, labels, context)
         costs: tuple[str, float | None] = "", None
@@ -387,7 +390,7 @@ class OpenTelemetryObserver:
                     instruments[by_call].record(tokens, model, context)
             costs = "models", result.cost_usd
         elif isinstance(result, Retrieval | Answer):
-            for entry in _select_own_degradations(result):
+            for entry in _select_new_degradations(result):
                 labels = {
                     Names.STAGE: _clean_label(entry.stage),
                     Names.REASON: _clean_label(entry.reason),
@@ -416,12 +419,13 @@ def _make_instrument(meter: Meter, metric: Metric) -> Any:
     )
 
 
-def _forget_oldest(operations: dict[int, Any]) -> None:
+def _drop_oldest_entry(operations: dict[int, Any]) -> None:
     """Remove the oldest entry of *operations* if there are more than `MAX_OPEN` entries.
 
-    This limits the memory used by operations that never end.
+    This limits the memory for operations that never end.
     """
     if len(operations) > MAX_OPEN:
+        # Another thread may change the dict at the same time.
         with suppress(StopIteration, RuntimeError):
             operations.pop(next(iter(operations)), None)
 
@@ -429,21 +433,21 @@ def _forget_oldest(operations: dict[int, Any]) -> None:
 def _restore_context(open_span: _OpenSpan) -> None:
     """Restore the context that was current before *open_span* started.
 
-    Does nothing if called in a context other than the one in which *open_span* started.
+    In a context other than the one in which *open_span* started, nothing is changed.
     """
     if open_span.context_token is None or open_span.operation_token is None:
         return
     try:
         _current_operation.reset(open_span.operation_token)
     except ValueError:
-        # The caller gave the operation up and reports its end from another context. The context
-        # that the operation ran in ends with its thread or task.
+        # The caller gave up on the operation, and reports its end from another context. The
+        # operation's own context ends with its thread or task.
         return
     detach(open_span.context_token)
 
 
 def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:
-    """End *span* at *end_time* (nanoseconds), after setting its *attributes* and its status."""
+    """Set the *attributes* and the status of *span*, and end it at *end_time* (nanoseconds)."""
     span.set_attributes(attributes)
     if outcome in ("failed", "late"):
         # No description: the exception's text may quote the question.
@@ -451,8 +455,8 @@ def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time:
     span.end(end_time)
 
 
-def _find_error(operation: Operation) -> str:
-    """Return the ``error.type`` of *operation*, or an empty string if it did not fail."""
+def _find_error_type(operation: Operation) -> str:
+    """Return the ``error.type`` of *operation*; ``""`` if it did not fail."""
     if operation.outcome == "late":
         return "timeout"
     return _clean_label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
@@ -463,15 +467,13 @@ _WORD: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 @lru_cache(1024)
 def _clean_label(word: str) -> str:
-    """Return *word* if it looks like the name of a reason or a stage, else ``_OTHER``.
-
-    A user's model may raise an error with any text, and such a text must not become a metric label.
-    """
+    """Return *word* if it can be the name of a reason or a stage, else ``_OTHER``."""
+    # A user's model may raise an error with any text, which must not become a metric's label.
     return word if _WORD.fullmatch(word) else "_OTHER"
 
 
-def _list_labels(operation: Operation) -> dict[str, str]:
-    """Return the metric labels for the duration of *operation*."""
+def _list_metric_labels(operation: Operation) -> dict[str, str]:
+    """Return the labels for the duration metric of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
         status = (
@@ -482,16 +484,14 @@ def _list_labels(operation: Operation) -> dict[str, str]:
         labels = {Names.KIND: operation.kind, Names.STATUS: status}
     elif operation.kind == "search":
         labels[Names.VARIANT] = _clean_label(operation.name)
-    if error := _find_error(operation):
+    if error := _find_error_type(operation):
         labels[Names.ERROR] = error
     return labels
 
 
-def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
-    """Return the degradations of *result*, without those of an answer's retrieval.
-
-    The retrieval's own span and metrics already report them.
-    """
+def _select_new_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
+    """Return the degradations of *result*. For an answer, exclude those of its retrieval."""
+    # The retrieval's own span and metrics already report them.
     degradations = result.degradations
     return (
         degradations[len(result.retrieval.degradations) :]
@@ -501,7 +501,7 @@ def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, .
 
 
 def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
-    """Yield the finish reason, model calls, tokens and cost of *reply*, each if known."""
+    """Yield the finish reason, model calls, tokens and cost of *reply*, without unknown ones."""
     yield Names.FINISH_REASONS, ("length" if reply.truncated else "stop",)
     yield Names.MODEL_CALLS, reply.calls
     attributes = {
@@ -517,7 +517,7 @@ def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
-    """Yield the token count and the vector dimension of an embedding call, each if known."""
+    """Yield the token count and the vector length of an embedding call, without unknown ones."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:
@@ -527,11 +527,11 @@ def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
 def _list_result_attributes(
     result: Retrieval | Answer, account: _Account
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a retrieval or an answer; counts and costs come from *account*."""
+    """Yield the attributes of a retrieval or an answer. *account* has its counts and costs."""
     trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
     yield Names.STATUS, result.status
     yield Names.QUERY_ID, trace.query_id
-    if degradations := _select_own_degradations(result):
+    if degradations := _select_new_degradations(result):
         yield (
             Names.DEGRADATIONS,
             tuple(
@@ -557,16 +557,16 @@ def _list_result_attributes(
 
 
 def _list_content_attributes(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Yield the content of *operation*: prompt, question, reply, or the passages' ids and scores.
+    """Yield the prompt, the question, the reply or the passages' ids and scores of *operation*.
 
-    Everything except the question is JSON in the format of the GenAI conventions.
+    All except the question are JSON in the format of the GenAI conventions.
     """
     content, result = operation.content, operation.result
     if isinstance(content, Prompt):
         yield Names.INSTRUCTIONS, json.dumps([_build_text_part(content.system)])
         yield Names.INPUT, json.dumps([{"role": "user", "parts": [_build_text_part(content.user)]}])
     elif isinstance(content, str):
-        # Half a surrogate pair cannot be encoded, and an exporter would lose its whole batch.
+        # A lone surrogate cannot be encoded, and an exporter would lose its whole batch.
         yield Names.QUERY_TEXT, content.encode("utf-8", "replace").decode("utf-8")
     if isinstance(result, Reply):
         reason = "length" if result.truncated else "stop"
@@ -591,16 +591,16 @@ _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 
 def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
-    """Register *observer* to be flushed when the interpreter exits."""
+    """Flush *observer* when the interpreter exits."""
     _observers.add(observer)
-    # Functions registered last run first. Registering again puts this flush before the provider's
-    # shutdown, which the provider registered when it was made.
+    # At exit, the function that was registered last runs first. Registering again makes this flush
+    # run before the shutdown of a provider that was created meanwhile.
     atexit.unregister(_flush_all)
     atexit.register(_flush_all)
 
 
 def _flush_all() -> None:
-    """Flush all observers; this takes at most `EXIT_SECONDS` seconds in total."""
+    """Flush all observers within `EXIT_SECONDS` seconds in total."""
     until = monotonic() + EXIT_SECONDS
     for observer in list(_observers):
         observer.flush(until - monotonic())

@@ -1,4 +1,4 @@
-"""The names of all OpenTelemetry attributes, spans and metrics, in three tables.
+"""Define the names of all OpenTelemetry attributes, spans and metrics.
 
 The names come from the GenAI semantic conventions, v0.1.0
 (open-telemetry/semantic-conventions-genai, November 2026, status Development). Names that the
@@ -11,23 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from qtmiddleware.integrations import needs
+from qtmiddleware.integrations import require_package
 
-with needs("opentelemetry-api", "1.30", extra="otel"):
+with require_package("opentelemetry-api", "1.30", extra="otel"):
     from opentelemetry.trace import SpanKind
 
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
-"""The URL of the conventions that the names follow. Every span and metric has it in its scope."""
+"""The URL of the conventions that the names follow. The scope of each span and metric has it."""
 UNKNOWN_PROVIDER: Final = "_OTHER"
-"""The ``gen_ai.provider.name`` of a model whose provider is unknown.
+"""The ``gen_ai.provider.name`` of a model with an unknown provider, such as a user's function.
 
-The conventions require a provider, but a user's function does not name one.
+The conventions require a name.
 """
 
 
 class Names:
-    """The names of all attributes of spans and metrics, as constants."""
+    """The names of all span and metric attributes, as constants."""
 
     OPERATION: Final = "gen_ai.operation.name"
     PROVIDER: Final = "gen_ai.provider.name"
@@ -88,7 +88,7 @@ CONTENT: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Metric:
-    """The definition of one metric: a histogram if it has *boundaries*, else a counter."""
+    """The definition of one metric. It is a histogram if it has *boundaries*, else a counter."""
 
     name: str
     unit: str
@@ -194,14 +194,14 @@ class SpanRow:
     """The definition of the span for one type of operation.
 
     Attributes:
-        title: The first part of the span's name.
+        title: The first word of the span's name.
         metric: The metric for the operation's duration.
-        subject: The operation's field that holds the second part of the span's name; empty if the
-            name has only one part.
+        subject: The operation's field for the second word of the span's name; empty if the name has
+            one word.
         kind: The span's kind in OpenTelemetry.
-        operation: The span's ``gen_ai.operation.name``; empty if the conventions define no name.
+        operation: The span's ``gen_ai.operation.name``; empty if the conventions define none.
         is_current: Whether the span is the current span during the operation. True if the operation
-            runs external code, such as a client. False for a span that only groups other spans: the
+            runs external code, such as a client. False if the span only groups other spans: the
             span of a streamed answer would stay current in the code that reads the stream.
     """
 

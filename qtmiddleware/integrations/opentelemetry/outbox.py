@@ -1,6 +1,6 @@
-"""A queue of tasks for a background thread.
+"""Queue tasks for a background thread.
 
-An exporter that blocks or raises an exception in this thread does not affect the caller.
+In this thread, an exporter may block or raise an exception without affecting the caller.
 """
 
 from __future__ import annotations
@@ -15,49 +15,48 @@ from qtmiddleware.runtime.forking import renew_after_fork
 from qtmiddleware.runtime.threads import Threads
 
 MAX_WAITING: Final = 2048
-"""The maximum number of waiting tasks. Further tasks are dropped.
-
-This is also the queue size of the SDK's batch processor.
-"""
-_HAND_OVER_EVERY: Final = 64
+"""The most queued tasks, as in the SDK's batch processor. Further tasks are dropped."""
+_TASKS_PER_START: Final = 64
 
 
 class Outbox:
     """A queue of tasks that a daemon thread runs one after another.
 
-    *drop* is called once per task that does not fit into the queue. No method takes a lock, because
-    an operation may end during a garbage collection, which may run at any time. A forked process
+    *count_dropped* is called for each task that does not fit into the queue. A forked process
     starts with an empty queue.
+
+    No method takes a lock, because a garbage collection may call these methods at any time, even
+    while the same thread holds the lock.
     """
 
-    def __init__(self, drop: Callable[[], None]) -> None:
-        self._drop = drop
+    def __init__(self, count_dropped: Callable[[], None]) -> None:
+        self._count_dropped = count_dropped
         self._threads = Threads()
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Empty the queue, for example in a forked process."""
+        """Empty the queue. Forked processes call this."""
         self._waiting: deque[Callable[[], object]] = deque()
-        # A token: the thread that takes it performs the tasks.
+        # The thread that takes this token runs the tasks.
         self._turn: deque[None] = deque((None,))
 
     def put(self, task: Callable[[], object]) -> None:
-        """Queue *task*, or drop it if `MAX_WAITING` tasks already wait.
+        """Queue *task*, or drop it if the queue is full.
 
-        `hand_over` runs the queued tasks. Every 64th task triggers `hand_over`.
+        Every 64th task starts the background thread. `start_thread` starts it earlier.
         """
         if len(self._waiting) >= MAX_WAITING:
-            self._drop()
+            self._count_dropped()
             return
         self._waiting.append(task)
-        if len(self._waiting) % _HAND_OVER_EVERY == 0:
-            self.hand_over()
+        if len(self._waiting) % _TASKS_PER_START == 0:
+            self.start_thread()
 
-    def hand_over(self) -> bool:
-        """Start running the queued tasks in a background thread.
+    def start_thread(self) -> bool:
+        """Start the background thread that runs the queued tasks.
 
-        Returns ``False`` if no thread could be started.
+        Returns ``False`` if no thread can be started.
         """
         if not self._waiting:
             return True
@@ -65,13 +64,13 @@ class Outbox:
             self._turn.pop()
         except IndexError:
             return True
-        is_begun = self._threads.take(self._perform_tasks)
+        is_begun = self._threads.try_start(self._perform_tasks)
         if not is_begun:
             self._turn.append(None)
         return is_begun
 
     def _perform_tasks(self) -> None:
-        """Run the queued tasks, then let another thread run later tasks."""
+        """Run the queued tasks, then put the token back."""
         waiting, turn = self._waiting, self._turn
         try:
             while waiting:
@@ -80,11 +79,11 @@ class Outbox:
                     waiting.popleft()()
         finally:
             turn.append(None)
-        # A task may have come after the last look and before the token was back.
-        self.hand_over()
+        # A task may have been queued after the loop and before the token was put back.
+        self.start_thread()
 
-    def flush(self, seconds: float) -> bool:
-        """Run the queued tasks, and return whether all of them finished within *seconds*."""
+    def flush(self, max_seconds: float) -> bool:
+        """Run the queued tasks, and return whether they all finished within *max_seconds*."""
         done = threading.Event()
         self._waiting.append(done.set)
-        return self.hand_over() and done.wait(max(0.0, seconds))
+        return self.start_thread() and done.wait(max(0.0, max_seconds))

@@ -1,7 +1,7 @@
 """Transform a file of many questions, in a run that can be stopped and continued.
 
-`transform_file` reads the questions, skips those that are already done in the output file, and
-appends each result to the output file as soon as it is ready.
+`transform_file` skips questions that have a result in the output file, and appends each new result
+as soon as it is ready.
 """
 
 from __future__ import annotations

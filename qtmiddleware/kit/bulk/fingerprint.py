@@ -1,4 +1,4 @@
-"""Store the settings that affect transformations beside the output, and detect changes to them."""
+"""Build and compare fingerprints: the settings and prompts that affect transformations."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
 
-# Keys that count in addition to those that decide the model's reply.
+# Settings that count in addition to those marked as affecting the model's reply.
 _KEYS: Final = frozenset(
     {"transformationModel", "preprocess.keepWords", "preprocess.extraWords", "escalation.mode"}
 )
 _MOST_SHOWN: Final = 60
 _MOST_UNKNOWN: Final = 5
-"""How many keys are named that the present version does not know."""
+"""The maximum number of settings to list that this version does not know."""
 
 
-def read_fingerprint(settings: Settings) -> dict[str, Any]:
+def build_fingerprint(settings: Settings) -> dict[str, Any]:
     """Return the settings that affect how questions are transformed, and the prompts' versions.
 
-    The result maps setting names, and ``prompts``, to JSON values.
+    The keys are the names of the settings, and ``prompts``. The values are JSON values.
     """
     keys = {
         key.name: to_json(key.read(settings))
         for key in all_keys()
         if key.name in _KEYS or "reply" in key.marks
     }
+    # Some prompts exist only for questions with a history.
     histories = ((), (Message("user", "?"),))
     prompts = [
         [prompt.mode, prompt.version]
@@ -44,9 +45,9 @@ def read_fingerprint(settings: Settings) -> dict[str, Any]:
 
 
 def parse_fingerprint(text: Any) -> dict[str, Any]:
-    """Parse the JSON *text* of a stored fingerprint: the settings of an earlier run.
+    """Parse the JSON *text* of a stored fingerprint.
 
-    Raises `ValueError` if *text* is damaged; the message quotes nothing of *text*.
+    Raises `ValueError` if *text* is damaged. The message does not quote *text*.
     """
     try:
         fingerprint = json.loads(text) if isinstance(text, str) else None
@@ -57,15 +58,20 @@ def parse_fingerprint(text: Any) -> dict[str, Any]:
     return fingerprint
 
 
-def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a short description of each setting that differs between *before* and *now*.
+def describe_changes(
+    old_fingerprint: Mapping[str, Any], new_fingerprint: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield a short description of each setting that differs between two fingerprints.
 
-    Long values are left out. A setting that is missing in *before* was added in a later version,
-    and is assumed to have its default value.
+    Long values are left out. If a setting is missing in *old_fingerprint*, an older version did not
+    know it, and its default value is used.
     """
     defaults = {key.name: to_json(key.make_hashable(key.default)) for key in all_keys()}
-    for name in (*now, *islice((key for key in before if key not in now), _MOST_UNKNOWN)):
-        old, new = before.get(name, defaults.get(name)), now.get(name)
+    for name in (
+        *new_fingerprint,
+        *islice((key for key in old_fingerprint if key not in new_fingerprint), _MOST_UNKNOWN),
+    ):
+        old, new = old_fingerprint.get(name, defaults.get(name)), new_fingerprint.get(name)
         if old != new:
             values = f" (was {_format_value(old)}, is {_format_value(new)})"
             yield _format_value(name[:_MOST_SHOWN]) + (

@@ -1,4 +1,4 @@
-"""The output file of a bulk run, which a later run can continue."""
+"""Write the output file of a bulk run, and continue it in a later run."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from qtmiddleware.runtime.files import (
 )
 
 SYNC_SECONDS: Final = 5.0
-"""How many seconds of work a power cut may lose; a killed process loses no written line."""
+"""How many seconds of work a power failure may lose. A killed process loses no written line."""
 _MOST_RECORD_BYTES: Final = 4 * MOST_BYTES
-"""The most bytes of a line that a run can write: a line of the input and a reply."""
+"""The maximum size of an output line, in bytes. The line contains an input line and a reply."""
 _MOST_FINGERPRINT_BYTES: Final = 4_000_000
 _NEAR_LINES: Final = 1 << 20
 _LINE_BYTES: Final = 8
@@ -53,40 +53,42 @@ _RUN_FILE: Final = FileKind(
 class Journal:
     """The output file at *path*: one record per question, appended when the question is done.
 
-    When an existing file is opened, its failed questions are removed, so that they are asked again.
-    These are records with an ``error``, lines that cannot be read (for example after a power
-    failure), and an incomplete last line. With *overwrite*, the file is emptied. A digest of eight
-    bytes per finished question stays in memory, to detect changes of the input. Not thread-safe.
-    Use `hold_journal` to open a journal.
+    Opening an existing file removes its failed questions, so that they are asked again. These are
+    records with an ``error``, and lines that are incomplete or unreadable, for example after a
+    power failure. With *overwrite*, the file is emptied. A digest of eight bytes per finished
+    question stays in memory, to detect changes of the input. Not thread-safe. Use `open_journal` to
+    open a journal.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._path = path
-        # A random key, so that nobody can construct two questions with the same digest.
+        # With a random key, no one can construct two questions with the same digest.
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
-        self._near = array("Q")
-        self._far: dict[int, int] = {}
-        with _explain_write_error(self._path):
-            if not overwrite and self._load_done():
+        self._digests = array("Q")
+        self._far_digests: dict[int, int] = {}
+        with _convert_write_errors(self._path):
+            if not overwrite and self._load_digests():
                 replace_file(
-                    path, (raw for raw, digest in self._read_lines() if digest is not None)
+                    path, (raw for raw, digest in self._read_output_lines() if digest is not None)
                 )
             self._descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             if overwrite:
-                # By its descriptor, because the path may have become a link in the meantime.
+                # The descriptor is used, because the path may be a link by now.
                 os.ftruncate(self._descriptor, 0)
             self._size = os.fstat(self._descriptor).st_size
             self._synced_at = monotonic()
 
-    def holds(self, query: InputQuery) -> bool:
+    def has_result(self, query: InputQuery) -> bool:
         """Return whether the output already has a result for *query*.
 
         Raises `ConfigError` if the output has another question for the same input line.
         """
         line = query.line
-        digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
+        digest = (
+            self._digests[line] if line < len(self._digests) else self._far_digests.get(line, 0)
+        )
         if digest and digest != self._compute_digest(query.to_record()):
-            raise _build_refusal(
+            raise _build_output_error(
                 f"line {line} of the input is not the question that {self._path} holds for it: the"
                 " output is of another input, or of one that has changed"
             )
@@ -98,10 +100,11 @@ class Journal:
         If this fails, raises `StoreError` and leaves the file unchanged.
         """
         data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
-        with _explain_write_error(self._path):
+        with _convert_write_errors(self._path):
             try:
                 written = os.write(self._descriptor, data)
-                # A disk that is almost full may take only a part; the second write then raises.
+                # An almost full disk may take only a part of the data. The second write then
+                # raises.
                 if written < len(data):
                     os.write(self._descriptor, data[written:])
             except OSError:
@@ -112,8 +115,8 @@ class Journal:
                 self._sync()
 
     def close(self) -> None:
-        """Flush everything to the disk and close the file."""
-        with _explain_write_error(self._path):
+        """Write everything to the disk, and close the file."""
+        with _convert_write_errors(self._path):
             try:
                 self._sync()
             finally:
@@ -123,34 +126,33 @@ class Journal:
         os.fsync(self._descriptor)
         self._synced_at = monotonic()
 
-    def _load_done(self) -> bool:
+    def _load_digests(self) -> bool:
         """Load the digests of all finished questions from the output file.
 
-        Returns whether the file has lines to remove, such as records with an ``error``.
+        Returns ``True`` if the file has lines to remove, such as records with an ``error``.
         """
         is_whole = True
         size = self._path.stat().st_size if self._path.exists() else 0
-        # A huge line number must not allocate memory: the array has at most as many bytes as the
-        # file, and larger numbers go into a dictionary.
+        # A huge line number must not allocate much memory. The array is at most about as large as
+        # the file, and digests of later lines are stored in a dictionary.
         near = max(_NEAR_LINES, size // _LINE_BYTES)
-        for _, numbered_digest in self._read_lines():
+        for _, numbered_digest in self._read_output_lines():
             if numbered_digest is None:
                 is_whole = False
                 continue
             line, digest = numbered_digest
             if line >= near:
-                self._far[line] = digest
+                self._far_digests[line] = digest
                 continue
-            if line >= len(self._near):
-                self._near.frombytes(bytes(_LINE_BYTES * (line + 1 - len(self._near))))
-            self._near[line] = digest
+            if line >= len(self._digests):
+                self._digests.frombytes(bytes(_LINE_BYTES * (line + 1 - len(self._digests))))
+            self._digests[line] = digest
         return not is_whole
 
-    def _read_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield each line of the output file, and which question it has a result for.
+    def _read_output_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
+        """Yield each line of the output file, and the (input line number, digest) of its question.
 
-        The question is given as its line number in the input and its digest. It is ``None`` if the
-        line has no result.
+        The second value is ``None`` if the line has no result.
         """
         try:
             file = open_regular_file(self._path, follow_link=False)
@@ -158,12 +160,12 @@ class Journal:
             return
         with file:
             for raw in read_lines(file, _MOST_RECORD_BYTES):
-                yield raw or b"", self._read_done(raw or b"")
+                yield raw or b"", self._parse_finished_line(raw or b"")
 
-    def _read_done(self, raw: bytes) -> tuple[int, int] | None:
+    def _parse_finished_line(self, raw: bytes) -> tuple[int, int] | None:
         try:
             record = json.loads(raw) if raw.endswith(b"\n") else None
-            if not _is_done(record):
+            if not _is_finished_record(record):
                 return None
             return record["line"], self._compute_digest(record)
         except (ValueError, RecursionError):
@@ -186,13 +188,13 @@ def count_lines(path: Path) -> int:
 
 
 @contextmanager
-def hold_journal(
+def open_journal(
     path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Journal]:
     """Open the output file of a bulk run, and lock it until the end of the ``with`` block.
 
-    The lock is on the file ``<path>.run``, which also stores the fingerprint. The operating system
-    releases the lock when the process ends for any reason.
+    The file ``<path>.run`` is locked, and stores the fingerprint. If the process ends for any
+    reason, the operating system releases the lock.
 
     Args:
         path: The output file.
@@ -204,21 +206,22 @@ def hold_journal(
             ``<path>.run`` is missing. The message names the changed settings.
         StoreError: If the output is in use or cannot be written.
     """
-    with _explain_write_error(path):
+    with _convert_write_errors(path):
         refuse_link(path)
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file; name another --out", path="--out")
     run_path = Path(f"{path}.run")
     if not overwrite and _has_content(path) and not run_path.exists():
-        raise _build_refusal(
+        raise _build_output_error(
             f"{path} exists, but {run_path.name}, which records how it was made, is missing"
         )
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
-        # Checked again under the lock: until now another run may have written to the output.
+        # Another run may have written to the output until this run took the lock.
         continues = not overwrite and _has_content(path)
         if continues:
             _check_fingerprint(path, _read_fingerprint(connection, run_path), fingerprint)
         with closing(Journal(path, overwrite=not continues)) as journal:
+            # Stored only now: with the old output, a new fingerprint would be wrong.
             if not continues:
                 _store_fingerprint(connection, run_path, fingerprint)
             yield journal
@@ -229,7 +232,7 @@ def _has_content(path: Path) -> bool:
 
 
 def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
-    with _explain_unusable(run_path):
+    with _convert_run_file_errors(run_path):
         with limit_value_size(connection, _MOST_FINGERPRINT_BYTES):
             row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
         return parse_fingerprint(row[0] if row else None)
@@ -238,14 +241,14 @@ def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping
 def _store_fingerprint(
     connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]
 ) -> None:
-    with _explain_unusable(run_path):
+    with _convert_run_file_errors(run_path):
         connection.execute(
             "INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (json.dumps(fingerprint),)
         )
 
 
 @contextmanager
-def _explain_unusable(run_path: Path) -> Iterator[None]:
+def _convert_run_file_errors(run_path: Path) -> Iterator[None]:
     try:
         yield
     except (*FAILURES, ValueError) as error:
@@ -253,20 +256,22 @@ def _explain_unusable(run_path: Path) -> Iterator[None]:
         raise StoreError(f"{run_path} cannot be used ({why}); {_RUN_FILE.remedy}") from None
 
 
-def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changes = list(describe_changes(before, now))
+def _check_fingerprint(
+    path: Path, old_fingerprint: Mapping[str, Any], new_fingerprint: Mapping[str, Any]
+) -> None:
+    changes = list(describe_changes(old_fingerprint, new_fingerprint))
     if changes:
-        raise _build_refusal(f"{path} was started with another config: {', '.join(changes)}")
+        raise _build_output_error(f"{path} was started with another config: {', '.join(changes)}")
 
 
-def _build_refusal(reason: str) -> ConfigError:
+def _build_output_error(reason: str) -> ConfigError:
     return ConfigError(
         f"{reason}; name another --out, or replace it with --overwrite", path="--out"
     )
 
 
 @contextmanager
-def _explain_write_error(path: Path) -> Iterator[None]:
+def _convert_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -279,10 +284,11 @@ def _explain_write_error(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _is_done(record: Any) -> TypeGuard[dict[str, Any]]:
+def _is_finished_record(record: Any) -> TypeGuard[dict[str, Any]]:
     """Return whether *record*, a line of the output, has the result of a question.
 
-    False for records with an ``error``, which are asked again, and for invalid records.
+    Returns ``False`` for invalid records, and for records with an ``error``, whose questions are
+    asked again.
     """
     if not isinstance(record, dict) or "error" in record:
         return False

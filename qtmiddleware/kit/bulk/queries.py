@@ -1,4 +1,4 @@
-"""Read a file of questions line by line; error messages give a line's number, never its text."""
+"""Read a file of questions line by line. Error messages give line numbers, but never quote text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.request import validate_query
 
 MOST_BYTES: Final = 10_000_000
-"""The most bytes of a line that holds a question."""
+"""The maximum size of a line with a question, in bytes."""
 JSON_LINES: Final = frozenset({".jsonl", ".ndjson", ".json"})
-"""The endings of files with JSON in every line; in other files every line is a question."""
+"""The extensions of files with JSON in each line. In other files, each line is a question."""
 _TEXT: Final = ("query", "text", "question")
 _ID: Final = ("id", "_id")
 
@@ -58,7 +58,7 @@ class BrokenLine:
 
     Attributes:
         line: The number of the line, from 1.
-        error: Why the line is invalid; quotes nothing of the line.
+        error: The reason why the line is invalid, without any text from the line.
     """
 
     line: int
@@ -74,11 +74,11 @@ def read_queries(
 ) -> Iterator[InputQuery | BrokenLine]:
     """Yield the question or the error in each line of *file*.
 
-    Blank lines are skipped, but have line numbers. Raises `OSError`.
+    Blank lines are skipped, but counted in line numbers. Raises `OSError` if reading fails.
 
     Args:
         file: The input.
-        settings: The settings, which limit the length of questions.
+        settings: The settings with the maximum length of a question.
         has_json: Whether each line is JSON: an object with a ``query`` (or ``text``, as in BEIR)
             and optionally an ``id`` (``_id``) and a ``history``, or the question as a JSON string.
             If false, each line is a question. If ``None``, the first line decides.
@@ -87,7 +87,7 @@ def read_queries(
         if has_json is None:
             has_json = raw is not None and raw.lstrip()[:1] in (b"{", b'"')
         try:
-            yield _read_line(number, raw, settings, has_json=has_json)
+            yield _parse_line(number, raw, settings, has_json=has_json)
         except UnicodeError:
             yield BrokenLine(number, "not UTF-8")
         except ValueError as error:
@@ -95,7 +95,10 @@ def read_queries(
 
 
 def count_queries(path: Path) -> int:
-    """Return the number of lines in the file at *path* that are not blank; raises `OSError`."""
+    """Return the number of lines in the file at *path* that are not blank.
+
+    Raises `OSError` if the file cannot be read.
+    """
     with path.open("rb") as file:
         return sum(1 for _ in _read_numbered_lines(file))
 
@@ -106,36 +109,40 @@ def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     For a line that is too long, ``None`` is yielded instead of its bytes.
     """
     for number, raw in enumerate(read_lines(file, MOST_BYTES), 1):
+        # Some programs write a byte order mark at the beginning of a file.
         line = raw.removeprefix(b"\xef\xbb\xbf") if raw is not None and number == 1 else raw
         if line is None or not line.isspace():
             yield number, line
 
 
-def read_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
-    """Yield each line of *file* with its line break; ``None`` for a line of over *most* bytes."""
-    for raw in iter(partial(file.readline, most + 1), b""):
-        if len(raw) <= most:
+def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
+    """Yield each line of *file* with its line break; ``None`` for a line over *max_bytes*."""
+    for raw in iter(partial(file.readline, max_bytes + 1), b""):
+        if len(raw) <= max_bytes:
             yield raw
             continue
+        # The rest of a line that is too long is skipped, so that the next line is a whole line.
         rest = raw
         while rest and not rest.endswith(b"\n"):
-            rest = file.readline(most)
+            rest = file.readline(max_bytes)
         yield None
 
 
-def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: bool) -> InputQuery:
+def _parse_line(
+    number: int, raw: bytes | None, settings: Settings, *, has_json: bool
+) -> InputQuery:
     """Return the question in *raw*, the bytes of line *number*.
 
-    Raises `ValueError` if the line is too long (``None``), or has no valid question.
+    *raw* is ``None`` if the line is too long. Raises `ValueError` if there is no valid question.
     """
     if raw is None:
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
     text = raw.decode("utf-8").strip("\r\n")
     if not has_json:
-        return InputQuery(number, _check_text(text, settings))
+        return InputQuery(number, _check_question(text, settings))
     record = _parse_json(text)
     if isinstance(record, str):
-        return InputQuery(number, _check_text(record, settings))
+        return InputQuery(number, _check_question(record, settings))
     if not isinstance(record, dict):
         raise ValueError("neither an object nor text")
     query = next((record[name] for name in _TEXT if record.get(name) is not None), None)
@@ -146,7 +153,7 @@ def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: 
         raise ValueError("an id that is neither text nor a whole number")
     if isinstance(id_, str):
         _check_characters(id_)
-    return InputQuery(number, _check_text(query, settings), id_, _read_history(record))
+    return InputQuery(number, _check_question(query, settings), id_, _read_history(record))
 
 
 def _parse_json(text: str) -> Any:
@@ -156,7 +163,7 @@ def _parse_json(text: str) -> Any:
         raise ValueError("not JSON") from None
 
 
-def _check_text(text: Any, settings: Settings) -> str:
+def _check_question(text: Any, settings: Settings) -> str:
     try:
         query = validate_query(text, "the query", settings)
     except InvalidQuery as error:

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.bulk.fingerprint import read_fingerprint
-from qtmiddleware.kit.bulk.journal import Journal, hold_journal
+from qtmiddleware.kit.bulk.fingerprint import build_fingerprint
+from qtmiddleware.kit.bulk.journal import Journal, open_journal
 from qtmiddleware.kit.bulk.queries import (
     JSON_LINES,
     BrokenLine,
@@ -30,19 +30,22 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.transform_stream import Transformed
 
 ROUNDS: Final = 4
-"""How many questions an engine's batch has per concurrent call.
+"""The number of questions in an engine's batch, per concurrent call.
 
-If the driver is killed, the questions of the batches under way are asked again.
+If this process is killed, the questions of unfinished batches are asked again.
 """
 CONCURRENCY: Final = 8
-"""The most calls of the model at a time."""
+"""The default maximum number of concurrent model calls."""
 MOST_NAMED: Final = 20
-"""How many broken lines are named; all are counted."""
+"""The maximum number of broken lines to list. All broken lines are counted."""
 STDIN: Final = "-"
 
 Record = dict[str, Any]
 ShowBulk = Callable[["BulkReport"], None]
-"""Is called with the report when the run begins and after each line; the report keeps changing."""
+"""A function that receives the report when the run begins and after each line.
+
+It always receives the same report object, which is updated.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +93,7 @@ class BulkReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all lines of this run succeeded: none is failed or broken."""
+        """Whether all lines of this run succeeded."""
         return not (self.failed or self.broken_lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,7 +101,7 @@ class BulkReport:
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
     def add(self, record: Record) -> None:
-        """Count *record*, a record of the output, in this report."""
+        """Add the output record *record* to the counts of this report."""
         if "query" not in record:
             self.broken_lines += 1
             self.broken += (
@@ -165,11 +168,11 @@ def transform_file(
             path="client",
         )
     path = Path(out)
-    # Standard input has no name, so its first line tells whether it is JSON.
+    # Standard input has no file extension, so its first line decides whether it is JSON.
     has_json = None if source == STDIN else Path(source).suffix.casefold() in JSON_LINES
     report, began = BulkReport(), monotonic()
 
-    def write(record: Record) -> None:
+    def write_record(record: Record) -> None:
         journal.append(record)
         report.add(record)
         report.seconds = monotonic() - began
@@ -177,28 +180,28 @@ def transform_file(
             show(report)
 
     with (
-        open_source(source, path) as file,
-        hold_journal(path, read_fingerprint(config.settings), overwrite=overwrite) as journal,
+        open_input_file(source, path) as file,
+        open_journal(path, build_fingerprint(config.settings), overwrite=overwrite) as journal,
     ):
         report.total = None if source == STDIN else count_queries(Path(source))
         if show is not None:
             show(report)
         queries = select_open_questions(
-            read_queries(file, config.settings, has_json=has_json), journal, report, write
+            read_queries(file, config.settings, has_json=has_json), journal, report, write_record
         )
         generator = (
-            _transform_here(queries, config, client, concurrency)
+            _transform_in_process(queries, config, client, concurrency)
             if engine is None
             else _transform_with_engine(engine, queries, config, concurrency)
         )
         with closing(generator) as records:
             for record in records:
-                write(record)
+                write_record(record)
     report.seconds = monotonic() - began
     return report
 
 
-def _transform_here(
+def _transform_in_process(
     queries: Iterable[InputQuery], config: Config, client: Any, concurrency: int
 ) -> Generator[Record]:
     """Transform *queries* in this process, and yield each output record as soon as it is ready."""
@@ -215,7 +218,7 @@ def _transform_with_engine(
 ) -> Generator[Record]:
     """Transform *queries* in the workers of *engine*, and yield their output records.
 
-    If a batch of questions ends with an error, its records are yielded before the error is raised.
+    If a batch of questions ends with an error, yields its records before raising the error.
     """
     build = partial(build_transformer, config, concurrency)
     for batch in engine.map(build, _split_batches(queries, concurrency * ROUNDS)):
@@ -224,9 +227,9 @@ def _transform_with_engine(
             raise batch.error
 
 
-def _split_batches(queries: Iterable[InputQuery], size: int) -> Iterator[list[InputQuery]]:
+def _split_batches(queries: Iterable[InputQuery], batch_size: int) -> Iterator[list[InputQuery]]:
     rest = iter(queries)
-    return iter(lambda: list(islice(rest, size)), [])
+    return iter(lambda: list(islice(rest, batch_size)), [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +249,10 @@ class TransformedBatch:
 def build_transformer(
     config: Config, concurrency: int
 ) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
-    """Return a function that transforms a batch of questions; called once per worker of an engine.
+    """Return a function that transforms a batch of questions.
 
-    The returned function makes at most *concurrency* model calls at a time.
+    Each worker of an engine calls this once. The returned function makes at most *concurrency*
+    model calls at a time.
     """
     middleware, pace = QueryMiddleware(config), Pace(concurrency)
 
@@ -261,6 +265,7 @@ def build_transformer(
                 for transformed in stream
             )
         except ModelError as error:
+            # Raising here would lose the records, whose model calls are paid for.
             return TransformedBatch(records, error)
         return TransformedBatch(records)
 
@@ -268,9 +273,9 @@ def build_transformer(
 
 
 def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
-    """Return the output record of one transformed question: its texts, token counts and cost.
+    """Return the output record of a transformed question: its texts, token counts and cost.
 
-    *keywords* are the question's keywords.
+    *keywords* are the keywords that rules extracted from the question.
     """
     replies = transformed.replies
     return {
@@ -285,7 +290,7 @@ def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
     }
 
 
-def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
+def open_input_file(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
     """Open *source*, a file of questions, or standard input if *source* is ``-``.
 
     Raises `ConfigError` if the file cannot be read, or if *out* is the same file.
@@ -306,16 +311,16 @@ def select_open_questions(
     lines: Iterable[InputQuery | BrokenLine],
     journal: Journal,
     report: BulkReport,
-    write: Callable[[Record], None],
+    write_record: Callable[[Record], None],
 ) -> Iterator[InputQuery]:
     """Yield the questions in *lines* that have no result in *journal* yet.
 
-    Calls *write* with a record for each broken line, and counts finished questions in *report*.
+    Calls *write_record* for each broken line, and counts finished questions in *report*.
     """
     for line in lines:
         if isinstance(line, BrokenLine):
-            write(line.to_record())
-        elif journal.holds(line):
+            write_record(line.to_record())
+        elif journal.has_result(line):
             report.before += 1
         else:
             yield line

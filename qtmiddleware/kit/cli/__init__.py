@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _repair_streams() -> None:
-    """Open missing standard streams, and let each stream replace characters it cannot encode."""
+    """Replace missing standard streams, and characters that a stream cannot encode."""
     # The caller may have closed these streams. The replacements stay open until the process ends,
     # as the streams would have.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -73,7 +73,7 @@ app = typer.Typer(
 )
 
 
-def _show_version(is_requested: bool) -> None:
+def _show_version_and_exit(is_requested: bool) -> None:
     # Typer calls this for every command, with or without the option.
     if is_requested:
         typer.echo(f"qtmiddleware {version_of('qtmiddleware')}")
@@ -85,7 +85,10 @@ def handle_common_options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+            "--version",
+            callback=_show_version_and_exit,
+            is_eager=True,
+            help="Show the version and exit.",
         ),
     ] = False,
 ) -> None:

@@ -11,7 +11,7 @@ from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.evaluation import load_judged
 from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_object, read_lines
 from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
-from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant
+from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant_ids
 
 MOST_READ: Final = 1_000
 """The maximum number of different questions to read, because a query log may hold millions."""
@@ -35,6 +35,7 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
     hashed = 0
     is_judged = path.is_dir() or path.suffix.lower() in TABLES
     for text, relevant in _read_judged_questions(path) if is_judged else _read_question_lines(path):
+        # A query log holds only hashes of the questions, unless log.queryText is true.
         if text.startswith(_HASH):
             hashed += 1
         elif len(questions) < MOST_READ:
@@ -98,7 +99,7 @@ def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
         raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
     if text.strip():
         try:
-            yield text, sorted(read_relevant(record.get("relevant")))
+            yield text, sorted(read_relevant_ids(record.get("relevant")))
         except InvalidQuery as error:
             raise ValueError(str(error)) from None
 

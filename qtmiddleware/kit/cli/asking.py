@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError
-from qtmiddleware.kit.documents.place import describe_place
+from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import NOT_JUDGED, Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -22,7 +22,7 @@ class Outcome:
         question: The question.
         retrieval: The retrieval; ``None`` if an error occurred before the retrieval ended.
         answer: The answer, or ``None`` if there is no answer.
-        error: The error that prevented the answer or the retrieval, or ``None``.
+        error: The error of the retrieval or the answer; ``None`` if both succeeded.
         seconds: The duration of the whole call, in seconds.
         streamed: The answer's text as it was streamed to the user. The text is incomplete if the
             stream broke off.
@@ -112,7 +112,7 @@ def ask(
 ) -> Outcome:
     """Ask the index *question*, and return the outcome.
 
-    If an error of this package occurs, the outcome contains the error.
+    The outcome contains this package's errors. Other exceptions are raised.
 
     Args:
         middleware: The middleware that searches the index.
@@ -166,7 +166,7 @@ def _describe_match(match: Match) -> dict[str, Any]:
     return {
         "id": match.id,
         **{name: match.metadata.get(name) for name in ("source", "title", "page")},
-        "place": describe_place(match.metadata),
+        "place": describe_location(match.metadata),
         **{
             name: None if score is None else round(float(score), 6)
             for name, score in scores.items()

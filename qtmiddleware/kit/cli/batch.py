@@ -1,4 +1,4 @@
-"""``--batch``: send questions to a Batch API in several steps. Each step says what to run next."""
+"""Run the steps of ``--batch``, which send questions to a Batch API and collect the replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import open_progress_bar, out, show_warnings
 from qtmiddleware.kit.cli.own_function import COUNTED
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
-from qtmiddleware.kit.cli.transform_file import show_bulk_progress, summarize_report
+from qtmiddleware.kit.cli.transform_file import open_bulk_progress, summarize_report
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.bulk.batch import BatchStatus, BatchWork, Part
@@ -33,7 +33,7 @@ _HOUR: Final = 3_600
 
 
 class BatchCommand(StrEnum):
-    """The steps of ``--batch``."""
+    """A step of ``--batch``."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -60,11 +60,11 @@ BatchTokens = Annotated[
 class BatchOptions:
     """The values of ``--batch`` and its related options.
 
-    Raises `ConfigError` if the values cannot be combined.
+    Raises `ConfigError` if two values exclude each other.
 
     Attributes:
         command: The step to run, or ``None`` without ``--batch``.
-        tokens: The maximum number of tokens queued in batches at once; ``None`` for no limit.
+        tokens: The maximum number of tokens in unfinished batches; ``None`` for no limit.
         overwrite: Whether ``submit`` overwrites existing output.
         as_json: Whether the outcome is written as JSON.
     """
@@ -89,7 +89,7 @@ class BatchOptions:
         return self.command is not None or self.tokens is not None
 
     def run(self, work: BatchWork) -> BatchStatus:
-        """Run the step *command* on the batches of *work*, and return their new state."""
+        """Run the step *command* on *work*, and return the new state of its batches."""
         match self.command:
             case BatchCommand.SUBMIT:
                 return work.submit(self.tokens)
@@ -101,18 +101,17 @@ class BatchOptions:
                 return work.status()
 
 
-def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
+def run_transform_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
     """Run the batch step in *options* for the questions in *file*, and show the outcome.
 
-    Raises `typer.Exit` with code 1 if a question failed, or if requests are still open after
-    ``collect``.
+    Raises `typer.Exit` with code 1 if a question failed, or if ``collect`` leaves open requests.
     """
-    from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+    from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 
     with (
-        show_bulk_progress() as show,
+        open_bulk_progress() as show,
         show_warnings(),
-        open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
+        open_batch_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
             work,
             report,
         ),
@@ -121,21 +120,27 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
     if options.as_json:
         console.write_json({**status.to_dict(), "report": report.to_dict()})
     else:
-        show_status(status, options.command, report)
+        show_batch_status(status, options.command, report)
     if not report.is_whole or (options.command is BatchCommand.COLLECT and status.open):
         raise typer.Exit(FAILED)
 
 
-def ask_by_batch(
+def run_bench_batch(
     systems: Mapping[str, Mapping[str, Any]],
     data: Path,
     bench_options: BenchOptions,
     options: BatchOptions,
 ) -> None:
-    """Run the batch step in *options* for all model calls that *systems* make on *data*.
+    """Run the batch step in *options* for all model calls of *systems* on *data*.
 
-    *bench_options* are the options for opening *data*. Raises `typer.Exit` with code 1 if requests
-    are still open after ``collect``.
+    Args:
+        systems: The settings of the systems, by name.
+        data: The path of the data set.
+        bench_options: The options for opening the data set.
+        options: The step to run, and its options.
+
+    Raises:
+        typer.Exit: ``collect`` left open requests. The exit code is 1.
     """
     from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork
     from qtmiddleware.kit.evaluation.bench.batch import BenchPass
@@ -152,7 +157,7 @@ def ask_by_batch(
     if options.as_json:
         console.write_json(status.to_dict())
     else:
-        show_status(status, options.command)
+        show_batch_status(status, options.command)
     if options.command is BatchCommand.COLLECT:
         if not bench_options.model_ms:
             write_note(
@@ -162,21 +167,22 @@ def ask_by_batch(
             raise typer.Exit(FAILED)
 
 
-def show_status(
+def show_batch_status(
     status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None
 ) -> None:
-    """Write the state of the batches and say what to run next."""
-    _show_parts(status.parts if command is not BatchCommand.SUBMIT else status.sent)
+    """Write the state of the batches, and which command to run next."""
+    # `submit` shows only the batches it has just sent. The other steps show all batches.
+    _show_batch_table(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
         out.print(summarize_report(report))
     for line in _describe_state(status, command):
         out.print(line)
-    for line in _describe_trouble(status):
+    for line in _describe_problems(status):
         write_note(escape_line(line))
 
 
-def _show_parts(parts: tuple[Part, ...]) -> None:
-    """Write a table with one row per batch."""
+def _show_batch_table(parts: tuple[Part, ...]) -> None:
+    """Write a table of the batches, with one row per batch."""
     if not parts:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -196,8 +202,8 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
         )
     for part in parts:
         created, expires = part.batch.get("created_at"), part.batch.get("expires_at")
-        age = "" if not created else _describe_time(time() - created)
-        time_left = "" if part.settled or not expires else _describe_time(expires - time())
+        age = "" if not created else _format_duration(time() - created)
+        time_left = "" if part.settled or not expires else _format_duration(expires - time())
         status = f"{part.status}, collected" if part.settled and part.batch else part.status
         counts = (f"{count:,}" for count in (part.requests, part.completed, part.failed))
         id_ = escape_line(str(part.batch.get("id", "")))
@@ -215,7 +221,7 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
 
 
 def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
-    """Yield lines on the open requests, the cost of answered requests, and the next step."""
+    """Yield lines on the open requests, the cost of the answered requests, and the next step."""
     if status.expected.read:
         yield (
             f"under way: {_format_count(status.underway, 'request')}, at most"
@@ -223,6 +229,7 @@ def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterat
         )
     if status.spent.read or status.spent.written:
         yield f"answered: {_describe_cost(status.spent)}"
+    # A part is saved before it is sent, so an interruption leaves a part without a batch.
     if any(not part.batch and not part.settled for part in status.parts):
         yield "a submit was interrupted; run --batch submit again to continue"
     if status.missing:
@@ -248,10 +255,11 @@ def _describe_cost(cost: Cost) -> str:
     return f"{tokens}: ${cost.batch:,.4f} by batch, ${cost.live:,.4f} with single calls"
 
 
-def _describe_trouble(status: BatchStatus) -> Iterator[str]:
-    """Yield lines on rejected batches, failed requests, unreadable replies and skipped replies."""
+def _describe_problems(status: BatchStatus) -> Iterator[str]:
+    """Yield lines on rejected batches, failed requests, and unreadable or skipped replies."""
     tally = status.tally
     for part in status.parts:
+        # A rejected batch may have thousands of errors; the rest are only counted.
         for error in part.errors[:1]:
             suffix = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
             yield f"part {part.number} was rejected: {error}{suffix}{_suggest_fix(error)}"
@@ -274,13 +282,13 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
 
 
 def _suggest_fix(error: str) -> str:
-    """Return advice on how to fix *error*, or an empty string if none is known."""
+    """Return advice on how to fix *error*, or ``""`` if no advice is known."""
     if not error.startswith("token_limit_exceeded"):
         return ""
     return "; submit again when other batches have ended, with --batch-tokens below that limit"
 
 
-def _describe_time(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     hours, seconds_left = divmod(max(0, round(seconds)), _HOUR)
     return f"{hours} h {seconds_left // 60} min" if hours else f"{seconds_left // 60} min"
 

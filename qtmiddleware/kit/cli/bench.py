@@ -19,7 +19,7 @@ from rich.table import Table
 from qtmiddleware.config import ASSIGNED, Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, ask_by_batch
+from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, run_bench_batch
 from qtmiddleware.kit.cli.check import Arguments
 from qtmiddleware.kit.cli.console import (
     AsJson,
@@ -39,9 +39,9 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     open_measurement,
-    read_source,
+    read_function_source,
 )
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import (
@@ -64,7 +64,7 @@ from qtmiddleware.kit.evaluation.bench import (
     open_model,
 )
 from qtmiddleware.kit.evaluation.compare import OWN
-from qtmiddleware.kit.evaluation.gate import Gate
+from qtmiddleware.kit.evaluation.gate import GateResult
 from qtmiddleware.kit.evaluation.tuning import nested
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
@@ -210,21 +210,21 @@ def bench_command(
         _refuse_index_options(
             {"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1}
         )
-    selection = None if systems is None else chosen(split_names(systems))
+    selection = None if systems is None else chosen(split_system_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
-        configs, config or (), model, sets or (), includes_reading=function is not None
+        configs, config or (), model, sets or (), measures_function=function is not None
     )
-    own_systems = {name: _read_own_settings(loaded) for name, loaded in configs.items()}
-    _check_combinations(generate, docs, judge, recordings, baseline)
-    gating = Gating.read(baseline, fail_if, comment)
+    own_systems = {name: _read_explicit_settings(loaded) for name, loaded in configs.items()}
+    _check_option_combinations(generate, docs, judge, recordings, baseline)
+    gating = Gating.read_options(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
-        check_writable(report, _REPORTS, "--report")
+        check_files_writable(report, _REPORTS, "--report")
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
     report_default_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
-    source = read_source(function, arguments, embed, top_k)
+    source = read_function_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
     bench_options = BenchOptions(
@@ -240,7 +240,7 @@ def bench_command(
                 path="--batch",
             )
         targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
-        ask_by_batch(
+        run_bench_batch(
             targets,
             data,
             replace(bench_options, record=record if batch == "collect" else None),
@@ -250,38 +250,48 @@ def bench_command(
     with open_measurement(source) as update:
         if generate is not None:
             generate_test_set(
-                data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update
+                data,
+                docs or (),
+                settings,
+                count=generate,
+                cache=cache,
+                seed=seed,
+                show_progress=update,
             )
-        with open_bench(data, replace(bench_options, progress=update)) as opened:
-            contenders = _select_systems(opened, selection, own_systems)
+        with open_bench(data, replace(bench_options, progress=update)) as opened_bench:
+            contenders = _select_systems(opened_bench, selection, own_systems)
             if source is not None and source.is_wrapped:
                 contenders[OWN] = {}
             is_deep = deep if deep is not None else source is None
-            gating.check_systems(contenders, deep=is_deep)
+            gating.check_systems(contenders, is_deep=is_deep)
             if source is not None:
                 confirm_searches(
-                    opened.forecast(contenders, deep=is_deep),
+                    opened_bench.forecast_searches(contenders, deep=is_deep),
                     source.name,
                     is_confirmed=yes,
                     reducing_options=_FEWER,
                 )
-            sample = () if judge is None else draw_judged_questions(opened, contenders, judge, seed)
-            comparison = opened.measure(contenders, deep=is_deep, seed=seed, progress=update)
-            for remark in comparison.notes[len(opened.notes) :]:
+            sample = (
+                ()
+                if judge is None
+                else draw_judged_questions(opened_bench, contenders, judge, seed)
+            )
+            comparison = opened_bench.measure(contenders, deep=is_deep, seed=seed, progress=update)
+            for remark in comparison.notes[len(opened_bench.notes) :]:
                 write_note(remark)
             verdicts = (
-                judge_answers(opened, comparison, contenders, sample, update=update)
+                judge_answers(opened_bench, comparison, contenders, sample, show_progress=update)
                 if sample
                 else None
             )
     if verdicts is not None:
         comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
-    _report_outcome(comparison, opened, verdicts, gating, report, json_output=json_output)
+    _report_outcome(comparison, opened_bench, verdicts, gating, report, json_output=json_output)
 
 
 def _report_outcome(
     comparison: Comparison,
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     verdicts: Judged | None,
     gating: Gating,
     report: Path | None,
@@ -292,11 +302,11 @@ def _report_outcome(
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
-    gate = gating.apply(comparison, opened.model_name)
-    plain = _to_dict(comparison, opened, verdicts, gate)
-    _write_report(comparison, opened, report, verdicts, plain)
-    is_worse = gating.fails(gate)
-    # A reader that closes the pipe early still gets the exit code. The console raises SystemExit
+    gate = gating.check_comparison(comparison, opened_bench.model_name)
+    plain = _to_dict(comparison, opened_bench, verdicts, gate)
+    _write_report(comparison, opened_bench, report, verdicts, plain)
+    is_worse = gating.violates_rule(gate)
+    # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
         if json_output:
@@ -307,7 +317,7 @@ def _report_outcome(
         raise typer.Exit(WORSE)
 
 
-def _check_combinations(
+def _check_option_combinations(
     generate: int | None,
     docs: Sequence[Path] | None,
     judge: int | None,
@@ -329,9 +339,10 @@ def _check_combinations(
 
 
 def _refuse_index_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if any of *options* is set. Used with ``--function``.
+    """Raise `ConfigError` if an option for embedding passages is used with ``--function``.
 
-    *options* contains the values of the options for embedding passages, by option name.
+    Args:
+        options: The values of these options, by option name.
     """
     if needless := [option for option, value in options.items() if value]:
         message = (
@@ -341,10 +352,10 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
         raise ConfigError(message, path=needless[0])
 
 
-def split_names(text: str) -> list[str]:
-    """Return the names of systems in *text*, which are separated by commas.
+def split_system_names(text: str) -> list[str]:
+    """Return the names of systems in *text*, a list separated by commas.
 
-    A name that itself contains a comma, such as ``combined, auto``, is not split.
+    The name of a system may contain a comma itself, as in ``combined, auto``.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [
@@ -358,22 +369,28 @@ def _find_shared_settings(
     model: str | None,
     sets: Sequence[str],
     *,
-    includes_reading: bool,
+    measures_function: bool,
 ) -> Settings:
     """Return the settings that all systems share, such as the models and the search price.
 
-    If *includes_reading* is true, all systems also share the settings for reading the results of
-    the user's function.
+    Args:
+        configs: The configs to compare, by the name of their file.
+        paths: The paths of the config files.
+        model: The language model of ``--model``.
+        sets: The values of ``--set``.
+        measures_function: Whether the user's function is measured. All systems then also share the
+            settings for reading its results.
 
     Raises:
-        ConfigError: The config files differ in a shared setting or have a name already in use, or
-            ``--set`` changes another setting and there is no config file.
+        ConfigError: Two config files differ in a shared setting, a file has the name of a system or
+            of another file, or ``--set`` needs a config file.
     """
     shared_keys = (
         (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING))
-        if includes_reading
+        if measures_function
         else _SHARED_KEYS
     )
+    # Each config is a system with the name of its file.
     if len(configs) < len(paths):
         raise ConfigError(
             "two config files have the same name; rename one, because the name is that of the"
@@ -386,6 +403,8 @@ def _find_shared_settings(
             path="config",
         )
     model_override = {} if model is None else {"transformationModel": model}
+    # The settings of --set reach only the systems of config files. The standard systems have fixed
+    # settings, so without a config file such a setting would change nothing.
     default_rows = () if configs else Config.load(None).assigned(sets).rows()
     strays = [
         key
@@ -412,12 +431,12 @@ def _find_shared_settings(
     return loaded_configs[0].settings
 
 
-def _read_own_settings(loaded: Config) -> System:
-    """Return the settings in the config file *loaded*, without default values.
+def _read_explicit_settings(config: Config) -> System:
+    """Return the settings that *config* sets itself, without default values.
 
-    The cache and log settings are replaced by those that all systems of a comparison use.
+    The cache and the log have the same settings in all systems of a comparison.
     """
-    values = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
+    values = nested({name: value for name, value, origin in config.rows() if origin != "default"})
     return {
         **values,
         **{group: {**values.get(group, {}), **fixed} for group, fixed in _FIXED_GROUPS.items()},
@@ -425,23 +444,30 @@ def _read_own_settings(loaded: Config) -> System:
 
 
 def _select_systems(
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     named_systems: Mapping[str, System] | None,
     own_systems: Mapping[str, System],
 ) -> dict[str, System]:
     """Return the systems to compare: the named or default systems, and the user's own systems.
 
-    Default systems without recorded replies are skipped, and a note says so. Raises `ConfigError`
-    if a system needs a model and there is none, or if a named or own system lacks recorded replies.
+    With a recording, default systems without recorded replies are skipped, and a note names them.
+
+    Raises:
+        ConfigError: A system needs a model and there is no model, or a named system or an own
+            system has no recorded replies.
     """
     systems = dict(
-        named_systems if named_systems is not None else chosen(USUAL if opened.has_model else FREE)
+        named_systems
+        if named_systems is not None
+        else chosen(USUAL if opened_bench.has_model else FREE)
     )
-    unrecorded = {name for name, settings in systems.items() if opened.lacks(settings)}
+    unrecorded = {
+        name for name, settings in systems.items() if opened_bench.list_missing_fields(settings)
+    }
     if named_systems is None:
         systems = {name: settings for name, settings in systems.items() if name not in unrecorded}
     systems |= own_systems
-    if not opened.has_model and (
+    if not opened_bench.has_model and (
         model_systems := [name for name, settings in systems.items() if _calls_model(settings)]
     ):
         raise ConfigError(
@@ -449,7 +475,9 @@ def _select_systems(
             " OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
-    if missing := [name for name, settings in systems.items() if opened.lacks(settings)]:
+    if missing := [
+        name for name, settings in systems.items() if opened_bench.list_missing_fields(settings)
+    ]:
         # Without replies they would be measured as if they had no model, at no cost.
         raise ConfigError(
             f"the recording has no replies for {', '.join(missing)}; leave it out", path="systems"
@@ -459,7 +487,7 @@ def _select_systems(
             "Skipped, because the recording has no replies for them:"
             f" {', '.join(sorted(unrecorded))}."
         )
-    for remark in opened.notes:
+    for remark in opened_bench.notes:
         write_note(remark)
     return systems
 
@@ -471,33 +499,33 @@ def _calls_model(settings: System) -> bool:
 
 def _write_report(
     comparison: Comparison,
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     folder: Path | None,
     verdicts: Any,
-    plain: Mapping[str, Any],
+    json_values: Mapping[str, Any],
 ) -> None:
     if folder is None:
         return
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.markdown(comparison, opened.data),
-        reporting.page(comparison, opened.data, judged=verdicts),
-        json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
+        reporting.markdown(comparison, opened_bench.data),
+        reporting.page(comparison, opened_bench.data, judged=verdicts),
+        json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
 def _to_dict(
-    comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None
+    comparison: Comparison, opened_bench: OpenedBench, verdicts: Any, gate: GateResult | None
 ) -> dict[str, Any]:
-    """Return the comparison, the verdict, the judgements and the gate as plain values for JSON."""
+    """Return the comparison with its verdict, judgements and gate as a dict, ready for JSON."""
     from qtmiddleware.kit.evaluation import reporting
 
     return {
         **comparison.to_dict(),
         "verdict": reporting.verdict(comparison),
-        "model": opened.model_name,
+        "model": opened_bench.model_name,
         "judged": None if verdicts is None else verdicts.to_dict(),
         "gate": (
             None
@@ -515,7 +543,7 @@ def generate_test_set(
     count: int,
     cache: Path,
     seed: int,
-    update: ShowProgress,
+    show_progress: ShowProgress,
 ) -> None:
     """Let the model write *count* questions about *docs*, and save them to *folder* as a data set.
 
@@ -525,7 +553,7 @@ def generate_test_set(
 
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="generate")
-    check_free(folder)  # Before the model is paid for.
+    check_free(folder)  # Before the model costs money.
     require_extras()
     passages = passages_of(docs, settings)
     with open_model(settings, cache=cache) as model:
@@ -535,42 +563,41 @@ def generate_test_set(
             count=count,
             seed=seed,
             name=folder.name,
-            progress=lambda done, total: update("writing questions", done, total),
+            progress=lambda done, total: show_progress("writing questions", done, total),
         )
     if not generated.dataset.questions:
         raise ConfigError(
             f"the model wrote no usable question about the {len(passages):,} passages"
-            f" ({_describe_dropped(generated)})"
+            f" ({_describe_dropped_drafts(generated)})"
         )
     write(generated.dataset, folder)
     cost = "" if generated.cost_usd is None else f", for ${generated.cost_usd:.4f}"
-    dropped = f"; dropped: {_describe_dropped(generated)}" if generated.dropped else ""
+    dropped = f"; dropped: {_describe_dropped_drafts(generated)}" if generated.dropped else ""
     write_note(
         f"{len(generated.dataset.questions)} questions about {len(passages):,} passages are in"
         f" {folder}{cost}{dropped}"
     )
 
 
-def _describe_dropped(generated: Any) -> str:
-    return ", ".join(f"{number} {reason}" for reason, number in generated.dropped.items())
+def _describe_dropped_drafts(test_set: Any) -> str:
+    return ", ".join(f"{number} {reason}" for reason, number in test_set.dropped.items())
 
 
 def draw_judged_questions(
-    opened: OpenedBench, systems: System, count: int, seed: int
+    opened_bench: OpenedBench, systems: System, count: int, seed: int
 ) -> tuple[Question, ...]:
-    """Draw *count* random questions whose answers the model will judge.
+    """Draw *count* random questions with a reference answer, for the model to judge the answers.
 
-    Only questions with a reference answer are drawn. The same *seed* draws the same questions.
-    Raises `ConfigError` if no question has a reference answer, if there is no model, or if there is
-    only one system.
+    The same *seed* draws the same questions. Raises `ConfigError` if no question has a reference
+    answer, if there is no model, or if there is only one system.
     """
     if len(systems) < 2:
         raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
-    if not opened.has_model:
+    if not opened_bench.has_model:
         raise ConfigError(NO_MODEL, path="judge")
     answered = {
         question.id
-        for question in opened.data.questions
+        for question in opened_bench.data.questions
         if str(question.metadata.get("answer") or "").strip()
     }
     if not answered:
@@ -578,29 +605,30 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened.data.only(answered).sampled(count, seed=seed).questions
+    return opened_bench.data.only(answered).sampled(count, seed=seed).questions
 
 
 def judge_answers(
-    opened: OpenedBench,
+    opened_bench: OpenedBench,
     comparison: Comparison,
     systems: Mapping[str, System],
     questions: Sequence[Question],
     *,
-    update: ShowProgress,
+    show_progress: ShowProgress,
 ) -> Judged:
     """Let the model answer each question twice, and judge the two answers.
 
-    One answer uses the baseline's passages. The other uses the passages of the best other system.
+    The first answer uses the baseline's passages. The second answer uses the passages of the best
+    other system.
     """
     from qtmiddleware.kit.evaluation.judging import judge
 
     best = max(comparison.challengers, key=lambda score: score.difference.gain)
-    model = cast(LanguageModel, opened.model)
-    bench = replace(cast(Bench, opened.bench), model=model)
+    model = cast(LanguageModel, opened_bench.model)
+    bench = replace(cast(Bench, opened_bench.bench), model=model)
 
-    def make_answerer(name: str) -> Callable[[Question], str]:
-        wrapped = bench.wrap(systems[name])
+    def make_answerer(system: str) -> Callable[[Question], str]:
+        wrapped = bench.wrap(systems[system])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(
@@ -611,11 +639,11 @@ def judge_answers(
         baseline_name=comparison.baseline,
         challenger_name=best.name,
         seed=comparison.seed,
-        progress=lambda done, total: update("judging answers", done, total),
+        progress=lambda done, total: show_progress("judging answers", done, total),
     )
 
 
-def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: Gate | None) -> None:
+def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: GateResult | None) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     show_comparison(comparison)
@@ -640,19 +668,19 @@ def _show_judgements(verdicts: Judged) -> None:
 
 
 def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
-    """Write the table of *comparison* to stdout, then *headline*.
+    """Write the table of *comparison* to stdout, and *headline* below the table.
 
-    If *headline* is empty, the verdict on the comparison is written instead.
+    If *headline* is empty, the verdict on the comparison replaces it.
     """
     from qtmiddleware.kit.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
     columns, letters = list(range(len(headings))), dict[str, str]()
     if out.is_terminal:
-        letters = _choose_letters([name for name, *_ in rows])
+        letters = _abbreviate_long_names([name for name, *_ in rows])
         rows = [[letters.get(name, name), *cells] for name, *cells in rows]
         for heading in _OPTIONAL_COLUMNS:
-            if _measure_width(headings, rows, columns) > out.width and heading in headings:
+            if _measure_table_width(headings, rows, columns) > out.width and heading in headings:
                 columns.remove(headings.index(heading))
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
     out.print(f"{comparison.dataset}: {comparison.questions:,} questions{passages}")
@@ -670,7 +698,9 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
         table.add_row(*(row[column] for column in columns))
     # A file or a pipe has no width.
     console = (
-        out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
+        out
+        if out.is_terminal
+        else PlainConsole(width=_measure_table_width(headings, rows, columns))
     )
     console.print(table, soft_wrap=False)
     for name, letter in letters.items():
@@ -678,14 +708,21 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     out.print(headline or reporting.verdict(comparison))
 
 
-def _choose_letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each name in *names* that is too long for a narrow table, by name."""
+def _abbreviate_long_names(names: Sequence[str]) -> dict[str, str]:
+    """Return a letter for each name that is too long for a narrow table. The names are the keys."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 
 
-def _measure_width(
+def _measure_table_width(
     headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
 ) -> int:
-    """Return the width of a table in characters; *columns* are the indices of its columns."""
+    """Return the width of a table in characters.
+
+    Args:
+        headings: The headings of all columns.
+        rows: The rows of the table.
+        columns: The indices of the columns to show.
+    """
+    # Between two columns, the table's box needs three characters.
     return sum(3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in columns)

@@ -1,4 +1,4 @@
-"""Opens a page in the user's browser without showing its address to other accounts."""
+"""Open a page in the user's browser without showing its address to other accounts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SNAP_FOLDER: Final = Path("/snap")
 def show_page(address: str) -> Iterator[bool]:
     """Open *address* in the user's browser, and yield whether a browser was started.
 
-    Every account on the machine can read a browser's command-line arguments. Therefore the browser
-    gets the path of a file that only this account can read, and the file redirects to *address*.
-    The file is removed at the end of the ``with`` block.
+    Every account on the machine can read the browser's command-line arguments. Therefore, the
+    browser gets the path of a file that only this account can read. The file redirects to
+    *address*, and is removed at the end of the ``with`` block.
     """
     if not has_browser():
         yield False
@@ -53,6 +53,7 @@ def show_page(address: str) -> Iterator[bool]:
 
 
 def _open_browser(uri: str) -> None:
+    # The address is also printed, so a browser that does not start is no failure.
     with suppress(OSError, webbrowser.Error):
         webbrowser.open(uri)
 
@@ -61,8 +62,8 @@ def has_browser() -> bool:
     """Return whether this terminal can open a browser that can read this machine's files.
 
     Returns ``False`` without a screen, because a text browser would take over the terminal. Also
-    returns ``False`` in WSL and in a remote shell, because the browser may run on another system
-    that cannot read this machine's files.
+    returns ``False`` in WSL and in a remote shell, because the user's browser then runs on another
+    system.
     """
     if not sys.stdout.isatty() or "microsoft" in platform.release().casefold():
         return False
@@ -73,9 +74,9 @@ def has_browser() -> bool:
 
 
 def _find_page_folder() -> Path | None:
-    """Return the folder for the redirecting file; ``None`` means the temporary folder.
+    """Return the folder for the file that redirects; ``None`` means the temporary folder.
 
-    A browser installed as a snap cannot read the temporary folder or hidden folders, so the file
-    goes into the home folder.
+    On systems with snaps, this is the home folder. A browser installed as a snap cannot read the
+    temporary folder or hidden folders.
     """
     return Path.home() if _SNAP_FOLDER.is_dir() else None

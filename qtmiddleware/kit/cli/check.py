@@ -94,6 +94,7 @@ def check_command(
         from qtmiddleware.kit.cli.ask_file import read_ask_file
 
         questions = read_ask_file(ask_file)
+    # A file with a single question gets the report on one question.
     if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
         questions = questions[0]
     arguments_by_name = dict(read_argument(text) for text in arguments or ())

@@ -15,7 +15,7 @@ import typer
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, QtMiddlewareError, SetupWarning, WrapError
 from qtmiddleware.kit.cli.asking import Outcome
-from qtmiddleware.kit.cli.bench import split_names
+from qtmiddleware.kit.cli.bench import split_system_names
 from qtmiddleware.kit.cli.check import (
     Arguments,
     InPlaceOfIndex,
@@ -36,7 +36,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation import (
     BASELINE,
@@ -141,9 +141,9 @@ def compare_command(
     all answers at once. The system 'yours' is that of your own config.
     """
     entries = _read_questions(
-        question, reference, history, _find_question_file(questions, data, limit)
+        question, reference, history, _find_question_file_and_limit(questions, data, limit)
     )
-    arguments_by_name = _read_arguments(function, arguments, condition)
+    arguments_by_name = _read_search_arguments(function, arguments, condition)
     is_judged = any(entry.reference for entry in entries)
     if report is not None:
         if not is_judged:
@@ -151,7 +151,8 @@ def compare_command(
                 "--report needs ideal answers; pass --reference or --questions", path="--report"
             )
         require_jinja()
-        check_writable(report.parent, [report.name], "--report")
+        check_files_writable(report.parent, [report.name], "--report")
+    # What the user's function prints must not mix with the result on stdout.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
@@ -159,12 +160,16 @@ def compare_command(
             if answers or is_judged:
                 raise ConfigError(NO_MODEL, path="answers")
             write_note(f"{NO_MODEL} Only systems that need no model are compared.")
-        with open_progress_bar() as update, _limit_time(timeout, function) as restart:
+        with open_progress_bar() as update, _limit_answer_time(timeout, function) as restart:
 
-            def update_progress(name: str, done: int, total: int) -> None:
-                # The judge has its own time limits.
-                restart(0 if name == JUDGING or (name == names[-1] and done == total) else timeout)
-                update(name, done, total)
+            def update_progress(system: str, finished_count: int, total: int) -> None:
+                # The judge has its own time limits. After the last system, nothing is limited.
+                restart(
+                    0
+                    if system == JUDGING or (system == names[-1] and finished_count == total)
+                    else timeout
+                )
+                update(system, finished_count, total)
 
             comparison = _ask_systems(
                 function,
@@ -185,14 +190,21 @@ def _read_questions(
     question: str | None,
     reference: str,
     history: list[str] | None,
-    file: tuple[Path | None, int | None],
+    file_and_limit: tuple[Path | None, int | None],
 ) -> list[Question]:
-    """Return the question of the command line, or the first questions in *file*.
+    """Return the question of the command line, or the first questions in a file.
 
-    *file* is the path and the number of questions to ask; ``None`` means all. Raises `ConfigError`
-    if there is no question, or both a question and a file.
+    Args:
+        question: The question of the command line.
+        reference: The ideal answer.
+        history: The earlier messages.
+        file_and_limit: The path of the file, and the number of questions to read. ``None`` reads
+            all questions.
+
+    Raises:
+        ConfigError: There is no question, or there are both a question and a file.
     """
-    path, limit = file
+    path, limit = file_and_limit
     if (question is None) == (path is None):
         raise ConfigError("pass a question or --questions FILE", path="question")
     if path is None:
@@ -207,17 +219,20 @@ def _read_questions(
     return list(load_questions(path))[:limit]
 
 
-def _read_arguments(
-    function: str | None, arguments: list[str] | None, condition: str | None
+def _read_search_arguments(
+    function: str | None, arguments: list[str] | None, filter_json: str | None
 ) -> dict[str, Any]:
-    """Return the search arguments for all questions, from ``--arg`` or from ``--filter``."""
+    """Return the search arguments for all questions, from ``--arg`` or from ``--filter``.
+
+    Raises `ConfigError` if ``--arg`` is used without ``--function``, or ``--filter`` with it.
+    """
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
-    if function is not None and condition is not None:
+    if function is not None and filter_json is not None:
         raise ConfigError(
             "--filter cannot be used with --function; use --arg name=value", path="--filter"
         )
-    metadata_filter = parse_filter(condition)
+    metadata_filter = parse_filter(filter_json)
     return dict(map(read_argument, arguments or ())) | (
         {} if metadata_filter is None else {"filter": metadata_filter}
     )
@@ -259,12 +274,13 @@ def _has_failed(system: SystemAnswer) -> bool:
     )
 
 
-def _find_question_file(
+def _find_question_file_and_limit(
     questions: str | None, data: Path | None, limit: int | None
 ) -> tuple[Path | None, int | None]:
-    """Return the file of questions, and the number of questions to ask.
+    """Return the path of the file of questions, and the number of questions to ask.
 
-    If the older option ``--data`` names the file, ``--questions`` is the number.
+    ``--questions`` names the file. If the older option ``--data`` names it, ``--questions`` may be
+    the number. Raises `ConfigError` if both options name a file.
     """
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
@@ -279,7 +295,11 @@ def _find_question_file(
 def _open_search(
     function: str | None, config: str | None, sets: list[str] | None
 ) -> Iterator[tuple[Any, Config]]:
-    """Yield the wrapped function, or else the search of the index, together with its config."""
+    """Yield the search to compare, and its config.
+
+    The search is the user's function after wrapping or, without ``--function``, the search of the
+    index.
+    """
     if function is None:
         loaded = load_config(config, sets)
         with open_middleware(loaded, config) as middleware:
@@ -301,28 +321,28 @@ def _open_search(
 
 
 def _ask_systems(
-    function: str | None, base: Any, questions: list[Question], names: list[str], **options: Any
+    function: str | None, search: Any, questions: list[Question], names: list[str], **options: Any
 ) -> SideBySide:
     """Ask every system every question, and return the results side by side.
 
-    Raises `WrapError` with a one-line message if the user's function or the index fails.
+    Raises `WrapError` if the user's function or the index fails. The message has one line.
     """
     try:
-        return ask_systems(base, questions, names, **options)
+        return ask_systems(search, questions, names, **options)
     except (QtMiddlewareError, TimeoutError):
-        raise
+        raise  # These messages already say what went wrong.
     except Exception as error:
         subject = function or "the index"
         raise WrapError(f"{subject} raised {type(error).__name__}: {error}") from error
 
 
 @contextmanager
-def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
-    """Raise `TimeoutError` in the ``with`` block after *seconds*.
+def _limit_answer_time(timeout_seconds: float, function: str | None) -> Iterator[Any]:
+    """Raise `TimeoutError` in the ``with`` block after *timeout_seconds*.
 
-    Yields a function that restarts the limit with another number of seconds; 0 removes the limit.
-    The limit uses a signal, because nothing else can stop a function that hangs. On systems without
-    this signal there is no limit, and only Ctrl-C stops the function.
+    Yields a function that restarts the limit with a number of seconds; 0 removes the limit. The
+    limit uses a signal, because nothing else can stop a function that hangs. Windows does not have
+    this signal, so there is no limit on Windows.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None
@@ -330,45 +350,52 @@ def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
 
     def raise_timeout(*_: object) -> None:
         raise TimeoutError(
-            f"no answer from {function or 'the index'} within {seconds:g} seconds (--timeout)"
+            f"no answer from {function or 'the index'} within {timeout_seconds:g} seconds"
+            " (--timeout)"
         )
 
     old_handler = signal.signal(signal.SIGALRM, raise_timeout)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        # The alarm repeats: a function that catches the first exception gets another one.
+        signal.setitimer(signal.ITIMER_REAL, timeout_seconds, timeout_seconds)
         yield lambda limit: signal.setitimer(signal.ITIMER_REAL, limit, limit)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old_handler)
 
 
-def has_search_settings(loaded: Config) -> bool:
-    """Return whether the config sets a value that affects which passages are found."""
+def has_search_settings(config: Config) -> bool:
+    """Return whether *config* sets a value that affects which passages are found."""
     return any(
         origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
-        for key, _, origin in loaded.rows()
+        for key, _, origin in config.rows()
     )
 
 
 def _choose_systems(
-    names_option: str | None, loaded: Config, *, has_model: bool, is_judged: bool
+    names_option: str | None, config: Config, *, has_model: bool, is_judged: bool
 ) -> list[str]:
     """Return the names of the systems to compare.
 
-    Without a model, default systems that need a model are omitted. Raises `ConfigError` if a system
-    named by the user needs a model, or if there are too many systems for the judge.
+    Without a model, default systems that need a model are omitted.
+
+    Raises:
+        ConfigError: The user named a system that needs a model and there is no model, or named too
+            many systems for the judge.
     """
     if names_option is None:
         default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]
-        is_askable = has_model or loaded.settings.transformation_type == "none"
+        # The user's own config is compared too, if it can differ from the default systems.
+        is_askable = has_model or config.settings.transformation_type == "none"
         return (
             [*default_systems, OWN]
-            if has_search_settings(loaded) and is_askable
+            if has_search_settings(config) and is_askable
             else default_systems
         )
-    names = split_names(names_option)
+    names = split_system_names(names_option)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
+    # The baseline is always asked, even if the user does not name it.
     if is_judged and len({BASELINE, *names}) > MOST_SYSTEMS:
         raise ConfigError(
             f"a judge ranks at most {MOST_SYSTEMS} systems, not {len(names)}", path="systems"
@@ -377,7 +404,7 @@ def _choose_systems(
 
 
 def to_dict(comparison: SideBySide) -> dict[str, Any]:
-    """Return the comparison as plain values for JSON."""
+    """Return the comparison as a dict, ready for JSON."""
     rows = []
     for row in comparison.questions:
         ranking = comparison.ranking(row.question)
@@ -397,7 +424,7 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
 
 
 def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
-    """Return the result of the system *name* for a question, as plain values for JSON."""
+    """Return the result of the system *name* for a question as a dict, ready for JSON."""
     answer, movements = row[name], row.explain(name)
     outcome = Outcome(
         question=row.question.text,

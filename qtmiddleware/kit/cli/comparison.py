@@ -1,4 +1,4 @@
-"""Shows a comparison of systems as text that fits any terminal width."""
+"""Show a comparison of systems as text that fits the width of the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.console import PlainConsole, out
-from qtmiddleware.kit.cli.show import describe_match, list_texts
+from qtmiddleware.kit.cli.show import describe_match, list_variant_texts
 from qtmiddleware.kit.cli.terminal import measure_width, write_output
 from qtmiddleware.kit.evaluation import BASELINE, AskedQuestion, Movement, Movements, SystemAnswer
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
@@ -21,29 +21,29 @@ from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.types import Key, Match
 
 _LABEL_CHARS: Final = 28
-"""The minimum width of a passage's name, in columns. The name gets up to twice as many."""
+"""The minimum width of a passage's name, in columns. The maximum width is twice this number."""
 _QUESTION_CHARS: Final = 400
 _COLUMN_GAP: Final = 2
-"""The number of columns between two cells of a table. The table's box draws one column."""
+"""The number of columns between two cells of a table. The table's box draws one of them."""
 _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
 def show_question(
     row: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
 ) -> None:
-    """Show how the systems compare on one question: costs, ranks and movements of passages.
+    """Show how the systems compare on one question: their costs, and how the passages move.
 
-    If the question is one of many and has a judge's *ranking*, only the ranking is shown.
+    For one of many questions with a judge's *ranking*, only the ranking is shown.
     """
     write_output(shorten(row.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
-        _show_passages(row)
+        _show_results(row)
     for line in _describe_ranking(ranking) if ranking is not None else ():
         write_output(line)
 
 
-def _show_passages(row: AskedQuestion) -> None:
-    """Show a table of systems and a table of passages, then each system's searches and moves."""
+def _show_results(row: AskedQuestion) -> None:
+    """Show a table of systems, a table of passages, and each system's searches and answer."""
     movements = {
         answer.system: system_movements
         for answer in row.systems
@@ -52,7 +52,7 @@ def _show_passages(row: AskedQuestion) -> None:
     _show_systems(row, movements)
     numbers = _number_passages(row)
     if numbers:
-        _show_places(row, movements, numbers)
+        _show_rank_tables(row, movements, numbers)
     else:
         write_output("No passage was found.")
     for number, match in numbers.values():
@@ -62,7 +62,8 @@ def _show_passages(row: AskedQuestion) -> None:
             write_output(f"    {shorten(match.text)}")
     first_systems: dict[tuple[str, ...], str] = {}
     for answer in row.systems:
-        reasons = tuple(_explain_places(answer, movements.get(answer.system), numbers))
+        # Systems that move the same passages for the same reasons are explained once.
+        reasons = tuple(_explain_movements(answer, movements.get(answer.system), numbers))
         same_system = first_systems.setdefault(reasons, answer.system)
         lines = (
             reasons
@@ -85,7 +86,7 @@ def show_ranking(ranked: RankedSystems) -> None:
         headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
         _show_table(
             headings,
-            [list(map(Text, _format_standing(standing))) for standing in ranked.standings],
+            [list(map(Text, _build_standing_row(standing))) for standing in ranked.standings],
         )
     write_output(ranked.summary())
 
@@ -102,30 +103,30 @@ def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
     headings = ["", "new", "up", "down", "out", "searches", "calls", "seconds", "model $"]
     body = [
         [
-            Text(answer.system + (" !" if _has_trouble(answer) else "")),
-            *_count_movements(answer, movements.get(answer.system)),
-            Text(_format_count(answer, "searches")),
-            Text(_format_count(answer, "llm_calls")),
+            Text(answer.system + (" !" if _has_failed_step(answer) else "")),
+            *_format_movement_counts(answer, movements.get(answer.system)),
+            Text(_format_trace_count(answer, "searches")),
+            Text(_format_trace_count(answer, "llm_calls")),
             Text(f"{answer.seconds:.2f}"),
-            Text(_format_cost(answer, "cost_usd")),
-            *([Text(_format_cost(answer, "read_cost_usd"))] if with_price else []),
+            Text(_format_trace_cost(answer, "cost_usd")),
+            *([Text(_format_trace_cost(answer, "read_cost_usd"))] if with_price else []),
         ]
         for answer in row.systems
     ]
     _show_table([*headings, "reads $"] if with_price else headings, body)
-    if any(map(_has_trouble, row.systems)):
+    if any(map(_has_failed_step, row.systems)):
         write_output("! some steps failed or were skipped: see below\n")
 
 
-def _has_trouble(answer: SystemAnswer) -> bool:
-    """Return whether a step of the system failed or was skipped."""
+def _has_failed_step(answer: SystemAnswer) -> bool:
+    """Return whether the system failed, or a step of it failed or was skipped."""
     return answer.error is not None or (
         answer.retrieval is not None and answer.retrieval.status == "degraded"
     )
 
 
-def _count_movements(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
-    """Return four table cells: how many passages are new, moved up, moved down and dropped out.
+def _format_movement_counts(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
+    """Return four table cells: the counts of passages that are new, up, down and dropped.
 
     The cells of the baseline are blank.
     """
@@ -143,11 +144,11 @@ def _count_movements(answer: SystemAnswer, movements: Movements | None) -> list[
     ]
 
 
-def _format_count(answer: SystemAnswer, field: str) -> str:
+def _format_trace_count(answer: SystemAnswer, field: str) -> str:
     return "-" if answer.retrieval is None else str(getattr(answer.retrieval.trace, field))
 
 
-def _format_cost(answer: SystemAnswer, field: str) -> str:
+def _format_trace_cost(answer: SystemAnswer, field: str) -> str:
     cost = None if answer.retrieval is None else getattr(answer.retrieval.trace, field)
     return "?" if cost is None else f"{cost:.5f}" if cost else "0"
 
@@ -156,9 +157,9 @@ def _format_cost(answer: SystemAnswer, field: str) -> str:
 
 
 def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
-    """Number the passages of all systems in the order in which they appear.
+    """Number the passages of all systems in order of appearance.
 
-    Returns each passage's number and match, by the passage's key.
+    Returns the number and the match of each passage, by the passage's key.
     """
     matches: dict[Key, Match] = {}
     for answer in row.systems:
@@ -168,26 +169,27 @@ def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
 
 
 def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
-    """Return a key that identifies the passage of *match* in the lists of all systems.
+    """Return a key that identifies the passage in *match* in the lists of all systems.
 
-    The key contains the id. If the id is missing, or if a list has several chunks with the same id,
-    the key also contains the text.
+    The key contains the passage's id. If the id is missing or several chunks have this id, the key
+    also contains the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     plain = (match.namespace, match.id) if match.id else with_text
     return with_text if "\0" in match.key[1] or with_text in known_keys else plain
 
 
-def _show_places(
+def _show_rank_tables(
     row: AskedQuestion, movements: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
 ) -> None:
-    """Show a table with the rank and the movement of each passage in each system.
+    """Show each passage's rank and movement in each system, as a table.
 
-    On a narrow terminal, the systems are split over several tables.
+    On a narrow terminal, the systems are split into several tables.
     """
     cells: dict[str, dict[Key, Text]] = {}
     for answer in row.systems:
         system_movements = movements.get(answer.system)
+        # In reverse order, so that the best rank remains if two chunks have the same key.
         places = (
             {}
             if system_movements is None
@@ -196,7 +198,7 @@ def _show_places(
                 for movement in system_movements.passages[::-1]
             }
         )
-        cells[answer.system] = {key: _format_place(movement) for key, movement in places.items()}
+        cells[answer.system] = {key: _format_rank(movement) for key, movement in places.items()}
         dropped = () if system_movements is None else system_movements.dropped
         cells[answer.system] |= {
             _choose_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
@@ -207,10 +209,12 @@ def _show_places(
         name: max(len(name), *(len(cell) for cell in cells[name].values() or [Text()]))
         for name in cells
     }
-    width = _find_width()
+    width = _find_output_width()
     label = _LABEL_CHARS
+    # Each table begins with the baseline, so that every table shows what moved against it.
     while True:
         room = float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        # Each table has at least one system, even if the system does not fit.
         fitting_systems: list[str] = []
         while other_systems and (
             not fitting_systems or room >= widths[other_systems[0]] + _COLUMN_GAP
@@ -226,7 +230,7 @@ def _show_places(
         label_width = label + (label if width is None else min(label, max(0, int(room))))
         body = [
             [
-                Text(_cut_to_width(f"[{number}] {describe_match(match)}", label_width)),
+                Text(_shorten_to_width(f"[{number}] {describe_match(match)}", label_width)),
                 *(cells[name].get(key, Text("")) for name in names),
             ]
             for key, (number, match) in numbered_rows
@@ -236,16 +240,17 @@ def _show_places(
             return
 
 
-def _format_place(movement: Movement) -> Text:
-    """Return the rank of a passage and the change of its rank, such as ``2 +1``."""
+def _format_rank(movement: Movement) -> Text:
+    """Return a passage's rank and its change, such as ``2 +1``."""
     change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
     text = "new" if change is None else f"{change:+d}" if change else ""
     return Text.assemble(f"{movement.place} ", (f"{text:<4}", _COLORS.get(kind, "")))
 
 
-def _cut_to_width(text: str, columns: int) -> str:
-    """Return *text*. If *text* is wider than *columns*, it is truncated and ends with ``...``."""
+def _shorten_to_width(text: str, columns: int) -> str:
+    """Return *text* in at most *columns* columns. A shortened text ends with ``...``."""
+    # Characters differ in width, so the text gets shorter step by step.
     while measure_width(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
@@ -256,9 +261,9 @@ def _cut_to_width(text: str, columns: int) -> str:
 
 
 def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
-    """Yield lines on the extra texts that a system searched, its degradations and its error."""
+    """Yield lines on a system's additional searches, its degradations and its error."""
     if answer.retrieval is not None:
-        yield from (f"  {text}" for text in list_texts(answer.retrieval))
+        yield from (f"  {text}" for text in list_variant_texts(answer.retrieval))
     degradations = () if answer.retrieval is None else answer.retrieval.degradations
     for entry in dict.fromkeys(
         (*degradations, *(answer.answer.degradations if answer.answer is not None else ()))
@@ -273,10 +278,10 @@ def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
         )
 
 
-def _explain_places(
+def _explain_movements(
     answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield a line per moved passage that says why it moved."""
+    """Yield one line per moved passage, with the reason for the movement."""
     if answer.system != BASELINE and movements is not None:
         changed = [movement for movement in movements.passages if movement.change != 0]
         for movement in (*changed, *movements.dropped):
@@ -289,7 +294,7 @@ def _explain_places(
 def _describe_answer(
     system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield the model's answer, then a line per cited passage with its number in the tables."""
+    """Yield the model's answer, then one line per cited passage with its number in the tables."""
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
         cited = {citation.number: citation.match for citation in system_answer.answer.citations}
@@ -302,8 +307,8 @@ def _describe_answer(
 def _describe_error(error: Exception) -> str:
     """Return the message of *error*.
 
-    If *error* is not an error of this package, the message begins with the class name, because the
-    message alone may say little (``KeyError: 'id'``).
+    If *error* comes from other code, its class name comes first. Without it, the message may say
+    little, as in ``KeyError: 'id'``.
     """
     is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
     return str(error) if is_clear else f"{type(error).__name__}: {error}"
@@ -328,6 +333,7 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
         return
     else:
         yield "\nJudged against the ideal answer:"
+    # The judge saw equal answers as one answer; their systems share a line.
     for _, group in groupby(
         ranking.standings,
         key=lambda standing: (
@@ -356,8 +362,8 @@ def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
             yield f"     {sign} {text}"
 
 
-def _format_standing(standing: Standing) -> list[str]:
-    """Return the cells of one system's row in the table that ranks the systems."""
+def _build_standing_row(standing: Standing) -> list[str]:
+    """Return the cells of one system in the table that ranks the systems."""
     lead = (
         ""
         if standing.lead is None
@@ -372,14 +378,14 @@ def _format_standing(standing: Standing) -> list[str]:
     ]
 
 
-def _format_interval(interval: tuple[float, float] | None, form: str) -> str:
-    return "" if interval is None else f" [{', '.join(map(form.format, interval))}]"
+def _format_interval(interval: tuple[float, float] | None, number_format: str) -> str:
+    return "" if interval is None else f" [{', '.join(map(number_format.format, interval))}]"
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _find_width() -> int | None:
+def _find_output_width() -> int | None:
     """Return the width of the output in columns.
 
     Returns ``None`` for a file or a pipe, unless the variable ``COLUMNS`` is set.
@@ -388,7 +394,7 @@ def _find_width() -> int | None:
 
 
 def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
-    """Write a table to stdout. If stdout is a file or a pipe, no column is truncated."""
+    """Write a table to stdout. In a file or a pipe, no column is truncated."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )
@@ -396,7 +402,7 @@ def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None
         table.add_column(heading, justify="right" if column else "left", no_wrap=True)
     for row in body:
         table.add_row(*row)
-    width = _find_width() or sum(
+    width = _find_output_width() or sum(
         _COLUMN_GAP
         + max(
             measure_width(str(cell)) for cell in (headings[column], *(row[column] for row in body))

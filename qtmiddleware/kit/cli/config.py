@@ -26,7 +26,7 @@ from qtmiddleware.kit.cli.reports import name_option_in_errors
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.prices import find_shutdown
-from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.runtime.files import replace_file
 
 app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
@@ -76,6 +76,7 @@ def init(
 
     A JSON schema is written beside the file, so that editors can complete and check keys.
     """
+    # In `qtm config init rules`, the user probably means the preset and not a file.
     if str(path) in list_presets():
         message = (
             f"{path} is the name of a preset; write --preset {path}, and name a file that ends in"
@@ -163,7 +164,7 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a warning in a list if the query log's folder does not exist; else an empty list.
+    """Return a list with one warning if the query log's folder is missing; else an empty list.
 
     The query log does not create its folder.
     """
@@ -180,7 +181,7 @@ def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     Returns no warnings if the models run on another service.
     """
     # Another service may serve a model of the same name for longer.
-    if not is_openai(Clients(None, settings.llm.base_url).host):
+    if not is_openai_host(Clients(None, settings.llm.base_url).host):
         return []
     warnings = []
     for key, model in (

@@ -173,7 +173,10 @@ def format_question_heading(question: str) -> str:
 
 
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:
-    """Convert the texts of ``--history`` to messages, in turn by the user and the assistant."""
+    """Convert the texts of ``--history`` to messages.
+
+    The user wrote the first text, the assistant the second text, and so on in turn.
+    """
     return [
         {"role": ("user", "assistant")[index % 2], "content": text}
         for index, text in enumerate(history or [])

@@ -26,7 +26,13 @@ from qtmiddleware.kit.cli.console import (
 from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.playground import SEEDED, NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
-from qtmiddleware.kit.demo import EXAMPLES, DelayedModel, dataset, has_recording, recorded_model
+from qtmiddleware.kit.demo import (
+    EXAMPLES,
+    DelayedModel,
+    has_recording,
+    load_dataset,
+    load_recorded_model,
+)
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
@@ -54,7 +60,7 @@ _SMALL_COLLECTIONS = (
     " docs/choose-a-tier.md."
 )
 _REPLY_SECONDS = 0.4
-"""The delay of a recorded reply on the page, in seconds, to imitate a model's response time."""
+"""The delay of a recorded reply on the page, in seconds. It imitates a model's response time."""
 
 
 def demo_command(
@@ -94,16 +100,17 @@ def demo_command(
     """
     if playground:
         _open_playground(
-            model, index, recorded=recorded, record=record, port=port, opens=not no_open
+            model, index, replays=recorded, record_file=record, port=port, opens_browser=not no_open
         )
         return
     # Checked before passages are embedded.
     require_extras()
-    data = dataset()
+    data = load_dataset()
     asked_data = data.first(questions) if questions else data
     example = _find_question(data, question)
+    # The demo reads no config, so the note must not name the file in QTM_CONFIG.
     report_default_files({"index": index if index == _INDEX else None}, config=True)
-    client, origin = _open_model(model, recorded=recorded, record=record)
+    client, origin = _open_model(model, replays=recorded, record_file=record)
     notes.print(origin)
     embedder = embedder_named("all-MiniLM-L6-v2")
     with (
@@ -116,6 +123,7 @@ def demo_command(
             chosen(USUAL),
             progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
+        # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
         retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
@@ -133,12 +141,18 @@ def demo_command(
 
 
 def _open_playground(
-    model: str, index: Path, *, recorded: bool, record: Path | None, port: int | None, opens: bool
+    model: str,
+    index: Path,
+    *,
+    replays: bool,
+    record_file: Path | None,
+    port: int | None,
+    opens_browser: bool,
 ) -> None:
-    """Serve the playground over the demo's collections until Ctrl-C."""
+    """Serve the playground with the demo's collections until Ctrl-C."""
     require_web()
     with open_socket(port) as listener, ExitStack() as stack:
-        language_model, origin = _open_model(model, recorded=recorded, record=record)
+        language_model, origin = _open_model(model, replays=replays, record_file=record_file)
         is_recorded = isinstance(language_model, RecordedModel)
         if is_recorded:
             origin = (
@@ -148,7 +162,7 @@ def _open_playground(
             )
         embedder = embedder_named("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
-        data_by_folder = {folder: dataset(folder) for folder in EXAMPLES}
+        data_by_folder = {folder: load_dataset(folder) for folder in EXAMPLES}
         names = {
             folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages"
             for folder, data in data_by_folder.items()
@@ -158,19 +172,20 @@ def _open_playground(
                 store = stack.enter_context(
                     open_index(data, index.parent, embedder, progress=update)
                 )
-            recording = recorded_model(folder) if is_recorded else None
+            recording = load_recorded_model(folder) if is_recorded else None
             client = (
                 language_model
                 if recording is None
                 else DelayedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
             )
+            # The demo ignores the user's settings, so that everybody sees the same results.
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
             pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
-        serve_pages(page, listener, others=pages, notes=[origin], opens=opens)
+        serve_pages(page, listener, other_pages=pages, notes=[origin], opens_browser=opens_browser)
 
 
 def _make_page(
@@ -181,7 +196,7 @@ def _make_page(
     names: Mapping[str, str],
     notes: Sequence[str],
 ) -> Page:
-    """Create the playground's page for one demo collection.
+    """Return the playground's page for one demo collection.
 
     Args:
         folder: The collection's folder.
@@ -191,11 +206,16 @@ def _make_page(
         names: The names of all collections, by folder.
         notes: Sentences to show on the page.
     """
-    is_covered = None if recording is None else partial(has_recording, recording)
-    tiers = Tiers(middleware.retriever, remembers=recording is None, is_covered=is_covered)
-    kinds = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
-    examples = [_find_question(data, id_) for id_ in kinds]
-    tiers.warm_up(data.questions[:SEEDED], searches=True)
+    has_recorded_reply = None if recording is None else partial(has_recording, recording)
+    tiers = Tiers(
+        middleware.retriever,
+        caches_replies=recording is None,
+        has_recorded_reply=has_recorded_reply,
+    )
+    example_types = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
+    examples = [_find_question(data, id_) for id_ in example_types]
+    tiers.warm_up(data.questions[:SEEDED], searches_examples=True)
+    # The page of the second collection is one level below that of the first.
     links = {
         "data": "" if folder == "data" else "../",
         "small": "small/" if folder == "data" else "",
@@ -206,40 +226,43 @@ def _make_page(
         examples=examples,
         notes=notes,
         qrels=data.qrels,
-        judged=data.questions,
-        kinds=kinds,
+        judged_questions=data.questions,
+        example_types=example_types,
         collections=[(name, links[other_folder]) for other_folder, name in names.items()],
-        folded=(
+        fold_reason=(
             "No reply is recorded for this question; the examples have recorded replies. With"
             " OPENAI_API_KEY set, a model answers every question."
         ),
     )
 
 
-def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
+def _open_model(name: str, *, replays: bool, record_file: Path | None) -> tuple[LanguageModel, str]:
     """Return the language model, and a sentence on where its replies come from.
 
-    If *recorded* is true or no model is configured, the model replays recorded replies. Raises
-    `ConfigError` if *record* is set and there is no model to record.
+    The model replays recorded replies if *replays* is true or no model is configured. Then there is
+    no model to record, so a *record_file* raises `ConfigError`.
     """
     settings = Settings(transformation_model=name)
-    if recorded or not has_language_model(settings):
-        reason = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
-        if record is not None:
+    if replays or not has_language_model(settings):
+        reason = "as asked" if replays else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+        if record_file is not None:
             raise ConfigError(
                 f"--record needs a language model, but recorded replies are replayed ({reason})",
                 path="record",
             )
         return (
-            recorded_model(),
+            load_recorded_model(),
             (
                 f"Replaying recorded replies of a large language model ({reason}): "
                 "no model is called, and neither its time nor its price is in the figures."
             ),
         )
     model = as_language_model(None, settings)
-    if record is not None:
-        return RecordingModel(model, record), f"Asking {name}; its replies are kept in {record}."
+    if record_file is not None:
+        return (
+            RecordingModel(model, record_file),
+            f"Asking {name}; its replies are kept in {record_file}.",
+        )
     return model, f"Asking {name}."
 
 
@@ -253,7 +276,7 @@ def _find_question(data: Dataset, id_: str) -> Question:
 
 
 def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Show how the passages for *question* were retrieved, step by step."""
+    """Show step by step how the passages for *question* were retrieved."""
     relevant = data.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
@@ -286,7 +309,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
 
 
 def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
-    """Return the first *count* of *ids* as text, with marks for relevant passages.
+    """Return the first *count* ids as text, with a mark after each relevant passage.
 
     ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
     """

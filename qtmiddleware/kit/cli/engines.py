@@ -1,4 +1,4 @@
-"""``--engine`` and ``--workers``: run work in this process, in several processes or on Ray."""
+"""Open the engine of ``--engine`` and ``--workers``: this process, several processes, or Ray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_WORKERS: Final = 10_000
 
 
 class EngineName(StrEnum):
-    """The engine that runs batches of work."""
+    """The name of an engine, which runs batches of work."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -39,9 +39,9 @@ Workers = Annotated[
 ]
 
 
-def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
-    """Raise `ConfigError` if an engine or workers are set although *is_used* is false."""
-    if not is_used and (name, workers) != (EngineName.LOCAL, 1):
+def refuse_unused_engine(name: EngineName, workers: int, *, uses_engine: bool) -> None:
+    """Raise `ConfigError` if the user set an engine or workers but the command uses no engine."""
+    if not uses_engine and (name, workers) != (EngineName.LOCAL, 1):
         message = "--engine and --workers need --file, without --batch"
         raise ConfigError(message, path="--engine")
 

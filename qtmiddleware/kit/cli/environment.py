@@ -204,7 +204,7 @@ def report_default_files(
 
     Args:
         files: The paths of the files, by a description such as ``index``.
-        config: The config named on the command line. If it is empty, the note also names the file
+        config: The config named on the command line. Without a config, the note also names the file
             in ``QTM_CONFIG``.
         write: Receives the note instead of stderr.
     """

@@ -1,4 +1,4 @@
-"""``--baseline`` and related options: check whether retrieval got worse since an earlier run."""
+"""Check with ``--baseline`` whether retrieval got worse since an earlier run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.reports import check_writable, name_option_in_errors
+from qtmiddleware.kit.cli.reports import check_files_writable, name_option_in_errors
 from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
-from qtmiddleware.kit.evaluation.gate import Baseline, Gate, Rule, apply_gate
+from qtmiddleware.kit.evaluation.gate import Baseline, GateResult, Rule, compare_with_baseline
 from qtmiddleware.runtime.files import replace_file
 
 Against = Annotated[
@@ -36,7 +36,7 @@ Comment = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """The options for comparing a run with an earlier run.
+    """The options for comparing a run with an earlier run, the baseline.
 
     Attributes:
         baseline: The earlier run. If ``None``, nothing is compared.
@@ -49,8 +49,10 @@ class Gating:
     comment: Path | None = None
 
     @classmethod
-    def read(cls, baseline: Path | None, fail_if: str | None, comment: Path | None) -> Gating:
-        """Create the object from the options, and read the file *baseline*.
+    def read_options(
+        cls, baseline: Path | None, fail_if: str | None, comment: Path | None
+    ) -> Gating:
+        """Return the options, with the earlier run read from the file *baseline*.
 
         Raises `ConfigError` if an option or the file is not valid.
         """
@@ -60,8 +62,9 @@ class Gating:
                 raise ConfigError(f"{needless[0]} needs --baseline", path=needless[0])
             return cls()
         rule = None if fail_if is None else Rule.parse(fail_if)
+        # Checked now: the comment is written only after the measurement, which may take hours.
         if comment is not None:
-            check_writable(comment.parent, (comment.name,), "--comment")
+            check_files_writable(comment.parent, (comment.name,), "--comment")
         return cls(Baseline.read(baseline), rule, comment)
 
     def check_data(self, data: Dataset) -> None:
@@ -69,13 +72,13 @@ class Gating:
         if self.baseline is not None:
             self.baseline.check_data(data)
 
-    def check_systems(self, systems: Collection[str], *, deep: bool) -> None:
+    def check_systems(self, systems: Collection[str], *, is_deep: bool) -> None:
         """Raise `ConfigError` if the baseline has none of *systems*, or lacks the rule's metric."""
         if self.baseline is not None:
-            self.baseline.check_systems(systems, self.rule or Rule(), deep=deep)
+            self.baseline.check_systems(systems, self.rule or Rule(), is_deep=is_deep)
 
-    def apply(self, comparison: Comparison, model: str | None) -> Gate | None:
-        """Compare *comparison* with the baseline, write the comment, and return the verdict.
+    def check_comparison(self, comparison: Comparison, model_name: str | None) -> GateResult | None:
+        """Compare *comparison* with the baseline, write the comment file, and return the verdict.
 
         Returns ``None`` if there is no baseline.
         """
@@ -83,16 +86,16 @@ class Gating:
 
         if self.baseline is None:
             return None
-        gate = apply_gate(self.baseline, comparison, self.rule, model=model)
+        gate = compare_with_baseline(self.baseline, comparison, self.rule, model_name=model_name)
         if self.comment is not None:
             with name_option_in_errors(self.comment, "--comment"):
                 replace_file(self.comment, write_comment(gate).encode("utf-8", "replace"))
             write_note(f"The comment is in {self.comment}.")
         return gate
 
-    def fails(self, gate: Gate | None) -> bool:
-        """Return whether retrieval got worse than the rule of ``--fail-if`` allows.
+    def violates_rule(self, gate: GateResult | None) -> bool:
+        """Return whether retrieval got worse than ``--fail-if`` allows.
 
-        Returns ``False`` if there is no rule or no *gate*.
+        Returns ``False`` if there is no rule or no verdict.
         """
         return self.rule is not None and gate is not None and gate.verdict == "worse"

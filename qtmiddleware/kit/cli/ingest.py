@@ -69,13 +69,13 @@ def ingest_command(
     command starts on this machine and ends again.
     """
     has_bars = notes.is_terminal and not log_json
-    with _show_bars() if has_bars else _write_log_lines() as listener:
-        loaded = load_config(config, sets, report_file=None if has_bars else _log_config)
+    with _open_ingest_bar() if has_bars else _write_log_lines() as listener:
+        loaded = load_config(config, sets, report_file=None if has_bars else _log_config_file)
         if index is not None:
             loaded = loaded.overridden({"indexPath": index})
         _check_storage(loaded.settings)
         documents = loaded.settings.data_path if data_path is None else None
-        # With JSON log lines, the note about files is a log line too.
+        # With --log-json, the note about files is a log line too.
         write = None if has_bars else _logger.info
         report_default_files(
             {**list_default_files(loaded, ingests=True), "documents": documents},
@@ -87,6 +87,7 @@ def ingest_command(
     for file in report.skipped:
         if not file.extra:
             write_note(escape_line(f"skipped: {file.path}: {file.reason}"))
+    # Files that lack only an installable extra share one line per extra.
     for extra in sorted({file.extra for file in report.skipped} - {""}):
         counts = Counter(
             Path(file.path).suffix.casefold() for file in report.skipped if file.extra == extra
@@ -110,7 +111,7 @@ def ingest_command(
         raise typer.Exit(FAILED)
 
 
-def _log_config(path: str) -> None:
+def _log_config_file(path: str) -> None:
     _logger.info(
         "Loading config: %s", path, extra={"event": "Loading config", "meta": {"path": path}}
     )
@@ -129,8 +130,8 @@ def _check_storage(settings: Settings) -> None:
 
 
 @contextmanager
-def _show_bars() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress in a bar on the terminal. Warnings go above the bar."""
+def _open_ingest_bar() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows progress in a bar on the terminal, below any warnings."""
     with open_progress_bar() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
@@ -142,6 +143,7 @@ def _write_log_lines() -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine())
     package.addHandler(handler)
+    # The ingest logs its progress at this level, which is off by default.
     _logger.setLevel(logging.INFO)
     try:
         yield
@@ -151,7 +153,7 @@ def _write_log_lines() -> Iterator[None]:
 
 
 class _JsonLine(logging.Formatter):
-    """Formats a log record as one line of JSON."""
+    """A formatter that writes a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
@@ -161,7 +163,7 @@ class _JsonLine(logging.Formatter):
 
 
 def _summarize_ingest(report: IngestReport) -> str:
-    """Return a summary of an ingest, in several lines: documents, chunks and time."""
+    """Return a summary of an ingest in several lines: the documents, the chunks and the time."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )

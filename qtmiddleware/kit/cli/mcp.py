@@ -1,4 +1,4 @@
-"""``qtm mcp``: offer a user's function, or the search of the index, as a tool to agents."""
+"""``qtm mcp``: offer the user's function, or the search of the index, as a tool to agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note
-from qtmiddleware.kit.mcp.clients import CLIENTS, build_entry
+from qtmiddleware.kit.mcp.clients import CLIENTS, build_server_entry
 from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
 from qtmiddleware.kit.mcp.stdio import Wire, claim_wire, serve_wire
 
@@ -51,7 +51,7 @@ app = typer.Typer(cls=_ServeByDefault, help="Serve your search to agents.")
 
 
 @app.callback()
-def mcp() -> None:
+def group_mcp_commands() -> None:
     """Serve your search to agents by the Model Context Protocol (MCP).
 
     'qtm mcp app:search' is short for 'qtm mcp serve app:search'.
@@ -111,25 +111,26 @@ def serve_command(
         write_note("Waiting for a client's messages on stdin. Press Ctrl-C to stop.")
     with claim_wire() as wire, redirect_stdout(sys.stderr):
         if folder is not None:
+            # The .env file of the first folder was read at the start of qtm.
             os.chdir(folder)
             load_dotenv_file()
-        load = None if fetch is None else find_function(fetch)
-        given = dict(map(read_argument, arguments or ()))
+        load_document = None if fetch is None else find_function(fetch)
+        arguments_by_name = dict(map(read_argument, arguments or ()))
         collection = name or (function or "the index")
         with (
             show_warnings(hidden_degradations=SHOWN_ANYWAY),
             _open_search(function, config, sets) as search,
         ):
             tool = search.as_tool(
-                collection=collection, about=about, fields=field or (), arguments=given
+                collection=collection, about=about, fields=field or (), arguments=arguments_by_name
             )
             tools: list[AgentTool] = [tool]
-            if load is not None:
+            if load_document is not None:
                 from qtmiddleware.kit.mcp.fetch_tool import FetchTool
 
-                tools.append(FetchTool(load, collection=collection))
+                tools.append(FetchTool(load_document, collection=collection))
             closing = search.middleware.aclose
-            server = build_server(tools, name=collection, about=about, seconds=timeout)
+            server = build_server(tools, name=collection, about=about, timeout_seconds=timeout)
             if http:
                 _serve_http(server, host, port, wire, closing)
             else:
@@ -151,12 +152,14 @@ def config_command(
     qtm mcp config --client claude app:search --name 'the staff handbook'
     """
     arguments = list(ctx.args)
+    # Wrong arguments fail here, and not later, when a client starts the server.
     serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
     checked = serve.make_context("qtm mcp serve", list(arguments)).params
+    # A client may start the server in another folder.
     if checked["folder"] is None:
         arguments += ["--folder", str(Path.cwd())]
     name = (checked["function"] or "qtmiddleware").replace(":", "-")
-    print(json.dumps(build_entry(client, name, arguments), indent=2))
+    print(json.dumps(build_server_entry(client, name, arguments), indent=2))
     write_note(f"Add this to {CLIENTS[client][1]}.")
 
 
@@ -172,32 +175,33 @@ def _open_search(function: str | None, config: str | None, sets: list[str] | Non
         yield wrapped
 
 
-async def _serve_wire(server: Server[Any], wire: Wire, closing: Closing) -> None:
+async def _serve_wire(server: Server[Any], wire: Wire, close: Closing) -> None:
     try:
         await serve_wire(server, wire)
     finally:
-        await closing()
+        await close()
 
 
 def _serve_http(
-    server: Server[Any], host: str, port: int | None, wire: Wire, closing: Closing
+    server: Server[Any], host: str, port: int | None, wire: Wire, close: Closing
 ) -> None:
     from qtmiddleware.kit.mcp.http import PATH, PORT, build_app, read_token
     from qtmiddleware.kit.playground.server import open_socket, serve_app
 
     token = read_token(os.environ, host)
-    with open_socket(port, host=host, usual=PORT) as listening:
-        at = listening.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        wire.writing.write(f"http://{shown}:{at}{PATH}\n".encode())
-        wire.writing.flush()
+    with open_socket(port, host=host, default_port=PORT) as listener:
+        used_port = listener.getsockname()[1]
+        shown_host = f"[{host}]" if ":" in host else host
+        # stdout itself is redirected to stderr here.
+        wire.output_stream.write(f"http://{shown_host}:{used_port}{PATH}\n".encode())
+        wire.output_stream.flush()
         write_note("Press Ctrl-C to stop.")
-        application = build_app(server, host=host, port=at, token=token)
+        application = build_app(server, host=host, port=used_port, token=token)
 
-        async def serve() -> None:
+        async def serve_and_close() -> None:
             try:
-                await serve_app(application, listening)
+                await serve_app(application, listener)
             finally:
-                await closing()
+                await close()
 
-        asyncio.run(serve())
+        asyncio.run(serve_and_close())

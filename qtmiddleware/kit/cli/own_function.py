@@ -47,7 +47,7 @@ Yes = Annotated[
 ]
 
 
-def read_source(
+def read_function_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
     """Return the function named by ``--function``, or ``None`` without this option.
@@ -105,6 +105,7 @@ def confirm_searches(
     write_note(f"{name} is called at most {forecast.searches:,} times.{cost}")
     if is_confirmed or forecast.searches <= MOST_UNASKED:
         return
+    # A script cannot answer the question.
     if not sys.stdin.isatty():
         priced = "" if forecast.usd is not None else f". {_PRICE}"
         raise ConfigError(
@@ -125,7 +126,7 @@ def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
     """Yield a function that shows progress while the user's function is measured.
 
     During the ``with`` block, the output of the user's function goes to stderr. An exception that
-    the function raises becomes a `WrapError` with the function's name.
+    the function raises becomes a `WrapError` that names the function.
     """
     with (
         redirect_stdout(sys.stderr),
@@ -138,7 +139,7 @@ def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
 
 @contextmanager
 def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
-    """Turn an exception that the user's function raises into a `WrapError` with its name.
+    """Turn an exception of the user's function into a `WrapError` that names the function.
 
     All other exceptions pass through.
     """

@@ -28,14 +28,21 @@ from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note, write_output
 from qtmiddleware.kit.evaluation import Question, load_questions
 from qtmiddleware.kit.playground.page import Page
-from qtmiddleware.kit.playground.server import LOOPBACK, make_token, open_socket, require_web, serve
+from qtmiddleware.kit.playground.server import (
+    LOOPBACK,
+    make_token,
+    open_socket,
+    require_web,
+    serve_page,
+)
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 SEEDED = 24
-"""The number of questions from which the function learns before the page opens.
+"""The number of questions that are searched before the page opens.
 
-After these questions, the first result on the page has a confidence.
+From their results, the rules learn which scores are usual for the function. Therefore, the first
+result on the page has a confidence.
 """
 
 Port = Annotated[
@@ -72,6 +79,7 @@ def playground_command(
     require_web()
     examples = () if questions is None else load_questions(questions)
     arguments_by_name = dict(read_argument(text) for text in arguments or ())
+    # The socket comes first, so that a port in use fails before the index is loaded.
     with open_socket(port) as listener:
         if function is None:
             loaded = load_config(config, sets)
@@ -79,17 +87,18 @@ def playground_command(
                 name = f"{loaded.settings.store.kind} index"
                 tiers = Tiers(
                     middleware.retriever,
-                    has_own=has_search_settings(loaded),
-                    given=arguments_by_name,
+                    has_own_tier=has_search_settings(loaded),
+                    arguments=arguments_by_name,
                 )
+                # A hosted store may charge for each search, a store in files does not.
                 is_free = STORES[loaded.settings.store.kind].keeps_files
                 serve_tiers(
                     tiers,
                     listener,
                     name=name,
                     examples=examples,
-                    opens=not no_open,
-                    searches=is_free,
+                    opens_browser=not no_open,
+                    searches_examples=is_free,
                 )
             return
         fn = find_function(function)
@@ -98,66 +107,68 @@ def playground_command(
             show_warnings(hidden_degradations=SHOWN_ANYWAY),
             wrap_function(fn, config, sets, {}) as wrapped,
         ):
-            has_own = is_wrapped or has_search_settings(wrapped.middleware.config)
-            tiers = Tiers(wrapped, has_own=has_own, given=arguments_by_name)
-            serve_tiers(tiers, listener, name=function, examples=examples, opens=not no_open)
+            has_own_tier = is_wrapped or has_search_settings(wrapped.middleware.config)
+            tiers = Tiers(wrapped, has_own_tier=has_own_tier, arguments=arguments_by_name)
+            serve_tiers(
+                tiers, listener, name=function, examples=examples, opens_browser=not no_open
+            )
 
 
 def serve_tiers(
     tiers: Tiers,
-    listening: socket.socket,
+    listener: socket.socket,
     *,
     name: str,
     examples: Sequence[Question] = (),
-    opens: bool = True,
-    searches: bool = False,
+    opens_browser: bool = True,
+    searches_examples: bool = False,
 ) -> None:
-    """Serve a page that compares *tiers* until Ctrl-C, and print its address.
+    """Print the address of a page that compares *tiers*, and serve the page until Ctrl-C.
 
     Args:
         tiers: The tiers to compare.
-        listening: The socket to serve on.
+        listener: The socket to serve on.
         name: The name of the function or index.
         examples: The example questions on the page.
-        opens: Whether a browser is opened.
-        searches: Whether the examples are searched before the page opens. Use this only if a search
-            costs nothing.
+        opens_browser: Whether the page is opened in a browser.
+        searches_examples: Whether the examples are searched before the page opens. Set this only if
+            a search costs nothing.
     """
     folded = "" if tiers.has_model else NO_MODEL
-    page = Page(tiers, name=name, examples=examples, folded=folded)
-    tiers.warm_up(examples[:SEEDED], searches=searches)
+    page = Page(tiers, name=name, examples=examples, fold_reason=folded)
+    tiers.warm_up(examples[:SEEDED], searches_examples=searches_examples)
     notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if folded else []
-    serve_pages(page, listening, notes=notes, opens=opens)
+    serve_pages(page, listener, notes=notes, opens_browser=opens_browser)
 
 
 def serve_pages(
     page: Page,
-    listening: socket.socket,
+    listener: socket.socket,
     *,
-    others: Mapping[str, Page] | None = None,
+    other_pages: Mapping[str, Page] | None = None,
     notes: Sequence[str] = (),
-    opens: bool = True,
+    opens_browser: bool = True,
 ) -> None:
-    """Serve web pages until Ctrl-C, and print their address.
+    """Print the address of web pages, and serve the pages until Ctrl-C.
 
     Args:
-        page: The page served at the printed address.
-        listening: The socket to serve on.
-        others: Further pages, by name.
+        page: The page at the printed address.
+        listener: The socket to serve on.
+        other_pages: Further pages, by name.
         notes: Sentences to print before the address.
-        opens: Whether a browser is opened.
+        opens_browser: Whether the page is opened in a browser.
     """
     token = make_token()
-    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
+    address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
     for text in notes:
         write_note(text)
     write_output(address, wraps=False)
     write_note("Press Ctrl-C to stop.")
-    with show_page(address) if opens else nullcontext(enter_result=False) as is_opened:
+    with show_page(address) if opens_browser else nullcontext(enter_result=False) as is_opened:
         if is_opened:
             write_note("If your browser shows no page, open the address above.")
-        closing = partial(_close_pages, [page, *(others or {}).values()])
-        asyncio.run(serve(page, listening, token, closing, others))
+        close_pages = partial(_close_pages, [page, *(other_pages or {}).values()])
+        asyncio.run(serve_page(page, listener, token, close_pages, other_pages))
 
 
 async def _close_pages(pages: Sequence[Page]) -> None:

@@ -192,7 +192,7 @@ def query_command(
                 and line.strip().isdecimal()
                 and find_type(line, session.own_types) is not None
             ):
-                session.await_type()
+                session.expect_type_next()
             asks_type = asks_type and not line.strip()
             if not session.process_line(line):
                 break

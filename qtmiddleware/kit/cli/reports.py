@@ -1,4 +1,4 @@
-"""Writes report files, and checks in advance that the files can be written."""
+"""Write report files, and check in advance that the files can be written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def require_jinja() -> None:
         raise MissingExtra("jinja2", "eval") from error
 
 
-def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
+def check_files_writable(folder: Path, names: Sequence[str], option: str) -> None:
     """Create *folder*, and check that files with these *names* can be written to it.
 
     Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line
-    option that set the folder.
+    option with the folder.
     """
+    # Creating a file shows on every system whether the folder is writable.
     with name_option_in_errors(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -42,13 +43,17 @@ def check_writable(folder: Path, names: Sequence[str], option: str) -> None:
             raise ConfigError(message, path=option, value=str(folder / name))
 
 
-def write_report(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write *texts* (by file name) to *folder*, and name the folder on stderr.
+def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
+    """Write the files of a report to *folder*, and name the folder on stderr.
 
-    An interrupt leaves no incomplete file. The files get the default permissions, because reports
-    are meant to be shared. Reports quote questions of the data set.
+    An interrupt leaves no incomplete file. The files get the default permissions, because teams
+    share reports. Reports quote questions of the data set.
+
+    Args:
+        folder: The folder.
+        text_by_name: The text of each file, by file name.
     """
-    for name, text in texts.items():
+    for name, text in text_by_name.items():
         with name_option_in_errors(folder / name, "--report"):
             # Markdown and pages were escaped when they were made, each by its own rules.
             safe = escape_json(text) if name.endswith(".json") else text

@@ -83,7 +83,7 @@ class Session:
         self._streams_answers = streams_answers and not writes_json
         self._shows_questions = shows_questions and not writes_json
         self._writes_json = writes_json
-        self._awaits_type = False
+        self._expects_type = False
         self._write_line = write_note if writes_json else write_output
         message_count = config.settings.llm.history_messages if is_chat else 0
         # The deque drops the oldest messages; without a chat it holds none.
@@ -97,7 +97,7 @@ class Session:
         """
         text = line.strip()
         # A line that names no type falls through: it is a question or a command.
-        if self._awaits_type and self._read_type(text):
+        if self._expects_type and self._read_type(text):
             return True
         if text in LEAVING:
             return False
@@ -146,26 +146,26 @@ class Session:
         if self._choose_type_or_line is None:
             if not self._lock_reason:
                 show_types(self.own_types)
-            self.await_type()
+            self.expect_type_next()
         elif not self._lock_reason:
             kind, line = self._choose_type_or_line(self.transformation_type)
             self._set_type(kind)
             return self.process_line(line)
         return True
 
-    def await_type(self) -> None:
-        """Read the next line as the number or name of a transformation type.
+    def expect_type_next(self) -> None:
+        """Make `process_line` read the next line as the number or name of a transformation type.
 
         Used in sessions without a terminal.
         """
-        self._awaits_type = True
+        self._expects_type = True
 
     def _read_type(self, text: str) -> bool:
         """Change the transformation type to the type named in *text*.
 
         Returns whether *text* is valid. A blank *text* is valid and keeps the current type.
         """
-        self._awaits_type = False
+        self._expects_type = False
         kind = find_type(text, self.own_types) if text else self.transformation_type
         if kind is None:
             write_note(

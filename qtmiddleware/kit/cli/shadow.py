@@ -12,7 +12,7 @@ import typer
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, write_json
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, report_default_files
-from qtmiddleware.kit.cli.reports import check_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation.shadow import (
     ListedPassage,
@@ -30,7 +30,7 @@ _REPORTS: Final = ("shadow.md", "shadow.html", "shadow.json")
 
 
 @app.callback()
-def shadow() -> None:
+def group_shadow_commands() -> None:
     """Read the shadow-mode log.
 
     To write such a log, set "shadow" to a share of the calls and log.path to a file.
@@ -70,7 +70,7 @@ def report_command(
     """
     if report is not None:
         require_jinja()
-        check_writable(report, _REPORTS, "--report")
+        check_files_writable(report, _REPORTS, "--report")
     summary = read_shadow_log(log)
     if not summary.questions:
         raise ConfigError(
@@ -83,6 +83,7 @@ def report_command(
         report_default_files({}, config=config)
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
+        # The chat model judges, but `as_language_model` opens the transformation model.
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
         summary = judge_lists(
             summary, as_language_model(None, settings), max_questions=judge, seed=seed
@@ -95,19 +96,23 @@ def report_command(
         write_json(plain)
     else:
         _show_report(summary, sample)
+    # The command fails only if the judge failed on every question.
     if set(summary.count_verdicts()) == {"failed"}:
         raise typer.Exit(FAILED)
 
 
 def _write_report(
-    folder: Path, shadow_report: ShadowReport, examples: list[ShadowQuestion], plain: dict[str, Any]
+    folder: Path,
+    shadow_report: ShadowReport,
+    examples: list[ShadowQuestion],
+    json_values: dict[str, Any],
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
         reporting.shadow_markdown(shadow_report, examples),
         reporting.shadow_page(shadow_report, examples),
-        json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
+        json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
@@ -122,8 +127,8 @@ def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
-    """Write the verdict, the figures and the *examples* of a shadow-mode log to stdout."""
-    from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
+    """Write the verdict, the figures and the examples of a shadow-mode log to stdout."""
+    from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_headline_and_details
 
     figures = shadow_report.to_dict()
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
@@ -136,7 +141,7 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
     )
     cost = figures["costUsd"]
     price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
-    write_output(write_shadow_verdict(shadow_report)[0])
+    write_output(write_shadow_headline_and_details(shadow_report)[0])
     write_output()
     write_output(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
     write_output()
@@ -159,7 +164,7 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
     )
     write_output(f"  degraded      {figures['degraded']:.1%}")
     if shadow_report.judge:
-        _show_verdict(shadow_report)
+        _show_judgements(shadow_report)
     for question in examples:
         write_output()
         verdict = (
@@ -170,23 +175,23 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
         write_output(f"{question.query}{verdict}")
         rows = max(len(question.plain), len(question.ours))
         write_output(f"  {'plain':<{_NAME_CHARS}}  ours")
-        for place in range(rows):
+        for index in range(rows):
             write_output(
                 (
-                    f"  {_shorten_name(question.plain, place):<{_NAME_CHARS}}"
-                    f"  {_shorten_name(question.ours, place)}"
+                    f"  {_get_short_name(question.plain, index):<{_NAME_CHARS}}"
+                    f"  {_get_short_name(question.ours, index)}"
                 ).rstrip()
             )
 
 
-def _shorten_name(passages: tuple[ListedPassage, ...], place: int) -> str:
-    """Return the name of the passage at *place*, on one line and short enough for a table."""
-    name = " ".join(passages[place].name.split()) if place < len(passages) else ""
+def _get_short_name(passages: tuple[ListedPassage, ...], index: int) -> str:
+    """Return the name of the passage at *index*, shortened for a table; ``""`` if there is none."""
+    name = " ".join(passages[index].name.split()) if index < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
-def _show_verdict(shadow_report: ShadowReport) -> None:
-    """Write to stdout how often the judge preferred the plain list, ours, or neither."""
+def _show_judgements(shadow_report: ShadowReport) -> None:
+    """Write to stdout how often the judge preferred the plain list, our list, or neither."""
     votes = shadow_report.count_verdicts()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"

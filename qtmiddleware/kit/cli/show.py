@@ -1,4 +1,4 @@
-"""Shows the outcome of a question as text: the answer, its sources and how they were found."""
+"""Show the outcome of a question as text: the answer, its sources and how they were found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtmiddleware.kit.cli.terminal import (
     write_note,
     write_output,
 )
-from qtmiddleware.kit.documents.place import describe_place
+from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
@@ -44,7 +44,7 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
     # A spinner in ASCII, because some terminals have no other characters.
     with notes.status("working", spinner="line") as status:
 
-        def write(piece: str) -> None:
+        def write_piece(piece: str) -> None:
             nonlocal has_written
             if piece:
                 status.stop()
@@ -52,17 +52,18 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
                 write_output(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
 
         try:
-            yield write
+            yield write_piece
         finally:
             status.stop()
+            # The last word may still be in the wrapper, and the line needs its end.
             if has_written:
                 write_output(wrapper.flush(), wraps=False)
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Show the outcome of a question: the answer and its sources, or the passages.
+    """Show the outcome of a question: the answer with its sources, or the passages.
 
-    Errors go to stderr. An answer that was already streamed is not repeated.
+    Errors go to stderr. An answer that was already streamed is not shown again.
     """
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
@@ -70,6 +71,7 @@ def show_outcome(outcome: Outcome) -> None:
         write_note(
             f"{problem}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}"
         )
+    # The texts differ if the answer broke off and a sub-answer replaced it.
     elif answer is not None and outcome.streamed not in ("", answer.text):
         write_note("The answer was cut off; one sub-answer is shown instead:")
     if answer is not None and outcome.streamed != answer.text:
@@ -89,7 +91,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield lines that explain how *outcome* was retrieved with *settings*."""
+    """Yield lines that explain how *settings* led to the passages in *outcome*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
@@ -136,7 +138,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield one line per cited passage. If none is cited, list all passages of the answer."""
+    """Yield one line per cited passage. If no passage is cited, yield a line for each passage."""
     answer = outcome.answer
     cited = (
         {}
@@ -148,7 +150,7 @@ def _list_sources(outcome: Outcome) -> Iterator[str]:
         return
     yield "\nSources:" if cited else "\nPassages used:"
     for number, match in sources.items():
-        yield f"  [{number}] {_format_place(match)}"
+        yield f"  [{number}] {_format_source(match)}"
 
 
 def _list_passages(retrieval: Retrieval) -> Iterator[str]:
@@ -157,14 +159,14 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
         return
     yield "Passages:"
     for number, match in enumerate(retrieval.matches, start=1):
-        yield f"  [{number}] {_format_place(match)}"
+        yield f"  [{number}] {_format_source(match)}"
         if match.text:
             yield f"      {shorten(match.text)}"
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with the texts and keywords that were derived from the question."""
-    lines = list(list_texts(retrieval))
+    """Yield lines with the variants and the keywords of the question."""
+    lines = list(list_variant_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
     if lines:
@@ -173,10 +175,10 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
             yield f"  {line}"
 
 
-def list_texts(retrieval: Retrieval) -> Iterator[str]:
-    """Yield a line per text other than the question: first those with a search of their own.
+def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
+    """Yield one line per variant of the question. Variants with a separate search come first.
 
-    The lines of the other texts say why they had no search of their own.
+    The line of any other variant gives the reason why it had no separate search.
     """
     searched = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
@@ -200,7 +202,7 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
-    """Return a one-line summary: the time, searches, model calls, tokens, cost and degradations."""
+    """Return one line with the time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")
@@ -215,9 +217,9 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 
 
 def _format_searches(trace: Trace) -> str:
-    """Return the number of searches in words, with read units and cost.
+    """Return the number of searches, their read units and their cost as text.
 
-    Read units are omitted if every search takes one unit. The cost is omitted if unknown.
+    The text omits the read units if every search takes one unit, and the cost if it is unknown.
     """
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:
@@ -269,9 +271,9 @@ def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
 
 
 def _explain_result(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with each passage's rank, its scores and the reason for its rank.
+    """Yield two lines per passage: its rank and scores, and the reason for its rank.
 
-    Passages that dropped out come last.
+    Passages that dropped out of the result come last.
     """
     # Imported here, because a question without an explanation does not need the measuring code.
     from qtmiddleware.kit.evaluation.movement import explain_movement
@@ -294,7 +296,7 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
-    """Join the ids in the first `EXPLAINED` *keys*, and say how many more there are."""
+    """Join the ids in the first `EXPLAINED` *keys*, and add how many more there are."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
     return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
@@ -306,7 +308,7 @@ def _format_id(key: Key) -> str:
     return key[1].partition("\0")[0] or "(no id)"
 
 
-def _format_place(match: Match) -> str:
+def _format_source(match: Match) -> str:
     score = _find_score(match)
     store_score = (
         f", store score {_format_score(match.score)}" if match.score not in (None, score) else ""
@@ -329,13 +331,13 @@ def describe_match(match: Match) -> str:
         if isinstance(title, str) and title and title not in source
         else source
     )
-    if part := describe_place(metadata):
+    if part := describe_location(metadata):
         place += f", {part}"
     return " ".join(place.split())
 
 
 def _find_score(match: Match) -> float | None:
-    """Return the fused score of *match* or, if there is none, the store's score."""
+    """Return the fused score of *match*. If there is none, return the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 
 

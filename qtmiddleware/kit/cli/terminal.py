@@ -40,10 +40,8 @@ def strip_control_characters(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Return *text* as one line: line breaks become Python escapes, control characters go.
-
-    Otherwise, a file name with a line break could forge a line of output.
-    """
+    """Return *text* as one line, without control characters. Line breaks become Python escapes."""
+    # A file name with a line break could otherwise forge a line of output.
     return strip_control_characters(
         "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
     )

@@ -11,7 +11,7 @@ import typer
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.errors import ModelError
-from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, transform_by_batch
+from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, run_transform_batch
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
@@ -26,13 +26,13 @@ from qtmiddleware.kit.cli.console import (
     to_messages,
     write_json,
 )
-from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_engine
+from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_unused_engine
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.transform_file import (
     CONCURRENCY,
     MOST_CONCURRENT,
     check_file_options,
-    transform_many,
+    transform_question_file,
 )
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.retrieval.request import validate_query
@@ -124,20 +124,21 @@ def transform_command(
     loaded = load_config(config, sets, transformation_type=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
+    # Either option asks for a batch; `BatchOptions` then checks how they are combined.
     by_batch = batch is not None or batch_tokens is not None
-    refuse_engine(engine, workers, is_used=file is not None and not by_batch)
+    refuse_unused_engine(engine, workers, uses_engine=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
         check_file_options(file, output, query=query, history=history)
         report_default_files({}, config=config)
         options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
         transform = (
-            partial(transform_by_batch, options=options)
+            partial(run_transform_batch, options=options)
             if by_batch
             else partial(
-                transform_many,
+                transform_question_file,
                 concurrency=concurrency,
                 overwrite=overwrite,
-                as_json=json_output,
+                writes_json=json_output,
                 engine=engine,
                 workers=workers,
             )
@@ -165,7 +166,8 @@ def transform_command(
                 notes.print(f"{stage}: {remark}")
     if json_output:
         write_json(rows)
-    if calls_model and rows and not any(map(_is_answered, rows)):
+    # One usable reply shows that the model works, so the command succeeds.
+    if calls_model and rows and not any(map(_has_usable_reply, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = (
             "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service"
@@ -178,10 +180,10 @@ def transform_command(
         )
 
 
-def _is_answered(row: Mapping[str, Any]) -> bool:
-    """Return whether the model wrote a text or replied that none is needed.
+def _has_usable_reply(row: Mapping[str, Any]) -> bool:
+    """Return whether the model wrote a text, or replied that no text is needed.
 
-    In the second case, a note says that there is nothing to split or to improve.
+    No text is needed if there is nothing to split or to improve. A note in *row* says so.
     """
     return any(row[name] for name in TEXT_FIELDS) or any(
         remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]

@@ -55,14 +55,14 @@ def check_file_options(
         )
 
 
-def transform_many(
+def transform_question_file(
     config: Config,
     file: str,
     output: str,
     concurrency: int,
     *,
     overwrite: bool,
-    as_json: bool,
+    writes_json: bool,
     engine: EngineName = EngineName.LOCAL,
     workers: int = 1,
 ) -> None:
@@ -72,32 +72,33 @@ def transform_many(
     """
     report = BulkReport()
 
-    def update_report(current: BulkReport) -> None:
+    def update_report(new_report: BulkReport) -> None:
         nonlocal report
-        report = current
-        show(current)
+        report = new_report
+        show(new_report)
 
     try:
-        with show_bulk_progress() as show, show_warnings(), open_engine(engine, workers) as opened:
+        with open_bulk_progress() as show, show_warnings(), open_engine(engine, workers) as opened:
             options: dict[str, Any] = {
                 "concurrency": concurrency,
                 "overwrite": overwrite,
                 "engine": opened,
             }
             transform_file(file, output, config=config, show=update_report, **options)
+    # However a run ends, its results so far are in the output file.
     except KeyboardInterrupt:
-        _note_next_step(file, output)
+        _write_next_step(file, output)
         raise
     except ModelError as error:
-        _note_next_step(file, output)
+        _write_next_step(file, output)
         raise ModelError(error.reason, _explain_stop(error)) from error
     except QtMiddlewareError:
         if report.made:
-            _note_next_step(file, output)
+            _write_next_step(file, output)
         raise
-    for line in _describe_trouble(report, file):
+    for line in _describe_problems(report, file):
         write_note(escape_line(line))
-    if as_json:
+    if writes_json:
         console.write_json(report.to_dict())
     else:
         out.print(summarize_report(report))
@@ -106,7 +107,7 @@ def transform_many(
 
 
 def summarize_report(report: BulkReport) -> str:
-    """Return a summary of a run, in several lines: the questions, tokens, cost and time."""
+    """Return a summary of a run in two lines: the questions, tokens, cost and time."""
     phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
     phrases += [f"{report.failed.total():,} failed"] if report.failed else []
     phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
@@ -122,13 +123,13 @@ def summarize_report(report: BulkReport) -> str:
 
 
 @contextmanager
-def show_bulk_progress() -> Iterator[ShowBulk]:
+def open_bulk_progress() -> Iterator[ShowBulk]:
     """Yield a function that shows the progress, rate, cost and remaining time of a run.
 
-    On a terminal, the function updates a bar. Otherwise it writes a line every 10 seconds.
+    On a terminal, the function updates a bar. Otherwise, it writes a line at most every 10 seconds.
     """
     if not notes.is_terminal:
-        yield _limit_calls(
+        yield _make_throttled_function(
             _SECONDS_BETWEEN_LINES, lambda report: write_note(f"{_describe_progress(report)}")
         )
         return
@@ -136,7 +137,7 @@ def show_bulk_progress() -> Iterator[ShowBulk]:
     with Progress(*columns, console=notes, transient=True) as bars:
         task = bars.add_task("reading", total=None)
 
-        def update(report: BulkReport) -> None:
+        def update_bar(report: BulkReport) -> None:
             bars.update(
                 task,
                 completed=report.done,
@@ -144,16 +145,16 @@ def show_bulk_progress() -> Iterator[ShowBulk]:
                 description=_describe_progress(report),
             )
 
-        yield _limit_calls(_SECONDS_BETWEEN_LOOKS, update)
+        yield _make_throttled_function(_SECONDS_BETWEEN_LOOKS, update_bar)
 
 
-def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """Return a function that calls *show* at most once per *seconds*. Other calls are ignored."""
+def _make_throttled_function(pause_seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
+    """Return a function that calls *show*, unless the last call was *pause_seconds* ago or less."""
     last = monotonic()
 
     def show_sometimes(report: BulkReport) -> None:
         nonlocal last
-        if monotonic() - last >= seconds:
+        if monotonic() - last >= pause_seconds:
             last = monotonic()
             show(report)
 
@@ -172,24 +173,24 @@ def _describe_progress(report: BulkReport) -> str:
         phrases.append(f"{report.failed.total():,} failed")
     if report.total is not None and report.made:
         phrases.append(
-            f"{_describe_time((report.total - report.done) / _compute_rate(report))} left"
+            f"{_format_duration((report.total - report.done) / _compute_rate(report))} left"
         )
     return ", ".join(phrases)
 
 
 def _compute_rate(report: BulkReport) -> float:
-    """Return how many questions per second this run transforms."""
+    """Return the number of questions that this run transforms per second."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
 def _describe_cost(report: BulkReport) -> str:
     if report.cost_usd is None:
         return "cost not known"
-    # A few calls of a cheap model are not free.
+    # A few calls of a cheap model cost something, so rounding must not show $0.0000.
     return "<$0.0001" if 0 < report.cost_usd < _LEAST_COST else f"${report.cost_usd:,.4f}"
 
 
-def _describe_time(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (
@@ -201,7 +202,7 @@ def _describe_time(seconds: float) -> str:
     )
 
 
-def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
+def _describe_problems(report: BulkReport, file: str) -> Iterator[str]:
     """Yield messages about failed questions and about lines that could not be read."""
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
@@ -219,8 +220,8 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
         )
 
 
-def _note_next_step(file: str, output: str) -> None:
-    """Write a note with the number of results in *output*, and how to continue the run."""
+def _write_next_step(file: str, output: str) -> None:
+    """Write a note with the number of results in *output* and the command to continue the run."""
     condition = "the same questions and the same command" if file == STDIN else "the same command"
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
@@ -229,7 +230,7 @@ def _note_next_step(file: str, output: str) -> None:
 
 
 def _explain_stop(error: ModelError) -> str:
-    """Return the reason why the run stopped. If the budget is spent, advise how to continue."""
+    """Return a sentence on why the run stopped, with advice if the budget is used up."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"

@@ -34,10 +34,10 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     open_measurement,
-    read_source,
+    read_function_source,
 )
 from qtmiddleware.kit.cli.reports import (
-    check_writable,
+    check_files_writable,
     name_option_in_errors,
     require_jinja,
     write_report,
@@ -159,7 +159,7 @@ def tune_command(
     _check_outputs(out_file, report, force=force)
     require_extras()
     report_default_files({"replies and vectors": cache if cache == CACHE else None})
-    source = _read_source(function, arguments, embed, top_k, workers)
+    source = _read_function_source(function, arguments, embed, top_k, workers)
     judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
     divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
@@ -170,30 +170,30 @@ def tune_command(
     )  # fmt: skip
     with (
         open_measurement(source) as update,
-        open_bench(judged, replace(options, progress=update)) as opened,
+        open_bench(judged, replace(options, progress=update)) as opened_bench,
     ):
-        for text in opened.notes:
+        for text in opened_bench.notes:
             write_note(text)
         if source is not None:
-            _confirm_tuning(opened, source, seed, yes=yes)
-        tuned = _run_tuning(opened, budget, seed, update)
-        config_values = _build_config(tuned, config) if tuned.is_better else None
+            _confirm_tuning(opened_bench, source, seed, is_confirmed=yes)
+        result = _run_tuning(opened_bench, budget, seed, update)
+        config_values = _build_config(result, config) if result.is_better else None
         if config_values is not None:
             write_config(out_file, config_values)
         if report is not None:
-            _write_report(report, tuned, opened, config_values)
+            _write_report(report, result, opened_bench, config_values)
     if json_output:
-        write_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
+        write_json({**result.to_dict(), "written": str(out_file) if result.is_better else None})
     else:
         out.print("Measured on the held-out half of the questions:")
-        show_comparison(tuned.comparison, headline=_write_headline(tuned, config_values))
-        out.print(f"\n{tuned.summary()}")
-        out.print(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
-    if not tuned.is_better:
+        show_comparison(result.comparison, headline=_write_headline(result, config_values))
+        out.print(f"\n{result.summary()}")
+        out.print(f"Written to {out_file}." if result.is_better else f"{out_file} was not written.")
+    if not result.is_better:
         raise typer.Exit(FAILED)
 
 
-def _read_source(
+def _read_function_source(
     function: str | None,
     arguments: list[str] | None,
     embed: str | None,
@@ -202,9 +202,9 @@ def _read_source(
 ) -> FunctionSource | None:
     """Return the function to tune, or ``None`` without ``--function``.
 
-    Raises `ConfigError` if the function is already wrapped, or if ``--workers`` is also set.
+    Raises `ConfigError` if the function is already wrapped or if ``--workers`` is set.
     """
-    source = read_source(function, arguments, embed, top_k)
+    source = read_function_source(function, arguments, embed, top_k)
     if source is not None and source.is_wrapped:
         message = f"{source.name} is already wrapped; name the plain function to tune it"
         raise ConfigError(message, path="--function")
@@ -215,17 +215,25 @@ def _read_source(
     return source
 
 
-def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
-    """Show how many searches tuning may make, and ask the user to confirm a large number."""
-    bench = cast(OwnFunction, opened.bench)
+def _confirm_tuning(
+    opened_bench: OpenedBench, source: FunctionSource, seed: int, *, is_confirmed: bool
+) -> None:
+    """Show the maximum number of searches, and ask the user to confirm a large number."""
+    bench = cast(OwnFunction, opened_bench.bench)
     forecast = forecast_tuning(
-        bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
+        bench,
+        opened_bench.data,
+        _choose_tiers(opened_bench),
+        has_model=opened_bench.has_model,
+        seed=seed,
     )
-    confirm_searches(forecast, source.name, is_confirmed=yes, reducing_options="--questions")
+    confirm_searches(
+        forecast, source.name, is_confirmed=is_confirmed, reducing_options="--questions"
+    )
 
 
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
-    """Check that the results can be written, before any model is called.
+    """Check that the result files can be written, before any model call costs money.
 
     Raises `ConfigError` if a file cannot be written, or if *out_file* exists and *force* is false.
     """
@@ -240,51 +248,69 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
             f"{out_file} already exists; overwrite it with --force, or name another file with --out"
         )
         raise ConfigError(message, path="--out", value=str(out_file))
+    # A config file may be TOML, but this command writes only JSON.
     if out_file.suffix.lower() == ".toml":
         raise ConfigError(f"--out must end in .json, not {out_file}", path="--out")
-    check_writable(out_file.parent, (out_file.name,), "--out")
+    check_files_writable(out_file.parent, (out_file.name,), "--out")
     if report is not None:
         require_jinja()
-        check_writable(report, _REPORTS, "--report")
+        check_files_writable(report, _REPORTS, "--report")
 
 
-def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
-    """Tune the settings on the data in *opened*, and return the result with its notes.
-
-    First, the model writes the texts that all candidate settings share, for several questions at
-    the same time.
-    """
-    tiers = _choose_tiers(opened)
-    if opened.has_model and opened.recorded is None and opened.bench.model is not None:
-        train, _ = divide(opened.data, seed=seed)
+def _run_tuning(
+    opened_bench: OpenedBench, budget: Budget, seed: int, show_progress: ShowProgress
+) -> Tuned:
+    """Tune the settings on the data in *opened_bench*, and return the result with its notes."""
+    tiers = _choose_tiers(opened_bench)
+    # First, the model writes the texts that all trials share, for several questions at a time. The
+    # trials themselves would ask for them one after another.
+    if (
+        opened_bench.has_model
+        and opened_bench.recorded is None
+        and opened_bench.bench.model is not None
+    ):
+        train, _ = divide(opened_bench.data, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(
-            opened.bench.model, train, systems, concurrency=opened.concurrency, progress=update
+            opened_bench.bench.model,
+            train,
+            systems,
+            concurrency=opened_bench.concurrency,
+            progress=show_progress,
         )
-    tuned = tune(opened.bench, opened.data, budget=budget, tiers=tiers, seed=seed, progress=update)
-    notes = (*opened.notes, *tuned.comparison.notes)
-    comparison = replace(tuned.comparison, notes=notes, counts_model_time=opened.counts_model_time)
-    return replace(tuned, comparison=comparison)
+    result = tune(
+        opened_bench.bench,
+        opened_bench.data,
+        budget=budget,
+        tiers=tiers,
+        seed=seed,
+        progress=show_progress,
+    )
+    notes = (*opened_bench.notes, *result.comparison.notes)
+    comparison = replace(
+        result.comparison, notes=notes, counts_model_time=opened_bench.counts_model_time
+    )
+    return replace(result, comparison=comparison)
 
 
-def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
+def _choose_tiers(opened_bench: OpenedBench) -> Sequence[str]:
     """Return the names of the tiers to try.
 
-    Without a model, only tiers that call no model are tried. With a recording, only tiers with
-    recorded replies are tried.
+    Without a model, these are the tiers that call no model. With a recording, these are the tiers
+    with recorded replies.
     """
-    if not opened.has_model:
+    if not opened_bench.has_model:
         return FREE_TIERS
-    return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
+    return [tier for tier in TIERS if not opened_bench.list_missing_fields(SYSTEMS[tier])]
 
 
-def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
-    """Return the values for the config file: the tuned settings, and the models in *config*.
+def _build_config(result: Tuned, config: Config) -> dict[str, Any]:
+    """Return the settings for the config file: the tuned settings, and the models in *config*.
 
-    The transformation type is always included, and so is the model's name if the type calls a
-    model. Other settings with default values are omitted.
+    Settings with default values are omitted, with two exceptions. The transformation type is always
+    included, and so is the model's name if the type calls a model.
     """
-    kind = tuned.config.get("transformationType", "none")
+    kind = result.config.get("transformationType", "none")
     has_model_calls = kind != "none"
     values: dict[str, Any] = {"transformationType": kind}
     if has_model_calls:
@@ -299,50 +325,51 @@ def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
         for key, value, origin in config.rows()
         if key in kept_keys and origin != "default"
     }
-    return {**values, **nested({**models, **flat(tuned.config)})}
+    return {**values, **nested({**models, **flat(result.config)})}
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write *config* to *path* as JSON, replacing an existing file in one step.
+    """Write *config* to *path* as JSON. An interrupt leaves an existing file unchanged.
 
-    An interrupt leaves the old file intact. A new file gets the default permissions, because the
-    config contains no secrets and is meant to be shared.
+    A new file gets the default permissions, because a config contains no secrets and teams share
+    it.
     """
+    # `qtm config init` may have written the schema; editors then check this config too.
     if (path.parent / _SCHEMA_FILE).is_file():
         config = {"$schema": f"./{_SCHEMA_FILE}", **config}
     with name_option_in_errors(path, "--out"):
         replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
-def _write_headline(tuned: Tuned, config_values: dict[str, Any] | None) -> str:
+def _write_headline(result: Tuned, config_values: dict[str, Any] | None) -> str:
     from qtmiddleware.kit.evaluation import reporting
 
-    return reporting.verdict(tuned.comparison, _describe_decision(tuned, config_values))
+    return reporting.verdict(result.comparison, _build_decision(result, config_values))
 
 
-def _describe_decision(tuned: Tuned, config_values: dict[str, Any] | None) -> Decision:
-    """Return the decision about the tuned settings, for a report."""
+def _build_decision(result: Tuned, config_values: dict[str, Any] | None) -> Decision:
+    """Return the decision on the tuned settings, for a report."""
     from qtmiddleware.kit.evaluation.reporting import Decision
 
     return Decision(
-        system=tuned.chosen,
-        is_recommended=tuned.is_better,
-        headline=tuned.headline,
-        sentences=tuple(tuned.summary().splitlines()),
-        beyond=tuned.beyond,
+        system=result.chosen,
+        is_recommended=result.is_better,
+        headline=result.headline,
+        sentences=tuple(result.summary().splitlines()),
+        beyond=result.beyond,
         config="" if config_values is None else json.dumps(config_values, indent=2),
     )
 
 
 def _write_report(
-    folder: Path, tuned: Tuned, opened: OpenedBench, config_values: dict[str, Any] | None
+    folder: Path, result: Tuned, opened_bench: OpenedBench, config_values: dict[str, Any] | None
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
-    decision = _describe_decision(tuned, config_values)
+    decision = _build_decision(result, config_values)
     texts = (
-        reporting.markdown(tuned.comparison, opened.data, decision=decision),
-        reporting.page(tuned.comparison, opened.data, decision=decision),
-        json.dumps(tuned.to_dict(), ensure_ascii=False, indent=2) + "\n",
+        reporting.markdown(result.comparison, opened_bench.data, decision=decision),
+        reporting.page(result.comparison, opened_bench.data, decision=decision),
+        json.dumps(result.to_dict(), ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))

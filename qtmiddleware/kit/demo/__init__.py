@@ -1,4 +1,4 @@
-"""The demo collections in the package: texts, questions, judgements and recorded model replies."""
+"""Load the demo collections: passages, questions, judgements and recorded model replies."""
 
 from __future__ import annotations
 
@@ -36,25 +36,26 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "typo": "s6",
     },
 }
-"""One question id per kind of example, for each collection. The playground shows the questions."""
+"""The ids of the example questions on the playground, by collection and type of example."""
 
 
-def dataset(folder: str = "data") -> Dataset:
+def load_dataset(folder: str = "data") -> Dataset:
     """Return the passages, questions and judgements of a demo collection.
 
-    *folder* is ``data`` for the large collection or ``small`` for the small one.
+    *folder* is ``data`` for the large collection or ``small`` for the small collection.
     """
+    # The folder names the data set, and reports would show the name "data".
     data = Dataset.load(_find_folder(folder))
     return replace(data, name="demo") if folder == "data" else data
 
 
 class DelayedModel:
-    """Delays the replies of another model, to imitate the response time of a service."""
+    """A model that delays the replies of another model, to imitate a service's response time."""
 
-    def __init__(self, inner: LanguageModel, seconds: float) -> None:
-        """Delay the replies of the model *inner* by *seconds*, but not beyond the deadline."""
+    def __init__(self, inner: LanguageModel, delay_seconds: float) -> None:
+        """Delay the replies of *inner* by *delay_seconds*, but not beyond a call's deadline."""
         self._inner = inner
-        self._seconds = seconds
+        self._delay_seconds = delay_seconds
 
     @property
     def name(self) -> str:
@@ -66,23 +67,28 @@ class DelayedModel:
 
         Exceptions of the inner model pass through.
         """
-        sleep(min(self._seconds, deadline.remaining()))
+        sleep(min(self._delay_seconds, deadline.remaining()))
         return self._inner.complete(prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Do the same as `complete` without blocking the event loop."""
-        await asyncio.sleep(min(self._seconds, deadline.remaining()))
+        """Return the inner model's reply to *prompt* after the delay, as `complete` does.
+
+        The event loop is not blocked.
+        """
+        await asyncio.sleep(min(self._delay_seconds, deadline.remaining()))
         return await self._inner.acomplete(prompt, deadline)
 
 
-def recorded_model(folder: str = "data") -> RecordedModel:
+def load_recorded_model(folder: str = "data") -> RecordedModel:
     """Return a model that replays the recorded replies of the demo collection in *folder*."""
-    questions = [question.to_record() for question in dataset(folder).questions]
+    # The questions add the earlier messages, which the recordings do not contain.
+    questions = [question.to_record() for question in load_dataset(folder).questions]
     return RecordedModel.from_file(_find_folder(folder) / "recordings.jsonl", questions)
 
 
 def has_recording(model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
-    """Return whether *model* has a recorded reply for *question* after the given *history*."""
+    """Return whether *model* has a recorded reply to *question* with the earlier *history*."""
+    # The demo's recordings answer every prompt, so one prompt stands for all.
     prompt = PROMPTS["combined"].build_prompt(Settings(), question, history)
     try:
         model.complete(prompt, Deadline())

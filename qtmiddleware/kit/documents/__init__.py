@@ -23,20 +23,21 @@ from qtmiddleware.kit.documents.finding import (
     count_left_out,
     describe_left_out,
     find_documents,
-    has_own_reader,
+    has_package_reader,
 )
-from qtmiddleware.kit.documents.own_reader import Reader, ask_reader
+from qtmiddleware.kit.documents.own_reader import Reader, call_reader
 from qtmiddleware.kit.documents.pdf import read_pdf
 from qtmiddleware.kit.documents.text import Piece, read_text
 from qtmiddleware.runtime.files import open_regular_file
 
+# The libraries read only the newer formats.
 _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
-    """Raised if no reader, built-in or supplied by the user, supports a file in a folder.
+    """Raised if no reader supports a file in a folder.
 
-    Only runs with a reader supplied by the user try to read such files.
+    This happens only in runs with the user's own reader, because other runs skip such files.
     """
 
 
@@ -52,7 +53,7 @@ def read_document(
 
     The first reader in this list that supports the file reads it:
 
-    - *reader*, a function that the user supplied;
+    - *reader*, the user's own function;
     - the PDF reader, page by page;
     - the `Converter`, for file extensions in `READERS` and those of installed packages;
     - the text reader, for UTF-8, and for UTF-16 with a byte order mark.
@@ -65,28 +66,34 @@ def read_document(
         follow_link: whether to follow a symbolic link; if false, a link raises an error.
         reader: the user's own reader.
         converter: a running converter; by default, one is started for this file only.
-        bound: limits the text of all documents of a run; text from *reader* is not limited.
+        bound: the limit for the text of all documents of a run. It does not apply to *reader*.
 
     Raises:
         UnreadableDocument: if the reader fails, possibly after some pieces.
         MissingExtra: if a package for this file type is not installed.
     """
-    own_pieces = None if reader is None else ask_reader(reader, path)
+    own_pieces = None if reader is None else call_reader(reader, path)
     if own_pieces is not None:
         yield from own_pieces
         return
-    ending = path.suffix.casefold()
-    has_package_reader = has_own_reader(path)
-    if ending in _OLD and not has_package_reader:
-        raise UnreadableDocument(path, "an old Office format", f"save it as {_OLD[ending]} first")
+    extension = path.suffix.casefold()
+    uses_package = has_package_reader(path)
+    if extension in _OLD and not uses_package:
+        raise UnreadableDocument(
+            path, "an old Office format", f"save it as {_OLD[extension]} first"
+        )
     bound = bound or TextBound()
     try:
-        if ending in READERS or has_package_reader:
+        if extension in READERS or uses_package:
             with nullcontext(converter) if converter is not None else Converter() as open_converter:
-                yield from bound.limit(path, open_converter.read(path, follow_link=follow_link))
+                yield from bound.limit_text(
+                    path, open_converter.read(path, follow_link=follow_link)
+                )
             return
         with open_regular_file(path, follow_link=follow_link) as file:
-            yield from bound.limit(path, (read_pdf if ending == ".pdf" else read_text)(path, file))
+            yield from bound.limit_text(
+                path, (read_pdf if extension == ".pdf" else read_text)(path, file)
+            )
     except (OSError, ValueError) as error:
         raise UnreadableDocument(
             path, "cannot be opened", getattr(error, "strerror", None) or ""
@@ -99,13 +106,13 @@ class DocumentChunk:
 
     Attributes:
         chunk: the chunk.
-        place: the location of the chunk's first word, such as ``{"page": 3}``. If the last word is
-            elsewhere, the values that differ are added with the prefix ``last_``, such as
-            ``last_page``.
+        location: the location of the chunk's first word, such as ``{"page": 3}``. If the last word
+            has another location, the values that differ are added with the prefix ``last_``, such
+            as ``last_page``.
     """
 
     chunk: Chunk
-    place: Mapping[str, str | int | float] = field(default_factory=dict)
+    location: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
 def cut_document(
@@ -122,7 +129,7 @@ def cut_document(
     """Yield the chunks of the document at *path* while the document is read.
 
     See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the other
-    arguments. A chunk of only white space has an empty `DocumentChunk.place`.
+    arguments. A chunk of only white space has an empty `DocumentChunk.location`.
 
     Raises:
         ConfigError: at the call, if *size* or *overlap* is invalid.
@@ -132,34 +139,34 @@ def cut_document(
     pieces = read_document(
         path, follow_link=follow_link, reader=reader, converter=converter, bound=bound
     )
-    cut = partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary)
-    cut(())  # Raises now for impossible sizes, not at the first chunk.
-    return _cut_texts(pieces, cut)
+    cut_texts = partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary)
+    cut_texts(())  # Raises now for invalid sizes, not at the first chunk.
+    return _cut_pieces(pieces, cut_texts)
 
 
-def _cut_texts(
-    pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
+def _cut_pieces(
+    pieces: Iterator[Piece], cut_texts: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """Join the texts of *pieces*, split the joined text with *cut*, and yield the chunks.
+    """Join the texts of *pieces*, split the joined text with *cut_texts*, and yield the chunks.
 
     A piece with ``stands_alone`` is split by itself.
     """
     index = start = 0
-    # The place of a record holds its number, so that two records next to each other stay apart.
-    for _, group in groupby(pieces, lambda piece: piece.place if piece.stands_alone else None):
-        places, chunk = _PlaceFinder(group), Chunk(index - 1, start, start, "")
-        for chunk_of_group in cut(places.read_texts()):
+    # A record's location contains its number, so two consecutive records are two groups.
+    for _, group in groupby(pieces, lambda piece: piece.location if piece.stands_alone else None):
+        finder, chunk = _LocationFinder(group), Chunk(index - 1, start, start, "")
+        for chunk_of_group in cut_texts(finder.read_texts()):
             chunk = Chunk(
                 index + chunk_of_group.index,
                 start + chunk_of_group.start,
                 start + chunk_of_group.end,
                 chunk_of_group.text,
             )
-            yield DocumentChunk(chunk, places.find_place(chunk_of_group))
+            yield DocumentChunk(chunk, finder.find_location(chunk_of_group))
         index, start = chunk.index + 1, chunk.end
 
 
-class _PlaceFinder:
+class _LocationFinder:
     """Finds the location of each chunk from the locations of a document's pieces."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
@@ -173,32 +180,36 @@ class _PlaceFinder:
         """
         position = 0
         for piece in self._pieces:
-            if not self._begins or self._begins[-1][1] != piece.place:
-                self._begins.append((position, piece.place))
+            if not self._begins or self._begins[-1][1] != piece.location:
+                self._begins.append((position, piece.location))
             position += len(piece.text)
             yield piece.text
 
-    def find_place(self, chunk: Chunk) -> Mapping[str, str | int | float]:
+    def find_location(self, chunk: Chunk) -> Mapping[str, str | int | float]:
         """Return the location of the first word of *chunk*, such as ``{"page": 3}``.
 
-        If the last word is elsewhere, the result also contains the values that differ, with the
-        prefix ``last_``. Call this method for the chunks in document order.
+        If the last word has another location, the values that differ are added with the prefix
+        ``last_``, such as ``last_page``. Call this method for the chunks in document order.
         """
+        # The location is that of the words: a page break in the white space around them is ignored.
         first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
         last_char = chunk.start + len(chunk.text.rstrip()) - 1
+        # Later chunks begin here or after, so earlier locations are not needed any more.
         while len(self._begins) > 1 and self._begins[1][0] <= chunk.start:
             self._begins.popleft()
         if first_char > last_char:
             return {}
-        places = [place for begin, place in self._begins if begin <= last_char]
-        later_places = [place for begin, place in self._begins if first_char < begin <= last_char]
-        first_place, last_place = places[-len(later_places) - 1], places[-1]
+        locations = [location for begin, location in self._begins if begin <= last_char]
+        later_locations = [
+            location for begin, location in self._begins if first_char < begin <= last_char
+        ]
+        first_location, last_location = locations[-len(later_locations) - 1], locations[-1]
         return {
-            **first_place,
+            **first_location,
             **{
                 f"last_{name}": value
-                for name, value in last_place.items()
-                if first_place.get(name) != value
+                for name, value in last_location.items()
+                if first_location.get(name) != value
             },
         }
 

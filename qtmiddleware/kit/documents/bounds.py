@@ -15,19 +15,19 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import Piece
 
 CHARS_PER_BYTE: Final = 100
-"""Characters of text and places allowed per byte of a document.
+"""The maximum number of characters of text and locations per byte of a document.
 
-Text files have 1 character per byte, Office files and books some 10, and a CSV of digits that
-repeats long column names has 50.
+Text files have 1 character per byte, Office files and books about 10. A CSV file with long column
+names and short numbers has 50.
 """
 SPARE_CHARS: Final = 1 << 26
-"""Characters allowed beyond that, for all documents of one run together."""
+"""How many characters all documents of a run together may have beyond `CHARS_PER_BYTE`."""
 
 _SPARE_SECONDS: Final = 120.0
 _SECONDS_PER_MB: Final = 120.0
-"""Processor seconds allowed per MB of a document.
+"""The maximum processor time per MB of a document, in seconds.
 
-The slowest honest documents, spreadsheets, take some 10 seconds per MB.
+The slowest ordinary documents, spreadsheets, take about 10 seconds per MB.
 """
 
 
@@ -35,16 +35,16 @@ class TextBound:
     """Limits the text of all documents of one run.
 
     Each document may have `CHARS_PER_BYTE` characters per byte of its file. All documents together
-    may exceed their limits by *spare* characters.
+    may exceed their limits by *spare_chars* characters.
     """
 
-    def __init__(self, spare: int = SPARE_CHARS) -> None:
-        self._shared = self._spare = spare
+    def __init__(self, spare_chars: int = SPARE_CHARS) -> None:
+        self._initial_chars = self._spare_chars = spare_chars
 
-    def limit(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield the *pieces* of the document at *path* until their text exceeds the limit.
+    def limit_text(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """Yield the *pieces* of the document at *path*.
 
-        Raises `UnreadableDocument` at that point.
+        Raises `UnreadableDocument` as soon as their text exceeds the limit.
         """
         size = path.stat().st_size
         remaining, count = size * CHARS_PER_BYTE, 0
@@ -52,53 +52,55 @@ class TextBound:
             chars = count_chars(piece)
             remaining, count = remaining - chars, count + chars
             if remaining < 0:
-                # The spare characters that a document used stay used. Otherwise each of a hundred
-                # such files would have all of them.
-                remaining, self._spare = 0, max(0, self._spare + remaining)
-                if not self._spare:
+                # Spare characters that a document used stay used. Otherwise each of a hundred such
+                # files could use all of them.
+                remaining, self._spare_chars = 0, max(0, self._spare_chars + remaining)
+                if not self._spare_chars:
                     raise UnreadableDocument(path, "too large", self._describe_excess(size, count))
             yield piece
 
-    def _describe_excess(self, size: int, count: int) -> str:
+    def _describe_excess(self, file_bytes: int, text_chars: int) -> str:
         return (
-            f"{size:,} bytes give more than {count:,} characters of text; the limit is"
-            f" {CHARS_PER_BYTE} per byte and {self._shared:,} more for all documents of a run; save"
-            " the file as CSV or plain text"
+            f"{file_bytes:,} bytes give more than {text_chars:,} characters of text; the limit is"
+            f" {CHARS_PER_BYTE} per byte and {self._initial_chars:,} more for all documents of a"
+            " run; save the file as CSV or plain text"
         )
 
 
 def count_chars(piece: Piece) -> int:
     """Return the number of characters in the text and the location of *piece*."""
-    return len(piece.text) + sum(len(name) + len(str(value)) for name, value in piece.place.items())
+    return len(piece.text) + sum(
+        len(name) + len(str(value)) for name, value in piece.location.items()
+    )
 
 
-def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield the *pieces* of the document at *path* until reading them takes too long.
+def limit_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator[Piece]:
+    """Yield the *pieces* of the document at *path*.
 
-    Then raises `UnreadableDocument`. `compute_time_limit` returns the limit for *size* bytes. The
-    caller's own processor time does not count.
+    Raises `UnreadableDocument` if reading them takes more processor time than `compute_time_limit`
+    allows for *file_bytes*. The time between two pieces does not count.
     """
-    iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(size)
+    iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(file_bytes)
     while True:
         start = thread_time()
         piece = next(iterator, None)
         used_seconds += thread_time() - start
         if used_seconds > allowed_seconds:
-            raise build_late_error(path, allowed_seconds)
+            raise build_timeout_error(path, allowed_seconds)
         if piece is None:
             return
         yield piece
 
 
-def compute_time_limit(size: int) -> float:
-    """Return the processor time, in seconds, that reading a document of *size* bytes may take."""
-    return _SPARE_SECONDS + _SECONDS_PER_MB * size / (1 << 20)
+def compute_time_limit(file_bytes: int) -> float:
+    """Return the maximum processor time, in seconds, for reading a document of *file_bytes*."""
+    return _SPARE_SECONDS + _SECONDS_PER_MB * file_bytes / (1 << 20)
 
 
-def build_late_error(path: Path, seconds: float) -> UnreadableDocument:
-    """Return the error for a document that took more than *seconds* of processor time to read."""
+def build_timeout_error(path: Path, limit_seconds: float) -> UnreadableDocument:
+    """Return the error for a document that needs more than *limit_seconds* of processor time."""
     detail = (
-        f"reading it takes more than {seconds:,.0f} seconds of processor time; save the file in"
-        " smaller parts"
+        f"reading it takes more than {limit_seconds:,.0f} seconds of processor time; save the file"
+        " in smaller parts"
     )
     return UnreadableDocument(path, "too large", detail)

@@ -12,22 +12,25 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end
 
 _LOOK_AHEAD: Final = 64
-"""Characters after the longest possible chunk in a window, to see what follows a full stop."""
+"""The number of characters after the longest possible chunk that show what follows a full stop."""
 _LOOK_BACK: Final = 32
-"""Characters before the earliest overlap, to see whether a sentence ends there."""
+"""The number of characters before the earliest overlap that show whether a sentence ends there."""
 _AROUND: Final = 64
-"""Characters read before a place to find out whether a grapheme cluster begins there."""
+"""The number of characters before a position that show whether a grapheme cluster begins there."""
 _TRIES: Final = 3
-"""Boundaries of one kind that are tried.
+"""The maximum number of boundaries of one kind to try.
 
-A boundary is refused only if a combining mark belongs to the white space after it.
+A boundary is rejected only if a combining mark follows its white space, which is rare.
 """
 
 _NEW_LINE: Final = r"(?:\r\n?+|[\n\x85\u2028])"
 _PARAGRAPH: Final = rf"{_NEW_LINE}[ \t]*+{_NEW_LINE}|\u2029"
 _CLAUSE: Final = r"[、，；：]++"
 _ENDINGS: Final = ("sentence", "clause")
-"""Kinds whose marks belong to the text before them. The other kinds are white space after it."""
+"""The kinds of boundary that are punctuation, which belongs to the text before the boundary.
+
+Boundaries of the other kinds are white space.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +110,23 @@ class _TextWindow:
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = pieces
-        self._held = ""
-        self._at = 0
+        self._text = ""
+        self._text_start = 0
 
     def read_window(self, start: int, length: int) -> str:
         """Return *length* characters from position *start*, or fewer at the end of the text.
 
         Text before *start* is dropped, and cannot be read again.
         """
-        missing = start + length - self._at - len(self._held)
+        missing = start + length - self._text_start - len(self._text)
         new_pieces: list[str] = []
         while missing > 0 and (piece := next(self._pieces, None)) is not None:
             new_pieces.append(piece)
             missing -= len(piece)
         if new_pieces:
-            self._held = "".join([self._held[start - self._at :], *new_pieces])
-            self._at = start
-        return self._held[start - self._at : start - self._at + length]
+            self._text = "".join([self._text[start - self._text_start :], *new_pieces])
+            self._text_start = start
+        return self._text[start - self._text_start : start - self._text_start + length]
 
 
 def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
@@ -152,14 +155,14 @@ def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
 def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
     """Split *text* into chunks that end at boundaries, such as the ends of sentences."""
     index = start = shared = 0
-    # Each chunk adds at least half of the new characters that it could. Otherwise tiny sentences
-    # would make a chunk for every few characters.
+    # Each chunk has at least half of the new characters that fit. Otherwise very short sentences
+    # would produce a chunk for every few characters.
     least_new = max(1, (size - overlap) // 2)
     while len(window := text.read_window(start, size + _LOOK_AHEAD)) > size:
-        cut = _find_chunk_end(window, size, shared + least_new - 1)
-        yield Chunk(index, start, start + cut, window[:cut])
-        step = _find_next_start(window, cut, overlap)
-        index, start, shared = index + 1, start + step, cut - step
+        chunk_end = _find_chunk_end(window, size, shared + least_new - 1)
+        yield Chunk(index, start, start + chunk_end, window[:chunk_end])
+        step = _find_next_start(window, chunk_end, overlap)
+        index, start, shared = index + 1, start + step, chunk_end - step
     if window:
         yield Chunk(index, start, start + len(window), window)
 
@@ -186,80 +189,95 @@ def _compile_pattern(kind: str) -> Any:
     return regex.compile(patterns[kind], regex.VERSION1)
 
 
-def _find_chunk_end(window: str, size: int, shortest: int) -> int:
+def _find_chunk_end(window: str, size: int, lower_bound: int) -> int:
     """Return the best position in *window* at which to end the chunk that begins at 0.
 
-    The position is greater than *shortest* and at most *size*. *window* must contain `_LOOK_AHEAD`
-    characters after *size*, or all remaining text. If white space follows a boundary, the chunk
-    includes as much of it as fits.
+    The position is greater than *lower_bound* and at most *size*. *window* must contain
+    `_LOOK_AHEAD` characters after *size*, or all remaining text. The chunk includes as much of the
+    white space after the boundary as fits.
     """
-    longest = _find_limit(window, size, shortest)
-    lowest = max(shortest, longest * 2 // 3)
-    # From the best kind of boundary to the worst; of a kind, the last boundary that fits.
+    longest = _find_length_limit(window, size, lower_bound)
+    lowest = max(lower_bound, longest * 2 // 3)
+    # The kinds of boundary are sorted from best to worst. Of one kind, the last boundary that fits
+    # is used.
     for kind in ("prose", "sentence", "paragraph", "line", "clause", "word"):
-        ends = [end for end in _find_ends(kind, window, lowest) if end <= longest]
+        ends = [end for end in _find_text_ends(kind, window, lowest) if end <= longest]
         for end in reversed(ends[-_TRIES:]):
-            cut = _skip_space(window, end, longest)
-            # A cut before a combining mark would take the mark from its letter.
+            cut = _skip_white_space(window, end, longest)
+            # A cut before a combining mark would separate the mark from its letter.
             if cut > lowest and _is_cluster_boundary(window, cut):
                 return cut
     if _is_cluster_boundary(window, longest):
         return longest
     return max(
-        (place for place in _find_clusters(window, longest) if shortest < place <= longest),
+        (
+            position
+            for position in _find_cluster_starts(window, longest)
+            if lower_bound < position <= longest
+        ),
         default=longest,
     )
 
 
-def _find_next_start(window: str, cut: int, overlap: int) -> int:
-    """Return the position in *window* at which the next chunk begins; this chunk ends at *cut*.
+def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
+    """Return the position in *window* at which the chunk after *chunk_end* begins.
 
-    The position is at least 1, and at most *overlap* characters before *cut*. The next chunk begins
-    with the first sentence or paragraph in the earlier half of the overlap, else with the first
-    word there.
+    The position is at least 1, and at most *overlap* characters before *chunk_end*. The next chunk
+    begins with the first sentence or paragraph in the earlier half of the overlap, or else with the
+    first word there.
     """
-    earliest = max(cut - overlap, 1)
-    latest = cut - (cut - earliest) // 2
+    earliest = max(chunk_end - overlap, 1)
+    # In the later half, the two chunks would share little text.
+    latest = chunk_end - (chunk_end - earliest) // 2
     for kinds in (("paragraph", "sentence"), ("clause", "word")):
-        starts = [start for kind in kinds for start in _find_starts(kind, window, earliest, latest)]
+        starts = [
+            start for kind in kinds for start in _find_first_start(kind, window, earliest, latest)
+        ]
         if starts:
             return min(starts)
     if _is_cluster_boundary(window, earliest):
         return earliest
     return min(
-        (place for place in _find_clusters(window, earliest) if earliest <= place <= cut),
-        default=cut,
+        (
+            position
+            for position in _find_cluster_starts(window, earliest)
+            if earliest <= position <= chunk_end
+        ),
+        default=chunk_end,
     )
 
 
-def _find_limit(window: str, size: int, shortest: int) -> int:
+def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
     """Return the maximum length of the chunk: *size*, or less near the end of the text.
 
-    If only white space follows *size*, the limit is the start of the last word. The next chunk then
-    begins with this word and is not blank.
+    If only white space follows *size*, the limit is the start of the last word. The last chunk then
+    begins with this word, instead of being blank.
     """
     if len(window) - size < _LOOK_AHEAD and window[size:].isspace():
         words = window[:size].rstrip()
         start = len(words) - len("".join(words.rsplit(None, 1)[-1:]))
-        if start > shortest:
+        if start > lower_bound:
             return start
     return size
 
 
-def _find_ends(kind: str, window: str, lowest: int) -> Iterator[int]:
-    """Yield the positions after *lowest* at which text ends before a boundary of *kind*."""
-    for boundary in _compile_pattern(kind).finditer(window, lowest):
+def _find_text_ends(kind: str, window: str, start: int) -> Iterator[int]:
+    """Yield the position of each boundary of *kind* after *start*.
+
+    The position is the end of the text before the boundary.
+    """
+    for boundary in _compile_pattern(kind).finditer(window, start):
         yield boundary.end() if kind in _ENDINGS else boundary.start()
 
 
-def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator[int]:
+def _find_first_start(kind: str, window: str, earliest: int, latest: int) -> Iterator[int]:
     """Yield the first position from *earliest* to *latest* that follows a boundary of *kind*.
 
-    Yields at most one position.
+    Yields nothing if there is no such position.
     """
     tried = 0
-    for end in _find_ends(kind, window, max(0, earliest - _LOOK_BACK)):
-        start = _skip_space(window, end, latest)
+    for end in _find_text_ends(kind, window, max(0, earliest - _LOOK_BACK)):
+        start = _skip_white_space(window, end, latest)
         if end > latest or tried == _TRIES:
             return
         if start >= earliest and not window[start].isspace():
@@ -269,25 +287,28 @@ def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator
                 return
 
 
-def _skip_space(window: str, end: int, limit: int) -> int:
-    """Return the position after the white space that begins at *end* in *window*.
+def _skip_white_space(window: str, start: int, limit: int) -> int:
+    """Return the position after the white space that begins at *start* in *window*.
 
     The position is at most *limit*, and never splits a Windows line break.
     """
-    place: int = min(_compile_pattern("space").match(window, end).end(), limit)
-    return place - 1 if end < place and window[place - 1 : place + 1] == "\r\n" else place
+    end: int = min(_compile_pattern("space").match(window, start).end(), limit)
+    return end - 1 if start < end and window[end - 1 : end + 1] == "\r\n" else end
 
 
-def _is_cluster_boundary(window: str, place: int) -> bool:
-    """Return whether *place*, a position in *window*, is between two grapheme clusters."""
-    around = window[place - 1 : place + 1]
-    return (around.isascii() and around != "\r\n") or place in _find_clusters(window, place)
+def _is_cluster_boundary(window: str, position: int) -> bool:
+    """Return whether *position* in *window* is between two grapheme clusters."""
+    # ASCII has no combining marks, so most texts need no search for clusters.
+    around = window[position - 1 : position + 1]
+    return (around.isascii() and around != "\r\n") or position in _find_cluster_starts(
+        window, position
+    )
 
 
-def _find_clusters(window: str, place: int) -> list[int]:
-    """Return the positions near *place* at which grapheme clusters begin in *window*."""
-    begin = max(0, place - _AROUND)
+def _find_cluster_starts(window: str, position: int) -> list[int]:
+    """Return the positions in *window*, near *position*, at which grapheme clusters begin."""
+    begin = max(0, position - _AROUND)
     return [
         cluster.start()
-        for cluster in _compile_pattern("cluster").finditer(window, begin, place + _LOOK_AHEAD)
+        for cluster in _compile_pattern("cluster").finditer(window, begin, position + _LOOK_AHEAD)
     ]

@@ -27,7 +27,7 @@ from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.bounds import count_chars, limit_time
 from qtmiddleware.kit.documents.markup import read_epub, read_html
 from qtmiddleware.kit.documents.office import read_docx, read_pptx, read_xlsx
-from qtmiddleware.kit.documents.own_reader import ask_reader
+from qtmiddleware.kit.documents.own_reader import call_reader
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines, read_parquet
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
 from qtmiddleware.runtime.environment import copy_environment
@@ -45,33 +45,34 @@ READERS: Final[dict[str, Read]] = {
     ".pptx": read_pptx,
     ".xlsx": read_xlsx,
 }
-"""The reader for each file ending."""
+"""The built-in reader per file extension."""
 
 SECONDS: Final = 60.0
-"""Seconds that the next pieces of a document may take.
+"""The time limit for reading the next pieces of a document, in seconds.
 
-The slowest honest documents, large Word files, take a few seconds.
+The slowest ordinary documents, large Word files, take a few seconds.
 """
 _SECONDS_PER_MB: Final = 0.5
-"""More seconds that the first pieces may take, per unpacked MB of a zipped document.
+"""Additional seconds for the first pieces of a zipped document, per unpacked MB.
 
-An Excel file's texts, for example, are all read before the first row.
+For example, all texts of an Excel file are read before its first row.
 """
 MEMORY: Final = 2 << 30
-"""Address space of the process in bytes, if the system (Linux) enforces such a limit."""
+"""The memory limit of the separate process: its address space in bytes. Linux enforces it."""
 MOST_INFLATED: Final = 1 << 30
+"""The maximum unpacked size of a zipped document, in bytes."""
 MOST_PART: Final = 1 << 27
-"""Unpacked bytes of a zipped document: at most `MOST_INFLATED` in total, and at most this per part.
+"""The maximum unpacked size, in bytes, of a file in a zipped document.
 
-The second limit holds for parts that are held in memory as a whole.
+The limit applies only to files that readers load into memory as a whole.
 """
 _HELD: Final = (".xml", ".rels", ".xhtml", ".html", ".htm", ".opf")
-"""Endings of the parts of a zipped document that its readers hold in memory as a whole."""
+"""The extensions of files in a zipped document that readers load into memory as a whole."""
 _STREAMED: Final = "xl/worksheets/"
-"""Parts of Excel files that are read row by row, and may be larger."""
+"""The folder of the sheets in an Excel file, which are read row by row and may be larger."""
 _ZIPPED: Final = frozenset((".epub", ".docx", ".pptx", ".xlsx"))
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""The first bytes of an old Office file, and of an encrypted one."""
+"""The first bytes of an old Office file, and of an encrypted Office file."""
 _TOO_MUCH: Final = "reading it takes too much memory"
 _BATCH_CHARS: Final = 1 << 16
 _BATCH_PIECES: Final = 1 << 10
@@ -87,13 +88,13 @@ _START: Final = (
 class Converter:
     """Reads documents one after another in a separate process.
 
-    Reads the file types in `READERS` and those that installed packages support. Use a converter as
-    a context manager. The separate process starts with the first document, and ends with the
-    ``with`` block or the current process. Not thread-safe.
+    Supports the file types in `READERS` and those of installed packages. Use a converter as a
+    context manager. The separate process starts with the first document, and ends with the ``with``
+    block or the current process. Not thread-safe.
     """
 
-    def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
-        self._limits = [seconds, memory]
+    def __init__(self, timeout_seconds: float = SECONDS, max_memory_bytes: int = MEMORY) -> None:
+        self._limits = [timeout_seconds, max_memory_bytes]
         self._process: subprocess.Popen[bytes] | None = None
         self._is_reading = False
 
@@ -118,8 +119,8 @@ class Converter:
             OSError: if the separate process cannot be started.
         """
         if self._is_reading:
-            # The caller gave up the document before. Its remaining pieces would be taken for those
-            # of this one.
+            # The caller did not read the previous document to its end. The remaining pieces would
+            # be mistaken for pieces of this document.
             self.close()
         process = self._process = self._process or self._start_process()
         self._is_reading, is_intact = True, False
@@ -129,8 +130,8 @@ class Converter:
                     case {"pieces": pieces}:
                         yield from (Piece(*piece) for piece in pieces)
                     case {"unreadable": [reason, detail]}:
-                        # A process that ran out of memory may not have freed all of it, so it is
-                        # not used again.
+                        # A process that ran out of memory may not have freed all of it, so it must
+                        # not read another document.
                         is_intact = detail != _TOO_MUCH
                         raise UnreadableDocument(path, reason, detail)
                     case {"missing": [package, extra]}:
@@ -152,7 +153,7 @@ class Converter:
         process, self._process = self._process, None
         self._is_reading = False
         if process is not None:
-            # Killed, not asked: it may hang, and has nothing to save.
+            # The process is killed, because it may hang and has nothing to save.
             process.kill()
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
@@ -176,10 +177,10 @@ class Converter:
         return process
 
     @staticmethod
-    def _ask_process(process: subprocess.Popen[bytes], question: Any) -> Iterator[Any]:
-        """Send *question* to *process*, and yield its answers until *process* ends."""
+    def _ask_process(process: subprocess.Popen[bytes], request: Any) -> Iterator[Any]:
+        """Send *request* to *process*, and yield the answers until *process* ends."""
         with suppress(OSError):
-            _send_message(process.stdin, question)
+            _send_message(process.stdin, request)
         for line in process.stdout or ():
             # A process that died while writing leaves half a line.
             if line.endswith(b"\n"):
@@ -187,10 +188,8 @@ class Converter:
 
     @staticmethod
     def _explain_death(process: subprocess.Popen[bytes]) -> str:
-        """Wait until *process* ends, and return the reason, such as ``its reader crashed``.
-
-        Exit code 1 means that reading took too long.
-        """
+        """Wait until *process* ends, and return the reason, such as ``its reader crashed``."""
+        # The watchdog ends the process with exit code 1.
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
 
@@ -212,12 +211,12 @@ def serve() -> None:
     out, sys.stdout = sys.stdout.buffer, sys.stderr
     seconds, memory = json.loads(sys.stdin.readline())
     _limit_memory(memory)
-    questions: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_queue_questions, args=[questions], daemon=True).start()
+    requests: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    threading.Thread(target=_queue_requests, args=[requests], daemon=True).start()
     with open(os.devnull, "w") as null_file:  # noqa: PTH123
         while True:
-            path, follow_link = questions.get()
-            for answer in _answer_question(
+            path, follow_link = requests.get()
+            for answer in _answer_request(
                 Path(path),
                 follow_link,
                 lambda extra_seconds=0.0: _start_watchdog(seconds + extra_seconds, null_file),
@@ -226,41 +225,44 @@ def serve() -> None:
                 _send_message(out, answer)
 
 
-def _start_watchdog(seconds: float, null_file: Any) -> None:
-    """Start or restart a timer that ends this process after *seconds*, unless it is cancelled."""
+def _start_watchdog(timeout_seconds: float, null_file: Any) -> None:
+    """Start or restart a timer that ends this process after *timeout_seconds*."""
     # A thread in C ends the process, even if Python code or a library hangs.
-    faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
+    faulthandler.dump_traceback_later(timeout_seconds, exit=True, file=null_file)
 
 
-def _queue_questions(questions: queue.SimpleQueue[list[Any]]) -> None:
-    """Put each message from standard input into *questions*; exit when standard input closes."""
+def _queue_requests(requests: queue.SimpleQueue[list[Any]]) -> None:
+    """Put each message from standard input into *requests*; exit when standard input closes."""
     for line in sys.stdin:
-        questions.put(json.loads(line))
+        requests.put(json.loads(line))
     os._exit(0)  # The parent process is gone.
 
 
-def _limit_memory(size: int) -> None:
-    """Limit the address space of this process to *size* bytes, if the system allows it."""
+def _limit_memory(max_bytes: int) -> None:
+    """Limit the address space of this process to *max_bytes*, if the system allows it."""
+    # Windows has no module `resource`, and some systems reject the limit.
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
 
 
-def _answer_question(
+def _answer_request(
     path: Path, follow_link: bool, restart_timer: Callable[..., None]
 ) -> Iterator[dict[str, Any]]:
     """Yield the text of the document at *path* as messages for the parent process.
 
     The first messages contain the document's pieces. The last message contains the error, or is
-    empty if there was no error. *restart_timer* restarts the time limit before each message.
+    empty if there was no error. *restart_timer* restarts the time limit, and is called before each
+    message.
     """
     restart_timer()
     try:
         with open_regular_file(path, follow_link=follow_link) as file:
             size = os.fstat(file.fileno()).st_size
             yield from _batch_pieces(
-                limit_time(path, _read_non_blank(path, file, restart_timer), size), restart_timer
+                limit_time(path, _read_non_blank_pieces(path, file, restart_timer), size),
+                restart_timer,
             )
     except MissingExtra as error:
         yield {"missing": [error.package, error.extra]}
@@ -282,19 +284,19 @@ def _answer_question(
 def _batch_pieces(
     pieces: Iterator[Piece], restart_timer: Callable[..., None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield messages of many pieces each, because one message per piece would be slow.
+    """Yield the *pieces* in batches, as messages for the parent process.
 
-    *restart_timer* is called after each full message.
+    One message per piece would be slow. *restart_timer* is called after each full batch.
     """
     batch: list[Any] = []
     chars = 0
     for piece in pieces:
-        place = {
+        location = {
             name: value[:PLACE_CHARS] if isinstance(value, str) else value
-            for name, value in piece.place.items()
+            for name, value in piece.location.items()
         }
-        batch.append([piece.text, place, piece.stands_alone])
-        chars += count_chars(Piece(piece.text, place))
+        batch.append([piece.text, location, piece.stands_alone])
+        chars += count_chars(Piece(piece.text, location))
         if chars > _BATCH_CHARS or len(batch) == _BATCH_PIECES:
             yield {"pieces": batch}
             batch, chars = [], 0
@@ -303,17 +305,17 @@ def _batch_pieces(
         yield {"pieces": batch}
 
 
-def _read_non_blank(
+def _read_non_blank_pieces(
     path: Path, file: BinaryIO, restart_timer: Callable[..., None]
 ) -> Iterator[Piece]:
-    """Yield the pieces of *file*, from the first one that is not blank.
+    """Yield the pieces of *file*, except for blank pieces at its beginning.
 
     Raises `UnreadableDocument` if all pieces are blank.
     """
-    ending = path.suffix.casefold()
-    if ending in _ZIPPED:
+    extension = path.suffix.casefold()
+    if extension in _ZIPPED:
         restart_timer(_check_zip(path, file) / (1 << 20) * _SECONDS_PER_MB)
-    read = READERS.get(ending) or partial(_read_by_package, ending)
+    read = READERS.get(extension) or partial(_read_with_package, extension)
     pieces = (piece for piece in read(path, file))
     first_piece = next((piece for piece in pieces if piece.text.strip()), None)
     if first_piece is None:
@@ -321,19 +323,19 @@ def _read_non_blank(
     yield from chain([first_piece], pieces)
 
 
-def _read_by_package(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the pieces of *file*, read by the installed package for the file extension *ending*.
+def _read_with_package(extension: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the pieces of *file*, using an installed package's reader for *extension*.
 
     Raises `UnreadableDocument` if the package's reader fails.
     """
-    # Imported here, so that only runs with such files pay for it.
+    # Imported here, because most runs have no such files.
     from qtmiddleware.plugins import find_reader
 
     try:
-        read = find_reader(ending)
+        read = find_reader(extension)
     except ConfigError as error:
         raise UnreadableDocument(path, "its reader failed", str(error)) from error
-    yield from ask_reader(lambda path: read(path, file), path) or ()
+    yield from call_reader(lambda path: read(path, file), path) or ()
 
 
 def _check_zip(path: Path, file: BinaryIO) -> int:
@@ -366,8 +368,8 @@ def _check_zip(path: Path, file: BinaryIO) -> int:
                 " is unpacked"
             )
             raise UnreadableDocument(path, "too large", limits)
-        # The sizes are claims of the file. Each part is read only that far, so a part that is
-        # longer than it claims fails its checksum.
+        # The file itself states these sizes, and may lie. Each part is read only up to its stated
+        # size, so a part that is longer fails its checksum.
         for part in parts:
             with packed.open(part) as stream:
                 while stream.read(1 << 20):

@@ -14,7 +14,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.converting import READERS
 
 EXTENSIONS: Final = (".txt", ".md", ".markdown", ".rst", ".pdf", *READERS)
-"""Endings of the files that are taken from folders and by patterns, in any case."""
+"""The file extensions of documents in folders and patterns; upper and lower case are equal."""
 _MOST_ENDINGS: Final = 8
 _WILD: Final = frozenset("*?[")
 _ALLOWED: Final = (
@@ -22,17 +22,17 @@ _ALLOWED: Final = (
 )
 
 
-def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
+def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Path]:
     """Return the sorted paths of all documents in *data_path*, a file, a folder or a pattern.
 
     - A single file is always a document, whatever its name. The name of an existing file is not
       read as a pattern.
     - In a folder or pattern, documents are the files with an extension in `EXTENSIONS` or of an
-      installed package. With *every*, all files are documents. Hidden files and folders are
-      skipped. Links to folders are not followed, unless *data_path* itself is such a link.
+      installed package. If *all_files* is true, all files are documents. Hidden files and folders
+      are skipped. Links to folders are not followed, unless *data_path* itself is such a link.
 
-    Raises `ConfigError` if there are no documents, or if a folder cannot be read. An unreadable
-    folder must not look as if its documents were deleted.
+    Raises `ConfigError` if there are no documents, or if a folder cannot be read. Skipping an
+    unreadable folder would look as if its documents were deleted.
     """
     if not str(data_path).strip():
         raise _build_error(data_path, "dataPath must not be empty")
@@ -41,7 +41,7 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
     with suppress(RuntimeError):
         path = path.expanduser()
     try:
-        documents = sorted(set(_select_files(path, every)))
+        documents = sorted(set(_select_files(path, all_files)))
     except (OSError, ValueError, NotImplementedError) as error:
         where, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
         message = (
@@ -57,10 +57,10 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
 
 
 def count_left_out(data_path: str | Path) -> dict[str, int]:
-    """Return how many files in *data_path* are not documents, per file extension.
+    """Return the number of files in *data_path* that are not documents, per file extension.
 
     The most frequent extension comes first. The key ``""`` counts files without an extension.
-    Hidden files are not counted. The result is empty for a single file.
+    Hidden files are not counted. For a single file, returns an empty dictionary.
     """
     path = Path(data_path)
     with suppress(RuntimeError):
@@ -72,23 +72,26 @@ def count_left_out(data_path: str | Path) -> dict[str, int]:
 def describe_left_out(counts: Mapping[str, int]) -> str:
     """Return *counts* of files per extension as text, such as ``3 .html, 1 .csv``.
 
-    After the first eight extensions, the other files are counted together, as ``5 others``.
+    Only the first eight extensions are listed. The remaining files are counted as ``5 others``.
     """
-    shown_counts = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
+    shown_counts = [
+        f"{count} {extension or 'without an ending'}" for extension, count in counts.items()
+    ]
     rest_count = sum(list(counts.values())[_MOST_ENDINGS:])
     return ", ".join(
         [*shown_counts[:_MOST_ENDINGS], *([f"{rest_count} others"] if rest_count else [])]
     )
 
 
-def _select_files(path: Path, every: bool) -> Iterable[Path]:
+def _select_files(path: Path, all_files: bool) -> Iterable[Path]:
     """Return the documents in *path*, which may be a file, a folder or a pattern.
 
-    A single file is always a document. With *every*, so are all files in a folder or pattern.
+    A single file is always a document. If *all_files* is true, all files in a folder or pattern are
+    documents.
     """
     if os.path.lexists(path) and not path.is_dir():
         return [path]
-    return (file for file in _find_files(path) if every or is_document(file))
+    return (file for file in _find_files(path) if all_files or is_document(file))
 
 
 def _find_files(path: Path) -> Iterable[Path]:
@@ -103,11 +106,11 @@ def _find_files(path: Path) -> Iterable[Path]:
         return []
     if _WILD.isdisjoint(str(path)):
         raise FileNotFoundError(errno.ENOENT, "the file or folder does not exist", str(path))
-    return _match_pattern(path)
+    return _find_matching_files(path)
 
 
 def _walk_folder(folder: Path) -> Iterator[Path]:
-    """Yield the files in *folder* and its subfolders, except hidden ones.
+    """Yield the files in *folder* and its subfolders, except hidden files and folders.
 
     Raises `OSError` if a folder cannot be read.
     """
@@ -120,20 +123,22 @@ def _walk_folder(folder: Path) -> Iterator[Path]:
         yield from (Path(here, name) for name in names if not name.startswith("."))
 
 
-def _match_pattern(path: Path) -> Iterator[Path]:
+def _find_matching_files(path: Path) -> Iterator[Path]:
     """Yield the files that match the pattern *path*.
 
     Folders that exist are not read as patterns, even if their names contain brackets.
     """
     base, *pattern_parts = (Path(path.anchor), *path.parts[bool(path.anchor) :])
-    # A folder's name may have brackets, so each part that exists is taken as a name.
+    # A folder's name may contain brackets, so each part that exists is used as a name.
     while len(pattern_parts) > 1 and (base / pattern_parts[0]).is_dir():
         base /= pattern_parts.pop(0)
+    # Before Python 3.13, a final ** matches only folders.
     if pattern_parts[-1] == "**":
         pattern_parts.append("*")
     shows_hidden = any(part.startswith(".") for part in pattern_parts)
     for file in base.glob(str(Path(*pattern_parts))):
         is_hidden = any(part.startswith(".") for part in file.relative_to(base).parts)
+        # `Path.glob` follows a link to a folder that * matches.
         if any(
             folder.is_symlink()
             for folder in file.parents
@@ -147,23 +152,24 @@ def _match_pattern(path: Path) -> Iterator[Path]:
 def is_document(path: Path) -> bool:
     """Return whether the file at *path* has the file extension of a document.
 
-    Other files in folders and patterns are skipped.
+    False means that the file is skipped in folders and patterns.
     """
-    return path.name.casefold().endswith(EXTENSIONS) or has_own_reader(path)
+    return path.name.casefold().endswith(EXTENSIONS) or has_package_reader(path)
 
 
-def has_own_reader(path: Path) -> bool:
+def has_package_reader(path: Path) -> bool:
     """Return whether an installed package has a reader for the file at *path*.
 
-    False for extensions in `EXTENSIONS`: their built-in readers cannot be replaced.
+    Returns ``False`` for extensions in `EXTENSIONS`, because packages cannot replace built-in
+    readers.
     """
-    ending = path.suffix.casefold()
-    if not ending or ending in EXTENSIONS:
+    extension = path.suffix.casefold()
+    if not extension or extension in EXTENSIONS:
         return False
-    # Imported here, as known endings need no lookup.
+    # Imported here, because known file extensions need no lookup.
     from qtmiddleware.plugins import has_reader
 
-    return has_reader(ending)
+    return has_reader(extension)
 
 
 def _build_error(data_path: str | Path, message: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Read HTML pages, and EPUB books, which are archives of HTML pages."""
+"""Read HTML pages and EPUB books."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import Piece
 
 MOST_BYTES: Final = 1 << 26
-"""Largest page in bytes, as a page is held in memory as a whole."""
+"""The maximum size of a page, in bytes. A page is read into memory as a whole."""
 
 _SKIPPED: Final = frozenset(
     (
@@ -79,8 +79,8 @@ _MARKS: Final = {
 
 
 _ENDS: Final = (">", "-->", "]]>")
-# Possessive throughout, so that it never backtracks. An opening quotation mark that nothing closes
-# can only be the last one of a page, so its end is searched for once.
+# All quantifiers are possessive, so that the pattern never backtracks. Only the last quotation mark
+# of a page can be unclosed, so its end is searched once.
 _TAG: Final = re.compile(
     r"""<(?P<closes>/?)(?P<name>[a-zA-Z][^\t\n\f\r />]*+)
     (?: [^>=]++ | = [\t\n\f\r ]*+ (?: "[^"]*+" | '[^']*+' | (?P<bare>[^\t\n\f\r >]*+) ) )*+ >?""",
@@ -89,7 +89,7 @@ _TAG: Final = re.compile(
 _RAW_ENDS: Final = {
     name: re.compile(rf"</{name}(?=[\t\n\f\r />])", re.IGNORECASE) for name in ("script", "style")
 }
-"""Where the content of these elements ends. Inside of it, nothing else is a tag."""
+"""The pattern that ends the content of each of these elements. Such content has no tags."""
 # Python refuses to parse longer numbers, and no character has such a number.
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{4000,}+;?")
 
@@ -110,8 +110,8 @@ class _Page:
         self._has_words = False
         self._skipped = self._pre = 0
 
-    def start_tag(self, tag: str) -> None:
-        """Handle the start tag of an HTML element."""
+    def handle_start_tag(self, tag: str) -> None:
+        """Handle the start tag of the HTML element *tag*."""
         if tag in _SKIPPED:
             self._skipped += 1
         elif self._skipped:
@@ -122,8 +122,8 @@ class _Page:
         elif tag in _CELLS and self._has_words:
             self._words.append(" | ")
 
-    def end_tag(self, tag: str) -> None:
-        """Handle the end tag of an HTML element."""
+    def handle_end_tag(self, tag: str) -> None:
+        """Handle the end tag of the HTML element *tag*."""
         if tag in _SKIPPED:
             self._skipped = max(0, self._skipped - 1)
         elif self._skipped:
@@ -133,7 +133,7 @@ class _Page:
             self._pre = max(0, self._pre - (tag == "pre"))
 
     def add_text(self, text: str) -> None:
-        """Add the text between two tags to the current paragraph."""
+        """Add *text*, found between two tags, to the current paragraph."""
         if text and not self._skipped:
             self._words.append(unescape(_LONG_NUMBER.sub("\ufffd", text)))
             self._has_words = self._has_words or not self._words[-1].isspace()
@@ -141,8 +141,8 @@ class _Page:
     def end_paragraph(self, tag: str = "") -> None:
         """Save the text since the last paragraph as the page's title or as a paragraph.
 
-        *tag* is the tag that ends the text. If it is a heading's tag, the text also becomes the
-        heading of the paragraphs that follow.
+        *tag* is the tag that ends the text. If *tag* is a heading, such as ``h1``, the text also
+        becomes the heading of the following paragraphs.
         """
         text = "".join(self._words)
         self._words.clear()
@@ -159,11 +159,10 @@ class _Page:
 def _parse_page(text: str, page: _Page) -> None:
     """Parse the HTML in *text* as browsers do, and pass its tags and texts to *page*.
 
-    Takes linear time, even for unclosed tags and comments. For these, `html.parser` takes quadratic
-    time.
+    Takes linear time, even for unclosed tags and comments, unlike `html.parser`.
     """
     position, last_marks = 0, {mark: text.rfind(mark) for mark in _ENDS}
-    # After the last ">" there can be no tag.
+    # A tag must end, so the text after the last ">" has none.
     while 0 <= (tag_start := text.find("<", position)) < last_marks[">"]:
         page.add_text(text[position:tag_start])
         if tag := _TAG.match(text, tag_start):
@@ -174,12 +173,13 @@ def _parse_page(text: str, page: _Page) -> None:
                 text.endswith("/>", tag_start, position) and tag.end("bare") != position - 1
             )
             if not tag["closes"]:
-                page.start_tag(name)
+                page.handle_start_tag(name)
             if tag["closes"] or closes_itself:
-                page.end_tag(name)
+                page.handle_end_tag(name)
             elif name in _RAW_ENDS:
                 end = _RAW_ENDS[name].search(text, position)
                 position = end.start() if end else len(text)
+        # Browsers treat <? and </ without a name like comments.
         elif text[tag_start + 1] in "!?/":
             position = _find_comment_end(text, tag_start, last_marks)
         else:
@@ -208,7 +208,7 @@ def _find_comment_end(text: str, begin: int, last_marks: Mapping[str, int]) -> i
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the paragraphs of an HTML page, each with the page's title and the heading above it.
 
-    Navigation, scripts and styles are left out. Raises `UnreadableDocument` if the page is empty or
+    Navigation, scripts and styles are skipped. Raises `UnreadableDocument` if the page is empty or
     too large. See `decode_page` for the encoding.
     """
     content = file.read(MOST_BYTES + 1)
@@ -222,26 +222,27 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def _read_page(text: str, title: str = "") -> Iterator[Piece]:
     """Yield the paragraphs of the HTML page in *text*, each with *title* and the heading above it.
 
-    Without *title*, the page's own title is used.
+    If *title* is empty, the page's own title is used.
     """
     page = _Page()
     _parse_page(text, page)
     page.end_paragraph()
     for paragraph, heading in page.paragraphs:
-        place = {"title": title or page.title, "heading": heading}
-        yield Piece(paragraph + "\n\n", {name: value for name, value in place.items() if value})
+        location = {"title": title or page.title, "heading": heading}
+        yield Piece(paragraph + "\n\n", {name: value for name, value in location.items() if value})
 
 
 def decode_page(content: bytes) -> str:
     """Decode the bytes of an HTML page, and return its text.
 
-    As in browsers, the encoding is that of the byte order mark, else the encoding that the page
-    declares, else UTF-8, else Windows-1252.
+    Tries these encodings in the order of browsers: the byte order mark's encoding, the encoding
+    that the page declares, UTF-8, and Windows-1252.
     """
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             return content.decode(encoding, "replace")
     declaration = _CHARSET.search(content[:2048])
+    # A page may declare an encoding that does not exist, or that its bytes do not have.
     for encoding in (declaration.group(1).decode() if declaration else "utf-8", "utf-8"):
         try:
             # On the web, Latin-1 means Windows-1252.
@@ -254,11 +255,13 @@ def decode_page(content: bytes) -> str:
 
 
 def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs of a book in reading order, each with the book's title and its heading.
+    """Yield the paragraphs of an EPUB book in reading order.
 
-    Raises `UnreadableDocument` if the book is encrypted.
+    Each paragraph has the book's title and the heading above the paragraph. Raises
+    `UnreadableDocument` if the book is encrypted.
     """
     with ZipFile(file) as book:
+        # Only books with digital rights management have this file.
         if "META-INF/rights.xml" in book.namelist():
             raise UnreadableDocument(path, "encrypted")
         root = ET.fromstring(book.read("META-INF/container.xml"))
@@ -274,7 +277,7 @@ def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
         hrefs = dict.fromkeys(
             files[item.get("idref")] for item in package.iterfind(".//{*}spine/{*}itemref")
         )
-        # A page is read once, however often and by whichever paths the book names it.
+        # A page is read once, even if the book lists it repeatedly or by several paths.
         for name in dict.fromkeys(
             str(PurePosixPath(package_path).parent / unquote(href)) for href in hrefs
         ):

@@ -16,7 +16,7 @@ from qtmiddleware.kit.documents.text import Piece
 
 _DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _DRAWN: Final = (f"{_DRAWING}t", f"{_DRAWING}br")
-"""The elements of a slide's texts, and of the breaks between them."""
+"""The XML elements of the texts and line breaks on a slide."""
 
 
 def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
@@ -35,13 +35,13 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
         if style.name and style.name.startswith(("Heading ", "Title"))
     }
 
-    def read_element(element: Any) -> str:
+    def read_element_text(element: Any) -> str:
         return "".join(
             breaks.get(part.tag) or part.text or "" for part in element.iter(text, *breaks)
         ).strip()
 
-    # `paragraphs` leaves out the content of content controls, insertions and text boxes; this
-    # includes it. Paragraphs inside of a table's row are read with the row.
+    # The attribute `paragraphs` lacks the text of content controls, insertions and text boxes, so
+    # all elements are searched. Paragraphs inside of a table row are read with the row.
     top_elements = (
         element
         for element in document.element.body.iter(paragraph, row)
@@ -54,7 +54,7 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
         if table is not None:
             cells = (
                 [
-                    " ".join(map(read_element, cell_element.iter(paragraph)))
+                    " ".join(map(read_element_text, cell_element.iter(paragraph)))
                     for cell_element in table_row.iterchildren(cell)
                 ]
                 for table_row in elements
@@ -63,7 +63,7 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
             yield Piece("\n", heading)
             continue
         for element in elements:
-            if element_text := read_element(element):
+            if element_text := read_element_text(element):
                 heading = (
                     {"heading": " ".join(element_text.split())}
                     if element.style in headings
@@ -80,7 +80,7 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
         raise MissingExtra("python-pptx", "documents") from None
     known_parts = set()
     for number, slide in enumerate(pptx.Presentation(file).slides, 1):
-        # A slide is read once, however often the presentation names it.
+        # A slide is read once, even if the presentation lists it repeatedly.
         if slide.part.partname in known_parts:
             continue
         known_parts.add(slide.part.partname)
@@ -93,24 +93,25 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
             yield Piece(f"Notes: {notes.text.strip()}\n\n", {"slide": number})
 
 
-def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
-    """Yield the texts and tables in *shapes* of slide *number*, including grouped shapes."""
+def _read_shapes(shapes: Iterable[Any], slide_number: int) -> Iterator[Piece]:
+    """Yield the texts and tables in the *shapes* of a slide, including grouped shapes."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
-            yield from _read_shapes(shape.shapes, number)
+            yield from _read_shapes(shape.shapes, slide_number)
         elif getattr(shape, "has_table", False):
-            # Each step through `table.rows` would go through all rows again, so the elements are
-            # read.
+            # Each step through `table.rows` visits all rows again, so the XML elements are used
+            # instead.
             rows = shape.element.iter(f"{_DRAWING}tr")
             cells = (
                 [_read_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")] for row in rows
             )
             yield from (
-                Piece(row.text, {"slide": number}) for row in describe_rows(enumerate(cells, 1))
+                Piece(row.text, {"slide": slide_number})
+                for row in describe_rows(enumerate(cells, 1))
             )
-            yield Piece("\n", {"slide": number})
+            yield Piece("\n", {"slide": slide_number})
         elif shape.has_text_frame and (text := shape.text_frame.text.replace("\v", "\n").strip()):
-            yield Piece(text + "\n\n", {"slide": number})
+            yield Piece(text + "\n\n", {"slide": slide_number})
 
 
 def _read_cell(cell: Any) -> str:
@@ -124,22 +125,23 @@ def _read_cell(cell: Any) -> str:
 def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per row of an Excel file, such as ``Item: Pump | Price: 7``.
 
-    Each line has the sheet's name and the row's number, from 1. Only one row is in memory at a
-    time. For a formula, the value saved in the file is used; without a saved value, the cell is
-    empty.
+    The location of each line is the sheet's name and the row's number, from 1. Only one row is in
+    memory at a time. For a formula, the value saved in the file is used. Without a saved value, the
+    cell is empty.
     """
     try:
         import openpyxl
     except ImportError:
         raise MissingExtra("openpyxl", "documents") from None
     with suppress(ImportError):
-        # If a sheet does not state its size, openpyxl reads all of it to find out: a minute for a
-        # million rows. The patch is safe, as nothing else reads workbooks in this process.
+        # If a sheet does not state its size, openpyxl reads the whole sheet to find out, which
+        # takes a minute for a million rows. Nothing else in this process reads workbooks, so the
+        # patch is safe.
         sheets: Any = import_module("openpyxl.worksheet._read_only")
         sheets.ReadOnlyWorksheet._get_size = lambda _: None
     book = openpyxl.load_workbook(file, read_only=True, data_only=True)
     for sheet in book.worksheets:
-        # Some programs write a wrong size, and cells outside of it would be missed.
+        # Some programs write a wrong size, and cells outside of it would be skipped.
         sheet.reset_dimensions()
         rows = ([_format_cell(cell) for cell in row] for row in sheet.iter_rows())
         yield from describe_rows(enumerate(rows, 1), sheet=sheet.title)
@@ -150,6 +152,7 @@ def _format_cell(cell: Any) -> str:
     value = cell.value
     if value is None or isinstance(value, str):
         return value or ""
+    # In Python, a boolean is also an int.
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
@@ -161,6 +164,7 @@ def _format_cell(cell: Any) -> str:
             if isinstance(value, int)
             else f"{value:.15g}"
         )
+    # Excel stores a date as a time at midnight.
     if isinstance(value, datetime) and value.time() == time.min:
         return value.date().isoformat()
     if isinstance(value, datetime):

@@ -12,23 +12,23 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import OWN, Piece
 
 Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
-"""A function of a path that returns a text, texts, or pairs of a text and its place.
+"""The user's own reader: takes a path and returns a text, several texts, or (text, location) pairs.
 
-It returns ``None`` for a file that it does not read.
+It returns ``None`` for a file that the built-in readers should read.
 """
 
 
 class _InvalidResult(TypeError):
     """Raised if the user's reader returned something other than text.
 
-    The message quotes nothing of the returned value, so it can be shown.
+    The message does not quote the returned value, so it can be shown.
     """
 
 
-def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
+def call_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
     """Read the file at *path* with the user's *reader*, and return an iterator of its pieces.
 
-    Returns ``None`` if *reader* returns ``None``. The built-in readers then read the file.
+    Returns ``None`` if *reader* returns ``None``, so that the built-in readers read the file.
 
     Raises `UnreadableDocument`, at the call or during iteration, if *reader* raises any exception
     or returns something other than text.
@@ -47,18 +47,18 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
 
 
 def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
-    """Check the text and location in each item of a reader's *result*, and yield it as a piece.
+    """Check each item of a reader's *result*, and yield its text and location as a piece.
 
     Raises `UnreadableDocument` if an item is invalid, or if all texts are blank.
     """
     blank = True
     with _convert_reader_errors(path):
         for item in [result] if isinstance(result, str) else result:
-            text, place = item if isinstance(item, tuple) and len(item) == 2 else (item, {})
+            text, location = item if isinstance(item, tuple) and len(item) == 2 else (item, {})
             if not isinstance(text, str):
                 raise _InvalidResult(f"the reader must yield text, not {type(text).__name__}")
-            place = {name: value for name, value in dict(place).items() if value is not None}
-            for name, value in place.items():
+            location = {name: value for name, value in dict(location).items() if value is not None}
+            for name, value in location.items():
                 if (
                     not isinstance(name, str)
                     or name in OWN
@@ -66,7 +66,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
                 ):
                     raise _InvalidResult(f"{name!r} is no place")
             blank = blank and not text.strip()
-            yield Piece(text, place)
+            yield Piece(text, location)
     if blank:
         raise UnreadableDocument(path, "empty")
 

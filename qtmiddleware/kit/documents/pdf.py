@@ -11,7 +11,7 @@ from time import thread_time
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, QtMiddlewareError, UnreadableDocument
-from qtmiddleware.kit.documents.bounds import build_late_error, compute_time_limit
+from qtmiddleware.kit.documents.bounds import build_timeout_error, compute_time_limit
 from qtmiddleware.kit.documents.text import Piece
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
@@ -19,16 +19,18 @@ from qtmiddleware.types import Deadline
 _log = get_logger("qtmiddleware.documents")
 
 PAGE_SECONDS: Final = 20.0
-"""Seconds one page may take. The slowest honest ones, maps and drawings, take a few seconds."""
+"""The time limit for reading a page, in seconds.
+
+The slowest ordinary pages, maps and drawings, take a few seconds.
+"""
 SLOW_PAGES: Final = 3
-"""How many pages may take longer before the document is given up."""
+"""The number of pages over the time limit at which reading the document fails."""
 
 _LIGATURES: Final = {
     0xFB00 + offset: text
     for offset, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
 }
-# A soft hyphen is not a letter: at a line's end it joins two halves of a word, elsewhere it is
-# invisible.
+# A soft hyphen at a line's end joins two halves of a word. Elsewhere it is invisible.
 _SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
 _LINE_END: Final = re.compile(r"(?<![ \t])[ \t]++(?=\n)")
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -42,11 +44,11 @@ class _TooSlow(Exception):
 def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the text of each page of the PDF *file* at *path*, with the page's number from 1.
 
-    Empty pages are skipped. Line breaks and hyphens at the ends of lines are kept. Ligatures are
-    replaced by their letters. Soft hyphens, and spaces at the ends of lines, are removed.
+    Skips empty pages. Keeps line breaks and hyphens at the ends of lines. Replaces ligatures by
+    their letters, and removes soft hyphens and spaces at the ends of lines.
 
     A page that cannot be read is skipped and logged. Raises `UnreadableDocument` if no page can be
-    read, after three pages that took too long, or if the document as a whole takes too long.
+    read, if three pages take too long, or if the whole document takes too long.
     """
     allowed_seconds = compute_time_limit(os.fstat(file.fileno()).st_size)
     try:
@@ -77,9 +79,9 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
                 raise UnreadableDocument(
                     path, "damaged", f"page {number} takes too long to read"
                 ) from error
-        # In a broken file, pypdf may raise an error of any kind.
+        # For a damaged file, pypdf may raise any kind of error.
         except Exception as error:
-            if _lacks_aes(error):
+            if _is_aes_missing(error):
                 raise _build_error(path, error) from error
             broken_count += 1
             about: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
@@ -93,7 +95,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         # Many pages, each just below its limit, would still take hours.
         used_seconds += thread_time() - start
         if used_seconds > allowed_seconds:
-            raise build_late_error(path, allowed_seconds)
+            raise build_timeout_error(path, allowed_seconds)
         if text.strip():
             read_count += 1
             yield Piece(text, {"page": number})
@@ -117,10 +119,10 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
         raise MissingExtra("pypdf", "pdf") from None
     logger = logging.getLogger("pypdf")
     if not logger.handlers:
-        # Without a handler anywhere, Python itself writes warnings to the terminal.
+        # If no logger has a handler, Python writes warnings to the terminal.
         logger.addHandler(logging.NullHandler())
     reader = pypdf.PdfReader(file)
-    # Many files are encrypted only against changes; they open with an empty password.
+    # Many files are encrypted only to prevent changes, and open with an empty password.
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableDocument(path, "encrypted")
     return reader
@@ -129,9 +131,10 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
 def _drop_repeated_pages(reader: Any) -> int:
     """Remove repeated pages, and repeated branches of the page tree, from *reader*.
 
-    Returns the number of removed pages and branches. If each branch is repeated ten times, a file
-    of 1 KB with nine levels has a billion pages.
+    Returns the number of removed pages and branches.
     """
+    # A file of 1 KB could have a billion pages, if each of nine levels repeats its branch ten
+    # times.
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NameObject
 
     known_ids: set[tuple[int, int]] = set()
@@ -156,21 +159,21 @@ def _drop_repeated_pages(reader: Any) -> int:
 
 
 def _build_error(path: Path, error: Exception) -> UnreadableDocument:
-    """Return the error to raise for the file at *path*, given pypdf's *error*."""
-    if _lacks_aes(error):
+    """Convert pypdf's *error* for the file at *path* into an `UnreadableDocument`."""
+    if _is_aes_missing(error):
         return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
     if type(error).__name__ == "EmptyFileError":
         return UnreadableDocument(path, "empty")
     return UnreadableDocument(path, "damaged", type(error).__name__)
 
 
-def _lacks_aes(error: Exception) -> bool:
+def _is_aes_missing(error: Exception) -> bool:
     """Return whether *error* means that the package for AES decryption is not installed."""
     return type(error).__name__ == "DependencyError"
 
 
 def _extract_text(page: Any) -> str:
-    """Return the text of *page*, cleaned of soft hyphens, ligatures and control characters.
+    """Return the text of *page*, without soft hyphens, ligatures and control characters.
 
     Raises `_TooSlow` after `PAGE_SECONDS`.
     """
@@ -178,7 +181,7 @@ def _extract_text(page: Any) -> str:
     is_late = False
 
     def check_deadline(*_: Any) -> None:
-        # Called before each operation of the page, and of the forms it draws. Forms may draw each
+        # pypdf calls this before each drawing operation, also inside of forms. Forms can draw each
         # other many times.
         nonlocal is_late
         if deadline.passed:
@@ -188,8 +191,8 @@ def _extract_text(page: Any) -> str:
     text: str = page.extract_text(visitor_operand_before=check_deadline)
     if is_late:  # pypdf catches errors inside a form and goes on with the page.
         raise _TooSlow
-    # Broken files have half surrogate pairs, which cannot be encoded. Pairs are joined, the rest is
-    # replaced.
+    # Damaged files may have lone surrogates, which cannot be encoded. Pairs are joined, and lone
+    # surrogates are replaced.
     if _LONE.search(text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(

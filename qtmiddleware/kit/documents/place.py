@@ -8,20 +8,21 @@ from typing import Any
 from qtmiddleware.catalogue import PLACES
 
 
-def describe_place(metadata: Mapping[str, Any]) -> str:
-    """Return the location of a chunk, read from its *metadata*, as text such as ``page 3``.
+def describe_location(metadata: Mapping[str, Any]) -> str:
+    """Return the location in a chunk's *metadata* as text, such as ``page 3``.
 
     Other examples are ``sheet Costs, rows 12-31`` and ``sheet A, row 9 to sheet B, row 2``. Returns
-    ``""`` if *metadata* has no location. A heading is used only if there is nothing else, because
+    ``""`` if *metadata* has no location. A heading is used only if there is no number, because
     numbers are shorter and faster to find.
     """
-    names = [name for name in PLACES if _is_place(metadata.get(name))]
+    names = [name for name in PLACES if _is_location_value(metadata.get(name))]
     names = [name for name in names if name != "heading"] or names
     first_values = {name: _format_value(metadata[name]) for name in names}
     last_values = {
         name: _format_value(metadata.get(f"last_{name}", metadata[name])) for name in names
     }
     changed_names = [name for name in names if first_values[name] != last_values[name]]
+    # If only one number differs, a range is shorter than two locations.
     if len(changed_names) == 1 and isinstance(metadata[changed_names[0]], int | float):
         name = changed_names[0]
         return ", ".join(
@@ -37,7 +38,7 @@ def describe_place(metadata: Mapping[str, Any]) -> str:
     return begin if begin == end else f"{begin} to {end}"
 
 
-def _is_place(value: Any) -> bool:
+def _is_location_value(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
 
 

@@ -19,17 +19,17 @@ from qtmiddleware.retrieval.responses import read_id
 
 _MOST_LINE: Final = 1 << 20
 _MOST_RECORD: Final = 1 << 26
-"""Longest line of a table (`_MOST_LINE`) and longest JSON record, in characters, held in memory."""
+"""The maximum length of a JSON record, in characters; `_MOST_LINE` limits a line of a CSV file."""
 _NAME_CHARS: Final = 100
 _NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
 _SPACE: Final = re.compile(r"[\s,]*")
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
-"""Fields that may hold a record's text; the first one with a text counts, the rest is metadata."""
+"""The names of fields that may contain a record's text. The first field with a text is used."""
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
 _MOST_METADATA: Final = 1 << 14
-"""How many characters of a record's metadata are kept, as each of its chunks repeats them."""
+"""The maximum size of a record's metadata, in characters. Each chunk repeats the metadata."""
 _ROWS: Final = 256
-"""How many rows of a Parquet file are decoded at once."""
+"""The number of rows of a Parquet file to decode at once."""
 
 
 class _Number(str):
@@ -38,15 +38,17 @@ class _Number(str):
     __slots__ = ()
 
 
-def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int) -> Iterator[Piece]:
+def describe_rows(
+    rows: Iterable[tuple[int, Sequence[str]]], **location: str | int
+) -> Iterator[Piece]:
     """Yield one line of text per row, such as ``Item: Pump | Price: 7``.
 
     The first row with two or more filled cells contains the column names, unless one of its cells
-    is a number or a date. Empty cells and empty rows are left out.
+    is a number or a date. Empty cells and empty rows are skipped.
 
     Args:
-        rows: pairs of a row's number and its cells.
-        place: values to add to each line's location, such as ``sheet="Costs"``.
+        rows: the rows as (row number, cells) pairs.
+        location: values to add to each line's location, such as ``sheet="Costs"``.
     """
     names: Sequence[str] | None = None
     for number, cells in rows:
@@ -70,20 +72,20 @@ def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int)
                 f"{name}: {text}" if name else text
                 for name, text in zip(column_names, texts, strict=True)
             ]
-        yield Piece(" | ".join(texts) + "\n", {**place, "row": number})
+        yield Piece(" | ".join(texts) + "\n", {**location, "row": number})
 
 
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per row of a CSV file, such as ``Item: Pump | Price: 7``.
 
-    Each line has the row's number, from 1. The separator is the comma, semicolon, tab or ``|`` that
-    splits the first line into the most cells. See `read_text` for the encoding.
+    Each line's location is the row's number, from 1. The separator is the comma, semicolon, tab or
+    ``|`` that splits the first line into the most cells. See `read_text` for the encoding.
     """
     lines = _split_lines(path, read_text(path, file))
     first_line, rows = next(lines), None
     try:
-        separator = max(",;\t|", key=lambda mark: _count_cells(first_line, mark))
-        rows = csv.reader(_prepend(first_line, lines), delimiter=separator)
+        separator = max(",;\t|", key=lambda separator: _rate_separator(first_line, separator))
+        rows = csv.reader(_prepend_line(first_line, lines), delimiter=separator)
         yield from describe_rows(enumerate(rows, 1))
     except csv.Error as error:
         line = 1 if rows is None else rows.line_num
@@ -92,27 +94,27 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
         ) from error
 
 
-def _count_cells(line: str, mark: str) -> tuple[bool, int]:
-    """Return a sort key for the separator *mark*: the greatest key splits *line* best.
+def _rate_separator(line: str, separator: str) -> tuple[bool, int]:
+    """Return a sort key: the separator with the greatest key splits *line* best.
 
-    The key contains whether the quoting is valid with *mark*, and the number of cells.
+    The key contains whether the quotation marks are valid, and the number of cells.
     """
-    count = len(next(csv.reader([line], delimiter=mark), []))
+    cell_count = len(next(csv.reader([line], delimiter=separator), []))
     try:
-        next(csv.reader([line], delimiter=mark, strict=True), None)
+        next(csv.reader([line], delimiter=separator, strict=True), None)
     except csv.Error as error:
         # A quoted cell may continue on the next line.
-        return "end of data" in str(error), count
-    return True, count
+        return "end of data" in str(error), cell_count
+    return True, cell_count
 
 
-def _prepend(line: str, lines: Iterator[str]) -> Iterator[str]:
+def _prepend_line(line: str, lines: Iterator[str]) -> Iterator[str]:
     yield line
     yield from lines
 
 
 def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
-    """Yield the lines of the text in *pieces*; an empty text has one empty line.
+    """Yield the lines of the text in *pieces*; yield one empty line for an empty text.
 
     Raises `UnreadableDocument` if a line is too long.
     """
@@ -130,9 +132,9 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per value in a JSON file, such as ``address.city: Oslo``.
 
-    Records are the items of a top-level list, or JSON values that follow each other. Records are
-    numbered from 1, and a blank line follows each record. Numbers are written as in the file. Only
-    one record is in memory at a time.
+    Each item of a top-level list is a record. Without such a list, each JSON value in the file is a
+    record. Records are numbered from 1, and a blank line follows each record. Numbers are written
+    as in the file. Only one record is in memory at a time.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _describe_record(record, number)
@@ -141,7 +143,7 @@ def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the text of each record in a JSON Lines file, with the other fields as metadata.
 
-    See `_read_record` for the fields. If a record has no text, all its values are listed, as by
+    See `_read_record` for the fields. If a record has no text, yields all its values, like
     `read_json`.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
@@ -151,7 +153,7 @@ def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the text of each row in a Parquet file, with the other columns as metadata.
 
-    See `_read_record` for the columns. Nested columns other than ``metadata`` are left out. Only a
+    See `_read_record` for the columns. Nested columns other than ``metadata`` are skipped. Only a
     few hundred rows are in memory at a time. Raises `MissingExtra` if pyarrow is not installed.
     """
     try:
@@ -176,9 +178,9 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def _read_record(record: Any, number: int) -> Iterator[Piece]:
     """Yield the title and text of *record* as one piece, which shares no chunk with other pieces.
 
-    The piece's location holds the record's number, its id as ``record_id``, its title, and its
-    other fields. The fields of an object ``metadata`` are included. Lists, objects and nulls are
-    not. If *record* has no text, `_describe_record` lists its values instead.
+    The piece's location contains the record's number, its id as ``record_id``, its title, its other
+    fields, and the fields of an object ``metadata``. Lists, objects and nulls are skipped. If
+    *record* has no text, yields its values like `_describe_record`.
     """
     fields = record if isinstance(record, Mapping) else {}
     text = next(
@@ -188,25 +190,26 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
         yield from _describe_record(record, number)
         return
     metadata = fields.get("metadata")
+    # A field of the record itself overrides a field of the same name in its metadata.
     values = {**(metadata if isinstance(metadata, Mapping) else {}), **fields}
     title = fields.get("title")
     title_and_id = {
         "title": title.strip() if isinstance(title, str) else "",
         "record_id": read_id(fields) or "",
     }
-    place = {"record": number, **title_and_id, **_read_metadata(values)}
+    location = {"record": number, **title_and_id, **_read_metadata(values)}
     titled_text = f"{title_and_id['title']}\n{text}" if title_and_id["title"] else text
     yield Piece(
         titled_text,
-        {name: value for name, value in place.items() if value not in (None, "")},
+        {name: value for name, value in location.items() if value not in (None, "")},
         stands_alone=True,
     )
 
 
 def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Return those of a record's *values* that can be stored as metadata.
+    """Return the fields of a record in *values* that can be stored as metadata.
 
-    Stops before their total size exceeds `_MOST_METADATA` characters.
+    The result has at most `_MOST_METADATA` characters; the remaining fields are dropped.
     """
     metadata: dict[str, str | int | float] = {}
     chars_left = _MOST_METADATA
@@ -224,6 +227,7 @@ def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
 
 def _convert_value(value: Any) -> str | int | float | None:
     """Convert *value* to a text, number or boolean for metadata; ``None`` if this is impossible."""
+    # JSON numbers are kept as text, and Parquet files may have decimals.
     if isinstance(value, _Number | Decimal):
         try:
             value = int(value) if str(value).lstrip("-").isdecimal() else float(value)
@@ -248,7 +252,7 @@ def _describe_value(value: Any, name: str = "") -> Iterator[str]:
     label = f"{name}: " if name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
-            # A long name, repeated for each of its values, would make a large text of a small one.
+            # A long name repeats for each of its values, so a small file could become a large text.
             yield from _describe_value(
                 inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS]
             )
@@ -276,7 +280,7 @@ def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
     has_more = True
     while True:
         position = _SPACE.match(buffer, position).end()  # type: ignore[union-attr]
-        # A list at the very beginning holds the records. Later, a list is a record itself.
+        # A list at the very beginning contains the records. A later list is itself a record.
         if not passed_chars and not position and buffer[:1] == "[":
             in_list, position = True, 1
             continue
@@ -286,7 +290,7 @@ def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
         try:
             record, end = decoder.raw_decode(buffer, position)
         except ValueError as error:
-            end, place = -1, passed_chars + getattr(error, "pos", position)
+            end, error_position = -1, passed_chars + getattr(error, "pos", position)
         # A number may continue in the next piece.
         if end >= 0 and (end < len(buffer) or not has_more):
             yield record
@@ -294,14 +298,16 @@ def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
             continue
         if not has_more:
             if position < len(buffer) or in_list:
-                raise UnreadableDocument(path, "damaged", f"not JSON near character {place}")
+                raise UnreadableDocument(
+                    path, "damaged", f"not JSON near character {error_position}"
+                )
             return
         if len(buffer) - position > _MOST_RECORD:
             raise UnreadableDocument(
                 path, "too large", f"a record of more than {_MOST_RECORD:,} characters"
             )
-        # The buffer doubles each time. Otherwise a long record would be parsed again for each of
-        # its pieces.
+        # The buffer doubles each time. Otherwise a long record would be parsed again after each
+        # piece.
         wanted_chars, texts = max(1, len(buffer) - position), []
         while wanted_chars > 0 and (piece := next(pieces, None)) is not None:
             texts.append(piece.text)

@@ -19,38 +19,38 @@ class Piece:
 
     Attributes:
         text: the text.
-        place: the location of the text in the document, such as ``{"page": 3}``; empty for plain
+        location: the location of the text in the document, such as ``{"page": 3}``; empty for plain
             text.
         stands_alone: whether the text is a record, which must not share a chunk with other text.
     """
 
     text: str = field(repr=False)
-    place: Mapping[str, str | int | float] = field(default_factory=dict)
+    location: Mapping[str, str | int | float] = field(default_factory=dict)
     stands_alone: bool = field(default=False, repr=False)
 
 
 OWN: Final = frozenset(("source", "chunk", "start", "end", "text", "context"))
-"""Names of what ingestion itself keeps of every chunk; a place may not use them."""
+"""The metadata names that ingestion uses itself; a location must not contain them."""
 PLACE_CHARS: Final = 200
-"""How many characters of each text in a place are kept.
+"""The maximum length of a text in a location, in characters.
 
-Places repeat: every paragraph below a heading has the heading in its place.
+Locations repeat: the location of every paragraph below a heading contains this heading.
 """
 _BLOCK: Final = 1 << 16
-"""How many bytes are read at once."""
+"""The number of bytes to read at once."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# Not listed, as they occur in texts: tab, the line ends, the form feed, the end of file of DOS, and
-# the escape of coloured output.
+# Text files may contain these control characters, so they are not listed: tab, line ends, form
+# feed, the end-of-file character of DOS, and the escape character of coloured output.
 _CONTROLS: Final = re.compile(r"[\x01-\x08\x0e-\x19\x1c-\x1f\x7f]")
 _STRAY: Final = 100
-"""Characters per stray control character that a text file may have.
+"""The minimum number of characters per control character in a text file.
 
-With more control characters, the file counts as binary.
+A file with more control characters counts as binary.
 """
 
 
 def read_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of the text file *file* at *path*, block by block.
+    """Yield the text of *file*, a text file at *path*, block by block.
 
     Raises `UnreadableDocument` if the file is empty, binary, or not in UTF-8 or UTF-16.
     """
@@ -64,7 +64,7 @@ def read_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            # Not chained, as the error holds the bytes themselves.
+            # The error is not chained, because it contains the bytes themselves.
             byte_position = max(0, file.tell() - len(block)) + error.start
             hint = f"near byte {byte_position}; convert it, for example: iconv -f LATIN1 -t UTF-8"
             raise UnreadableDocument(path, "not text in UTF-8", hint) from None

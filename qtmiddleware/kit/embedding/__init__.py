@@ -1,4 +1,4 @@
-"""The built-in embedding model, and a function that finds the embedder for a model name."""
+"""Run the built-in embedding model, and find the embedder for a model's name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _OPENAI: Final = "openai/"
 
 
 def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
-    """Return the embedder for the model called *name*; the model is loaded on first use.
+    """Return the embedder for the model called *name*.
 
     - ``all-MiniLM-L6-v2`` runs on this machine with numpy.
-    - ``text-embedding-...`` and ``openai/...`` are requested from OpenAI, or from the server at
+    - ``text-embedding-...`` and ``openai/...`` run at OpenAI, or on the server at
       ``OPENAI_BASE_URL``.
     - Any other name is a folder or a model on the Hugging Face hub. It runs on this machine with
       sentence-transformers.
 
-    *dimensions* shortens the vectors, if the model supports this. Raises `ConfigError` if *name* is
-    blank or *dimensions* is invalid.
+    The model is loaded on first use. *dimensions* shortens the vectors if the model supports this.
+    Raises `ConfigError` if *name* is blank or *dimensions* is invalid.
     """
     if not name.strip():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Engines run batches of work in this process, in several processes, or on a cluster."""
+"""Run batches of work in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Engine(Protocol):
     """Runs batches of work in this process, in several processes, or on a Ray cluster."""
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the result of each batch, in the order in which batches finish.
+        """Yield the result of each batch, in the order in which the batches finish.
 
-        If a batch raises an exception, the exception is raised here and ends the run.
+        An exception of a batch is raised here and ends the run.
 
         Args:
-            build: A picklable function without parameters, called once per worker. It returns the
-                function that processes a batch.
-            batches: The batches. At most a few batches per worker are read in advance. Results may
-                come in another order, so each result must identify its batch.
+            build: Returns the function that processes a batch. *build* must be picklable. It is
+                called once per worker, without arguments.
+            batches: The batches. Only a few per worker are read in advance. The results may come in
+                another order, so each result must identify its batch.
         """
 
     def close(self) -> None:

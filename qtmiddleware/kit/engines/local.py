@@ -1,14 +1,16 @@
 """Run batches of work on this machine, in this process or in several processes.
 
-Workers are new Python processes that receive batches through pipes. A worker does not run the
-user's script, so the script needs no ``if __name__ == "__main__"``, and notebooks work as scripts
-do:
+Workers are new Python processes that receive batches through pipes. One thread per worker sends the
+batches and receives the results:
 
-    todo -> a thread per worker -> (pipe) worker (pipe) -> the same thread -> done
+    todo -> thread -> (pipe) worker (pipe) -> the same thread -> done
 
-`concurrent.futures.ProcessPoolExecutor` is not used for three reasons: it runs the script again;
-before Python 3.14 it cannot stop a busy worker; and before Python 3.11.5 it may hang if a worker
-crashes while a large batch is sent to it.
+A worker does not run the user's script. So the script needs no ``if __name__ == "__main__"``, and
+notebooks work in the same way.
+
+`concurrent.futures.ProcessPoolExecutor` is not used, because it runs the script again. Before
+Python 3.14, it cannot stop a busy worker. Before Python 3.11.5, it may hang if a worker crashes
+while it receives a large batch.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 AHEAD: Final = 3
-"""How many batches per worker are taken and not done.
+"""The most unfinished batches per worker.
 
-A worker is busy with one; the others keep it from waiting for the source.
+A worker processes one batch. The others wait, so that the worker never waits for the source.
 """
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Limits each worker's arithmetic to one thread, because each worker has one core.
+"""The environment variables that limit numpy to one thread, because each worker has one core.
 
-numpy reads the variables when it is loaded.
+numpy reads them when it is loaded.
 """
 _ENDING_SECONDS: Final = 10.0
-"""How many seconds a worker may take to end after it has closed its pipes."""
+"""The most seconds to wait for a worker's exit after it has closed its pipes."""
 # The worker imports from the paths of this process: the current folder must not decide what is
 # imported.
 _START: Final = (
@@ -58,16 +60,16 @@ _START: Final = (
 class LocalEngine:
     """Runs batches of work in this process, or in *workers* processes on this machine.
 
-    Each worker process computes with one thread, and has its own copy of large objects such as a
+    Each worker process computes with one thread. It has its own copy of large objects, such as a
     model's weights.
 
     Args:
-        workers: The number of processes. 1 means this process, and 0 means one worker per processor
-            that this process may use. A container's CPU limit (``docker run --cpus``) is not
-            detected, so set a number in a container.
+        workers: The number of processes. 1 uses only this process. 0 uses one worker per processor
+            that this process may use. In a container, set a number, because a CPU limit (``docker
+            run --cpus``) is not detected.
 
     Raises:
-        ConfigError: *workers* is less than 0.
+        ConfigError: *workers* is negative.
     """
 
     def __init__(self, *, workers: int = 1) -> None:
@@ -80,15 +82,15 @@ class LocalEngine:
         self._pools: list[_WorkerPool] = []
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the result of each batch, in the order in which batches finish.
+        """Yield the result of each batch, in the order in which the batches finish.
 
         *build* returns the function that processes a batch. With several workers, at most `AHEAD`
-        batches per worker are read in advance, and *build*, batches and results are pickled. After
-        a failure, results that have already arrived are yielded before the exception is raised.
+        batches per worker are read in advance. *build*, the batches and the results are pickled.
+        After a failure, the results that have arrived are yielded before the exception is raised.
 
         Raises:
-            EngineError: A worker has crashed, or an object cannot be pickled.
-            Exception: Any exception of the function that *build* returns.
+            EngineError: A worker crashed, or an object cannot be pickled.
+            Exception: The function that *build* returned raised this exception.
         """
         if self.workers == 1:
             return map(build(), batches)
@@ -103,9 +105,9 @@ class LocalEngine:
             pool.end()
 
     def _distribute(
-        self, build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
+        self, pickled_build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
     ) -> Iterator[Any]:
-        pool = _WorkerPool(build, environment, self.workers)
+        pool = _WorkerPool(pickled_build, environment, self.workers)
         self._pools.append(pool)
         rest, pending_count = iter(batches), 0
         try:
@@ -118,7 +120,8 @@ class LocalEngine:
                 yield pool.get()
                 pending_count -= 1
         except Exception:
-            yield from pool.take_done()
+            # Finished work is not lost if a later batch fails.
+            yield from pool.yield_finished_results()
             raise
         finally:
             self._pools.remove(pool)
@@ -133,10 +136,10 @@ def count_processors() -> int:
 
 
 class _WorkerPool:
-    """The worker processes of one run; each new batch starts a worker, up to *size* workers."""
+    """The worker processes of one run. The first *size* batches start one worker each."""
 
-    def __init__(self, build: bytes, environment: Mapping[str, str], size: int) -> None:
-        self._build = build
+    def __init__(self, pickled_build: bytes, environment: Mapping[str, str], size: int) -> None:
+        self._build = pickled_build
         self._environment = environment
         self._size = size
         self._workers: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
@@ -145,7 +148,10 @@ class _WorkerPool:
         self._is_over = False
 
     def put(self, payload: bytes) -> None:
-        """Queue the pickled batch *payload* for the workers."""
+        """Queue *payload*, a pickled batch, for the workers.
+
+        Raises `EngineError` if the pool was closed.
+        """
         if self._is_over:
             raise EngineError("the engine was closed while the work was running")
         self._todo.put(payload)
@@ -153,14 +159,14 @@ class _WorkerPool:
             self._start_worker()
 
     def get(self) -> Any:
-        """Wait for the next result and return it.
+        """Wait for the next result, and return it.
 
-        Raises the exception of the batch, or `EngineError` if a worker crashed.
+        Raises the batch's exception, or `EngineError` if a worker crashed.
         """
         return _read_result(self._done.get())
 
-    def take_done(self) -> Iterator[Any]:
-        """Yield the results that have already arrived; skip batches that failed."""
+    def yield_finished_results(self) -> Iterator[Any]:
+        """Yield the results that have arrived. Skip failed batches."""
         with suppress(queue.Empty):
             while True:
                 reply = self._done.get_nowait()
@@ -173,12 +179,14 @@ class _WorkerPool:
         self._is_over = True
         for process, _ in self._workers:
             process.kill()
+            # This ends the worker's thread, which may be waiting for a batch.
             self._todo.put(None)
         for process, thread in self._workers:
             # A thread cannot be joined if Ctrl-C came before it was started.
             with suppress(RuntimeError):
                 thread.join()
             process.wait()
+            # A pipe may still hold bytes for the dead worker, which closing tries to write.
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
@@ -191,14 +199,15 @@ class _WorkerPool:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**self._environment, **_ONE_THREAD},
-                # In its own group the worker gets no Ctrl-C of the terminal: this process ends it.
+                # In its own group, the worker gets no Ctrl-C from the terminal. This process ends
+                # the worker instead.
                 process_group=0,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         except OSError as error:
             raise EngineError(f"no worker can be started: {error}") from error
-        # A daemon thread: the threads of a pool would keep the interpreter from ending during a
-        # run.
+        # A daemon thread does not keep the interpreter from exiting during a run, as the threads of
+        # a pool do.
         thread = threading.Thread(
             target=self._send_batches, args=(process,), name="qtmiddleware-worker", daemon=True
         )
@@ -206,9 +215,9 @@ class _WorkerPool:
         thread.start()
 
     def _send_batches(self, process: subprocess.Popen[bytes]) -> None:
-        """Send queued batches to *process*, one at a time, and queue its results.
+        """Send the queued batches to *process*, one at a time, and queue its results.
 
-        Ends when the pool is closed. If *process* crashes, an `EngineError` is queued instead.
+        Returns when the pool is closed. If *process* crashes, queues an `EngineError` and returns.
         """
         payload: bytes | None = self._build
         while payload is not None:
@@ -218,8 +227,8 @@ class _WorkerPool:
                 if payload is not self._build:
                     self._done.put(pickle.load(process.stdout))  # type: ignore[arg-type]
             except Exception:
-                # The caller waits for this batch, so it must learn of any failure. A worker that
-                # ends by itself is given time to report its exit code.
+                # The caller waits for this batch, so every failure must reach it. A worker that
+                # exits by itself gets time to report its exit code.
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDING_SECONDS)
                 process.kill()
@@ -227,14 +236,14 @@ class _WorkerPool:
                 return
             payload = self._todo.get()
 
-    def _explain_death(self, code: int) -> EngineError:
+    def _explain_death(self, exit_code: int) -> EngineError:
         if self._is_over:
             return EngineError("the engine was closed while the work was running")
-        cause = f"ended with code {code}; its output is on standard error"
-        if code < 0:
+        cause = f"ended with code {exit_code}; its output is on standard error"
+        if exit_code < 0:
             cause = (
-                f"was ended by signal {-code}, which happens if memory runs out: use fewer workers"
-                " or more memory"
+                f"was ended by signal {-exit_code}, which happens if memory runs out: use fewer"
+                " workers or more memory"
             )
         return EngineError(
             f"one of {self._size} workers {cause}. Finished work is kept; run the same command"
@@ -252,9 +261,9 @@ def _read_result(reply: bytes | EngineError) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that rejects classes and functions defined in the user's script.
+    """A pickler that rejects the classes and functions of the user's script.
 
-    Workers do not run the script, so they could not find these classes and functions.
+    Workers do not run the script, so they cannot find its classes and functions.
     """
 
     def reducer_override(self, value: Any) -> Any:
@@ -267,7 +276,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _pickle_value(value: Any) -> bytes:
-    """Pickle *value* for a worker; raises `EngineError` if *value* cannot be pickled."""
+    """Pickle *value* for a worker. Raise `EngineError` if it cannot be pickled."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
@@ -282,7 +291,8 @@ def _pickle_value(value: Any) -> bytes:
 def serve() -> None:
     """Process batches from standard input, and write the results to standard output.
 
-    Runs in each worker process, until the parent process ends or kills the worker.
+    This is the main function of each worker process. It runs until the parent process exits or
+    kills the worker.
     """
     requests, replies = _take_pipes()
     todo: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -300,11 +310,11 @@ def serve() -> None:
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return two pipes: one to read from the parent process, and one to write to it.
+    """Return the pipe that reads from the parent process, and the pipe that writes to it.
 
-    They replace standard input, which is empty afterwards, and standard output. Text that is
-    printed later goes to standard error.
+    Afterwards, standard input is empty, and standard output goes to standard error.
     """
+    # A library's `print` would otherwise write into the results.
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -313,9 +323,9 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _queue_messages(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
-    """Put each message from *requests* into *todo*; exit when the parent process has ended.
+    """Put each message from *requests* into *todo*. Exit when the parent process has ended.
 
-    Exits at once, even in the middle of a batch.
+    The worker exits at once, even in the middle of a batch.
     """
     with suppress(EOFError, OSError, pickle.UnpicklingError):
         while True:

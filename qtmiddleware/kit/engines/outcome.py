@@ -1,4 +1,4 @@
-"""The outcome of a batch: what a worker process sends back."""
+"""Define the outcome of a batch, which a worker process sends back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from qtmiddleware.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one batch: a result, an error, or neither if the batch was already done.
+    """The outcome of one batch. If the batch was done before, it has neither result nor error.
 
     Attributes:
         number: The number of the batch.
-        result: The value that the batch function returned.
-        error: The exception that the batch function raised; ``None`` if it raised none.
+        result: The result of the batch function.
+        error: The exception of the batch function; ``None`` if it raised none.
     """
 
     number: int
@@ -26,13 +26,14 @@ class Outcome:
     def dump(self) -> bytes:
         """Return the outcome as pickled bytes.
 
-        If the outcome cannot be pickled, an outcome with an `EngineError` is pickled instead. The
-        `EngineError` gives only the original error's type, because messages may quote a text.
+        If it cannot be pickled, returns an outcome with an `EngineError` instead.
         """
         try:
             data = pickle.dumps(self)
+            # Some exceptions can be pickled but not unpickled, which would fail in the parent.
             pickle.loads(data)
         except Exception as error:
+            # Only the error's type is sent, because its message may quote a text.
             error_name = type(self.error or error).__name__
             data = pickle.dumps(
                 Outcome(self.number, error=EngineError(f"a batch failed with {error_name}"))

@@ -1,13 +1,13 @@
 """Run batches of work on a Ray cluster, on this machine or at ``RAY_ADDRESS``.
 
 Each run uses one Ray dataset, so its actors are created only once. The driver puts batches into the
-feed, an actor that holds the batches in progress. The source, a Ray task, reads them from the feed:
+feed, an actor that stores unfinished batches. The source, a Ray task, yields their numbers:
 
     driver -> feed -> source (a task) -> map_batches (a pool of actors) -> driver
 
-If an actor dies, Ray creates a new actor and repeats the batch. If the source dies, it starts again
-at the first batch, and the feed knows which batches are done. If a result arrives twice, it is used
-once.
+If an actor dies, Ray creates a new actor and repeats the batch. If the source dies, Ray restarts it
+at the first batch, and the feed knows which batches are done. If a result arrives twice, the second
+copy is ignored.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 AHEAD: Final = 3
-"""How many batches per worker are taken and not done.
+"""The most unfinished batches per worker.
 
-A worker is busy with one, a second one waits beside it, and a third is on its way.
+A worker processes one batch. A second one waits at the worker, and a third is being sent.
 """
 RETRIES: Final = 3
-"""How often a batch is repeated if its worker died."""
+"""The most retries of a batch whose worker died."""
 _ADVICE: Final = (
     "check the memory, and that this package is on every machine. Finished work is kept; run the"
     " same command again"
 )
 _STORE_BYTES: Final = 256 << 20
-"""How many bytes the processes of a cluster started here share, for batches on the way."""
+"""The size in bytes of the shared memory for batches, in a cluster started here."""
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -57,22 +57,22 @@ _QUIET: Final = {
 class RayEngine:
     """Runs batches of work on a Ray cluster, in actors of one processor each.
 
-    If this process is already connected to a cluster, that cluster is used and keeps running.
-    Otherwise, without an address, a cluster is started on this machine, and `close` stops it. Only
-    the current user can access the cluster's files and sockets. The cluster's ports listen on all
-    interfaces and require the token in ``~/.ray/auth_token``.
+    If this process is already connected to a cluster, the engine uses it and leaves it running.
+    Otherwise, without an address, it starts a cluster on this machine, and `close` stops it. Only
+    the current user can access this cluster's files and sockets. Its ports listen on all interfaces
+    and require the token in ``~/.ray/auth_token``.
 
-    On a cluster of several machines, install the same version of this package on each machine, and
-    set the API keys in the environment there. This process does not send its environment.
+    On a cluster of several machines, install the same version of this package on each machine. Set
+    the API keys in the environment there, because this process does not send its environment.
 
     Args:
         workers: The number of actors; by default one per processor of the cluster.
         address: The cluster's address; by default ``RAY_ADDRESS``.
 
     Raises:
-        MissingExtra: On use, without the extra ``ray``.
-        EngineError: On use, if Ray cannot be started or reached, or if ``RAY_AUTH_MODE`` turns off
-            the token for a cluster that would be started here.
+        MissingExtra: The extra ``ray`` is missing at the first use.
+        EngineError: At the first use, Ray cannot be started or reached, or ``RAY_AUTH_MODE`` turns
+            off the token of a cluster on this machine.
     """
 
     def __init__(self, *, workers: int | None = None, address: str | None = None) -> None:
@@ -82,24 +82,24 @@ class RayEngine:
         self._folder: TemporaryDirectory[str] | None = None
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """Yield the result of each batch, in the order in which batches finish.
+        """Yield the result of each batch, in the order in which the batches finish.
 
-        *build* returns the function that processes a batch. If that function raises an exception,
-        it is raised here. If a worker dies, its batch is repeated up to `RETRIES` times; after
-        that, `EngineError` is raised. At most `AHEAD` batches per worker are read in advance.
-        Batches and results are pickled.
+        *build* returns the function that processes a batch. Its exceptions are raised here. If a
+        worker dies, its batch is retried up to `RETRIES` times. After that, `EngineError` is
+        raised. At most `AHEAD` batches per worker are read in advance. Batches and results are
+        pickled.
         """
         ray = self._connect()
         workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         feed = ray.remote(num_cpus=0)(_Feed).remote()
         try:
-            with closing(self._stream(_build_dataset(build, feed, workers))) as results:
+            with closing(self._read_outcomes(_build_dataset(build, feed, workers))) as results:
                 yield from _process_batches(feed, batches, results, AHEAD * workers)
         finally:
             ray.kill(feed)
 
     def close(self) -> None:
-        """Stop the cluster if this engine started it; otherwise disconnect from the cluster.
+        """Stop the cluster if this engine started it, else disconnect from it.
 
         You can call this more than once.
         """
@@ -113,8 +113,8 @@ class RayEngine:
             self._folder = None
 
     def _connect(self) -> Any:
-        # Ray reads these variables when it is imported, and so do the processes that it starts. A
-        # variable that the user has set is kept.
+        # Ray reads these variables on import, and so do the processes that it starts. `setdefault`
+        # keeps the user's own values.
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         try:
@@ -124,10 +124,10 @@ class RayEngine:
             raise MissingExtra("ray", "ray") from error
         if not ray.is_initialized():
             address = self._address or os.environ.get("RAY_ADDRESS") or "local"
-            options = self._prepare_cluster() if address == "local" else {}
+            options = self._build_cluster_options() if address == "local" else {}
             try:
-                # LanceDB warns about forks. Ray's forks run another program at once, so the problem
-                # cannot occur.
+                # LanceDB warns about forks. Ray's forks start another program at once, so they are
+                # safe.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "lancedb fork", RuntimeWarning)
                     ray.init(
@@ -143,8 +143,8 @@ class RayEngine:
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         return ray
 
-    def _prepare_cluster(self) -> dict[str, Any]:
-        """Return the Ray options for a new cluster on this machine, closed to other users.
+    def _build_cluster_options(self) -> dict[str, Any]:
+        """Return the Ray options for a cluster on this machine that other users cannot access.
 
         Raises `EngineError` if ``RAY_AUTH_MODE`` turns off the token.
         """
@@ -155,9 +155,9 @@ class RayEngine:
                 " yourself and set RAY_ADDRESS"
             )
         with suppress(OSError):
-            _protect_token()
-        # Everybody may write to Ray's own folder, which contains its sockets. A socket's path may
-        # have 107 characters, so the folder is directly in /tmp.
+            _create_private_token()
+        # Ray's default folder, with its sockets, is writable for everybody, so a private one is
+        # made. A socket's path has at most 107 characters, so the folder is directly in /tmp.
         base = Path("/tmp")
         self._folder = TemporaryDirectory(
             prefix="qtm-", dir=base if base.is_dir() else None, ignore_cleanup_errors=True
@@ -173,7 +173,7 @@ class RayEngine:
         }
 
     @staticmethod
-    def _stream(dataset: Any) -> Generator[Outcome, None, None]:
+    def _read_outcomes(dataset: Any) -> Generator[Outcome, None, None]:
         """Yield the outcome of each batch in *dataset* as it arrives.
 
         Raises `EngineError` if Ray ends the run.
@@ -181,8 +181,8 @@ class RayEngine:
         from ray.exceptions import RayError
 
         try:
-            # Nothing is fetched ahead, because the next batch is only given once this outcome has
-            # been read.
+            # Prefetching could wait forever, because the driver adds the next batch only after it
+            # has read this outcome.
             for table in dataset.iter_batches(
                 batch_size=1, batch_format="pyarrow", prefetch_batches=0
             ):
@@ -191,11 +191,9 @@ class RayEngine:
             raise EngineError(f"Ray ended the run ({type(error).__name__}): {_ADVICE}") from error
 
 
-def _protect_token() -> None:
-    """Create Ray's token file, if it is missing, so that only its owner can read it.
-
-    Ray itself would create a file that everybody can read.
-    """
+def _create_private_token() -> None:
+    """Create Ray's token file if it is missing, and let only its owner read it."""
+    # Ray itself creates a file that everybody can read.
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
     path = Path.home() / ".ray" / "auth_token"
@@ -206,7 +204,7 @@ def _protect_token() -> None:
 
 
 class _Feed:
-    """A Ray actor that holds the pickled batches in progress, by batch number."""
+    """A Ray actor that stores unfinished batches, pickled and by number."""
 
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}
@@ -215,33 +213,33 @@ class _Feed:
         self._is_over = False
         self._changed = asyncio.Condition()
 
-    async def put(self, payload: bytes) -> None:
-        """Add *payload*, the next pickled batch."""
+    async def put_batch(self, payload: bytes) -> None:
+        """Add *payload*, the next pickled batch. Batches are numbered from 0."""
         async with self._changed:
             self._payloads[self._given_count] = payload
             self._given_count += 1
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """Record that no more batches will be added."""
+        """Record that no more batches will come."""
         async with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
-    async def drop(self, number: int) -> None:
-        """Remove batch *number*, because it is done."""
+    async def drop_batch(self, number: int) -> None:
+        """Remove batch *number* after it is done."""
         self._payloads.pop(number, None)
 
-    async def has(self, number: int) -> bool:
-        """Wait until batch *number* is added or the feed has ended; return whether it was added."""
+    async def wait_for_batch(self, number: int) -> bool:
+        """Wait for batch *number*, and return whether it came before the end of the feed."""
         async with self._changed:
             await self._changed.wait_for(lambda: number < self._given_count or self._is_over)
         return number < self._given_count
 
-    async def take(self, number: int) -> tuple[bytes, int]:
-        """Return the pickled batch *number*, and how often it was taken before.
+    async def take_batch(self, number: int) -> tuple[bytes, int]:
+        """Return the pickled batch *number*, and the number of earlier attempts to process it.
 
-        The pickled batch is empty if the batch is already done.
+        For a batch that is already done, the bytes are empty.
         """
         payload = self._payloads.get(number, b"")
         self._attempts[number] += 1
@@ -249,9 +247,9 @@ class _Feed:
 
 
 class _Source:
-    """Yields the number of each batch in *feed*, as a table of one row.
+    """Yields the number of each batch in *feed*, as a table with one row.
 
-    If Ray repeats this task, it yields the same numbers again.
+    If Ray restarts this task, it yields the same numbers again.
     """
 
     def __init__(self, feed: Any) -> None:
@@ -262,7 +260,7 @@ class _Source:
         import ray
 
         number = 0
-        while ray.get(self._feed.has.remote(number)):
+        while ray.get(self._feed.wait_for_batch.remote(number)):
             yield pa.table({"number": [number]})
             number += 1
 
@@ -270,7 +268,7 @@ class _Source:
 class _Worker:
     """Processes the batches of *feed* in a Ray actor.
 
-    Errors are returned, not raised, because Ray would log their messages.
+    Errors are returned rather than raised, because Ray logs the messages of raised errors.
     """
 
     def __init__(self, build: Callable[[], Callable[[Any], Any]], feed: Any) -> None:
@@ -283,17 +281,17 @@ class _Worker:
         import ray
 
         number = table["number"][0].as_py()
-        payload, deaths = ray.get(self._feed.take.remote(number))
+        payload, deaths = ray.get(self._feed.take_batch.remote(number))
         outcome: Outcome = Outcome(number)
         if deaths > RETRIES:
             outcome = Outcome(
                 number, error=EngineError(f"{deaths} workers crashed on the same batch: {_ADVICE}")
             )
         elif payload:
-            outcome = self._perform(number, payload)
+            outcome = self._process_batch(number, payload)
         return pa.table({"outcome": pa.array([outcome.dump()], pa.large_binary())})
 
-    def _perform(self, number: int, payload: bytes) -> Outcome:
+    def _process_batch(self, number: int, payload: bytes) -> Outcome:
         try:
             self._work = self._work or self._build()
             return Outcome(number, self._work(pickle.loads(payload)))
@@ -304,14 +302,14 @@ class _Worker:
 def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers: int) -> Any:
     """Return a Ray dataset that processes the batches of *feed* in *workers* actors.
 
-    It has one row per batch, with the batch's outcome.
+    Each row is the outcome of one batch.
     """
     import ray.data
     from ray.data import ActorPoolStrategy, DataContext
 
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
-    # Blocks of one row: each row is passed on at once instead of being collected.
+    # With blocks of one row, each row is passed on at once instead of being collected.
     context.target_max_block_size = 1
     with DataContext.current(context):
         return (
@@ -329,18 +327,18 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
 
 
 def _process_batches(
-    feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], ahead: int
+    feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], max_pending: int
 ) -> Iterator[Any]:
-    """Put *batches* into *feed*, at most *ahead* at a time, and yield their results.
+    """Put *batches* into *feed*, and yield the results from *outcomes*.
 
-    The results are read from *outcomes*. Raises the exception of a failed batch.
+    At most *max_pending* batches are unfinished at a time. Raises the exception of a failed batch.
     """
     pending: set[int] = set()
     given_count = 0
     rest = iter(batches)
     while True:
-        for batch in islice(rest, ahead - len(pending)):
-            feed.put.remote(pickle.dumps(batch))
+        for batch in islice(rest, max_pending - len(pending)):
+            feed.put_batch.remote(pickle.dumps(batch))
             pending.add(given_count)
             given_count += 1
         if not pending:
@@ -348,9 +346,10 @@ def _process_batches(
             feed.end.remote()
             return
         outcome = next(outcomes)
+        # A restarted source repeats old numbers, whose outcomes are ignored.
         if outcome.number in pending:
             if outcome.error is not None:
                 raise outcome.error
             pending.discard(outcome.number)
-            feed.drop.remote(outcome.number)
+            feed.drop_batch.remote(outcome.number)
             yield outcome.result

@@ -116,7 +116,7 @@ class Ballot:
     opinions: Sequence[Opinion] = ()
 
     @property
-    def is_flip(self) -> bool:
+    def depends_on_order(self) -> bool:
         """``True`` if the judge's choice between two texts depends on their order."""
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
@@ -125,14 +125,16 @@ class Ballot:
 
         Return ``None`` if neither text is better in every order, or if there are no opinions.
         """
-        return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
+        return (
+            self.opinions[0].find_better() if self.opinions and not self.depends_on_order else None
+        )
 
     def average_scores(self, index: int) -> dict[str, float]:
         """Return the mean score per criterion of the text at *index*."""
         return average_scores([opinion.marks[index].scores for opinion in self.opinions])
 
     def list_reasons(self, systems: Sequence[str]) -> tuple[Reason, ...]:
-        """Return the judge's reason for each order, except where it gave none.
+        """Return the judge's reasons, one per order. Orders without a reason are skipped.
 
         *systems* are the names of the texts' systems, in the order of `candidates`.
         """
@@ -183,24 +185,25 @@ class Judge:
         """The cost of all replies so far, in US dollars; ``None`` if a reply's cost is unknown."""
         return self._runner.cost_usd
 
-    def draw_orders(self, count: int) -> list[list[int]]:
-        """Return random orders of *count* texts, as lists of indices.
+    def draw_orders(self, text_count: int) -> list[list[int]]:
+        """Return random orders of *text_count* texts, as lists of indices.
 
         Each order is followed by its reverse.
         """
-        orders = [self._draw_order(count) for _ in range(self._repeats // 2)]
+        # A judge that prefers the first of two texts helps each text once.
+        orders = [self._draw_order(text_count) for _ in range(self._repeats // 2)]
         return [variant for order in orders for variant in (order, order[::-1])]
 
-    def _draw_order(self, count: int) -> list[int]:
-        """Return a random order of *count* texts, as a list of indices.
+    def _draw_order(self, text_count: int) -> list[int]:
+        """Return a random order of *text_count* texts, as a list of indices.
 
         Over many calls, each index appears equally often at each position.
         """
-        unused = self._unused_orders.setdefault(count, [])
+        unused = self._unused_orders.setdefault(text_count, [])
         # All rotations of one random order together put each text at each position once.
         if not unused:
-            order = self.random.sample(range(count), count)
-            unused += [order[start:] + order[:start] for start in range(count)]
+            order = self.random.sample(range(text_count), text_count)
+            unused += [order[start:] + order[:start] for start in range(text_count)]
             self.random.shuffle(unused)
         return unused.pop()
 

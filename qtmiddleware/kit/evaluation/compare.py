@@ -1,4 +1,4 @@
-"""Compare systems on the same judged questions, such as your function under several settings."""
+"""Compare systems on the same judged questions, such as your function with several settings."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
-"""The name of the system that keeps a wrapped function's own settings."""
+"""The name of the system that is a wrapped function with its own settings."""
 MOST_FAILED: Final = 5
-"""If a system fails on this many questions from the start, it is stopped and its error raised."""
+"""If a system fails on each of this many first questions, its error is raised."""
 MOST_IN_A_ROW: Final = 20
-"""If a system fails on this many questions in a row, it is stopped and its error raised.
+"""If a system fails on this many questions in a row, its error is raised.
 
 Shorter series are tolerated, because an index that is down may soon be up again.
 """
@@ -47,7 +47,7 @@ _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
 Progress = Callable[[str, int, int], None]
-"""Receives the system's name, the number of questions done and their total."""
+"""A callback that receives the system's name, the number of questions done and their total."""
 
 
 def compare(
@@ -107,20 +107,22 @@ def compare(
         systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped
     )
     with open_runner(base, "compare") as runner:
-        function = OwnFunction(base, dict(arguments or {}), top_k, runner, IdCheck.of(data.qrels))
+        function = OwnFunction(
+            base, dict(arguments or {}), top_k, runner, IdCheck.from_qrels(data.qrels)
+        )
         return measure_systems(function, data, settings, deep=deep, seed=seed, progress=progress)
 
 
-class SystemMaker(Protocol):
-    """Makes systems from their settings. It is an index, or your own function."""
+class SystemBuilder(Protocol):
+    """Builds systems from their settings: a test index, or your own function."""
 
-    def system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
+    def build_system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
         """Return a system with *settings* that searches for *top_k* passages."""
         ...
 
 
 def measure_systems(
-    bench: SystemMaker,
+    builder: SystemBuilder,
     data: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
@@ -132,7 +134,7 @@ def measure_systems(
     """Measure each of *systems* on every question of *data*, and compare them with ``raw``.
 
     Args:
-        bench: Makes a system from settings.
+        builder: Builds each system from its settings.
         data: The judged questions.
         systems: The settings of each system, by the system's name.
         deep: Also ask each system for a hundred passages, to measure R@100.
@@ -141,12 +143,12 @@ def measure_systems(
         progress: Receives the system's name, the questions done and their total.
     """
     comparison = measure(
-        {name: bench.system(settings) for name, settings in systems.items()},
+        {name: builder.build_system(settings) for name, settings in systems.items()},
         data,
         baseline=BASELINE,
-        # Separate systems: what their gate learns here must not change the measured ones.
+        # Separate systems, because what their gate learns here must not change the measured ones.
         deep=(
-            {name: bench.system(settings, DEPTH) for name, settings in systems.items()}
+            {name: builder.build_system(settings, DEPTH) for name, settings in systems.items()}
             if deep
             else None
         ),
@@ -172,16 +174,16 @@ def measure(
     """Run every system on every question of *dataset* and compare them with *baseline*.
 
     The questions are asked one at a time, so that the times are comparable. If a run has an
-    ``error``, its question is left out of every system's figures, and the notes mention it. The
-    error is raised if a system fails on each of its first `MOST_FAILED` questions, or on
-    `MOST_IN_A_ROW` questions in a row. If a system raises an exception, the exception passes
-    through with a note that names the system and the question.
+    ``error``, its question is left out of every system's figures, and the notes mention the
+    question. The error is raised if a system fails on each of its first `MOST_FAILED` questions, or
+    on `MOST_IN_A_ROW` questions in a row. An exception that a system raises passes through, with a
+    note that names the system and the question.
 
     Args:
         systems: The systems by name.
         dataset: The judged questions.
         baseline: The name of the system to compare the others with.
-        deep: The same systems, but each asks for a hundred passages, to measure R@100.
+        deep: The same systems, each asking for a hundred passages, to measure R@100.
         notes: Sentences to put before the comparison's own notes.
         seed: The seed of every resampling.
         progress: Receives the system's name, the questions done and their total.
@@ -205,11 +207,12 @@ def measure(
     seconds: dict[str, dict[str, float]] = {}
     failures: dict[str, dict[str, Exception]] = {}
     whole = dataset
+    # A question on which one system failed counts for no system, so the others are not asked it.
     for name, system in systems.items():
-        runs[name], seconds[name] = _run_system(name, system, dataset, progress)
+        runs[name], seconds[name] = _run_and_time_system(name, system, dataset, progress)
         dataset = _drop_failed_questions(name, runs[name], dataset, failures)
     for name, system in (deep or {}).items():
-        deep_runs[name], _ = _run_system(f"{name}, deep", system, dataset, progress)
+        deep_runs[name], _ = _run_and_time_system(f"{name}, deep", system, dataset, progress)
         dataset = _drop_failed_questions(name, deep_runs[name], dataset, failures)
     answered = [question.id for question in dataset.questions]
     runs = {
@@ -244,6 +247,7 @@ def measure(
             name, system_runs, measured[name], measured[baseline], added_ms=added_ms, seed=seed
         )
         scores[name] = replace(score, failed=len(failures.get(name, ())))
+    # The baseline is not tested against itself, so it does not count as a test.
     corrected = holm(
         {name: score.difference.p for name, score in scores.items() if name != baseline}
     )
@@ -256,8 +260,9 @@ def measure(
             replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
             for name, score in scores.items()
         ),
-        notes=(*notes, *_describe_failures(failures, whole), *_describe_doubts(dataset, runs)),
+        notes=(*notes, *_describe_failures(failures, whole), *_list_warnings(dataset, runs)),
         seed=seed,
+        # The hashes include failed questions, so that runs on the same data have the same hashes.
         data_hash=whole.data_hash,
         fingerprints=whole.fingerprints,
     )
@@ -266,7 +271,7 @@ def measure(
 def require_measurable(dataset: Dataset) -> None:
     """Raise `ConfigError` if *dataset* cannot be measured.
 
-    It must have questions, none of them blank, and at least one relevant passage.
+    It must have at least one question, no blank question, and at least one relevant passage.
     """
     if not dataset.questions:
         raise ConfigError(
@@ -311,6 +316,7 @@ def choose_systems(
     """
     if isinstance(systems, Mapping):
         reserved = {BASELINE, OWN} if is_wrapped else {BASELINE}
+        # A reserved name is allowed with its usual settings, as in a copy of SYSTEMS.
         if reserved_names := [
             name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)
         ]:
@@ -328,7 +334,7 @@ def choose_systems(
 def _build_dataset(
     name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels
 ) -> Dataset:
-    """Return a data set of the judged questions, without passages.
+    """Return a data set with the judged questions among *queries*, without passages.
 
     Raises `ConfigError` if a query is not valid, or a judgement names an unknown question.
     """
@@ -360,15 +366,15 @@ def _build_dataset(
     return Dataset(name, (), judged, grades)
 
 
-def _check_grades(question: str, grades: Any) -> dict[str, int]:
+def _check_grades(question_id: str, grades: Any) -> dict[str, int]:
     """Return the grades of one question as a dict; raises `ConfigError` if a grade is not valid."""
     if not isinstance(grades, Mapping) or not all(
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
         for id_, grade in grades.items()
     ):
         raise ConfigError(
-            f"the judgements of {question!r} must be a mapping of passage ids to whole numbers of"
-            f" at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
+            f"the judgements of {question_id!r} must be a mapping of passage ids to whole numbers"
+            f" of at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
             " {'passage-1': 1}",
             path="qrels",
         )
@@ -378,7 +384,7 @@ def _check_grades(question: str, grades: Any) -> dict[str, int]:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def _run_system(
+def _run_and_time_system(
     name: str, system: System, dataset: Dataset, progress: Progress | None
 ) -> tuple[dict[str, Run], dict[str, float]]:
     """Ask *system* every question in *dataset*, and return the runs and their times.
@@ -401,6 +407,7 @@ def _run_system(
         run = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
         runs[question.id] = run
         failed_in_a_row = 0 if run.error is None else failed_in_a_row + 1
+        # Stop early if the system has never worked, and later if it stays down.
         if run.error is not None and (
             failed_in_a_row == min(MOST_FAILED, total) == done or failed_in_a_row == MOST_IN_A_ROW
         ):
@@ -418,7 +425,8 @@ def _drop_failed_questions(
 ) -> Dataset:
     """Return *dataset* without the questions on which the system called *name* failed.
 
-    Adds the errors to *failures*. If the system failed on every question, raises the first error.
+    The errors are added to *failures*. If the system failed on every question, the first error is
+    raised.
     """
     errors = {question_id: run.error for question_id, run in runs.items() if run.error is not None}
     if not errors:
@@ -434,7 +442,7 @@ def _drop_failed_questions(
 def _describe_failures(
     failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
 ) -> Iterator[str]:
-    """Yield sentences about the questions that are left out of all figures."""
+    """Yield a sentence on the questions that are left out of all figures, if there are any."""
     if not failures:
         return
     count = sum(map(len, failures.values()))
@@ -452,6 +460,7 @@ def _describe_failures(
 
 def describe_error(error: Exception) -> str:
     """Return the type and message of *error* on one line, cut to a readable length."""
+    # An error may quote a whole response, so it is cut before its white space is.
     text = " ".join(str(error)[: 4 * _MOST_CHARS].split())
     text = text if len(text) <= _MOST_CHARS else text[: _MOST_CHARS - 3] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -464,30 +473,30 @@ def _collect_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
 def _score_system(
     name: str,
     runs: Mapping[str, Run],
-    measured: PerQuery,
-    base: PerQuery,
+    values: PerQuery,
+    base_values: PerQuery,
     *,
     added_ms: Percentiles,
     seed: int,
 ) -> SystemScore:
-    """Return one system's figures, compared with the baseline.
+    """Return the figures of the system called *name*, compared with the baseline.
 
-    The probability is not yet corrected for the number of systems.
+    The p-value is not yet corrected for the number of systems.
     """
     gains = {
-        question: measured.values[PRIMARY][question] - base.values[PRIMARY][question]
+        question: values.values[PRIMARY][question] - base_values.values[PRIMARY][question]
         for question in runs
     }
     costs = [run.cost_usd for run in runs.values()]
     degraded = sum(run.degraded for run in runs.values())
     return SystemScore(
         name=name,
-        means=measured.means,
+        means=values.means,
         difference=difference(list(gains.values()), seed=seed),
         hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
         helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
         added_ms=added_ms,
-        stages_ms=_summarise_stages(runs),
+        stages_ms=_summarise_stage_times(runs),
         llm_calls=sum(run.llm_calls for run in runs.values()),
         input_tokens=sum(run.input_tokens for run in runs.values()),
         output_tokens=sum(run.output_tokens for run in runs.values()),
@@ -499,12 +508,12 @@ def _score_system(
         ),
         degraded=degraded,
         gains=gains,
-        per_query=measured,
+        per_query=values,
         runs=runs,
     )
 
 
-def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
+def _summarise_stage_times(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
     """Return the percentiles of each stage's time in milliseconds, by the stage's name."""
     stages: dict[str, list[float]] = {}
     for run in runs.values():
@@ -513,8 +522,8 @@ def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
     return {name: Percentiles.of(values) for name, values in stages.items()}
 
 
-def _describe_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
-    """Yield a sentence for each reason to doubt the figures, such as degraded answers."""
+def _list_warnings(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
+    """Yield a warning for each reason to doubt the figures, such as degraded answers."""
     count = len(dataset.questions)
     if unanswerable := sum(not _has_relevant_passage(grades) for grades in dataset.qrels.values()):
         yield (

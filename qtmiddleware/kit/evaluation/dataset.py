@@ -1,4 +1,4 @@
-"""Data sets in BEIR's layout: passages, questions, and judgements.
+"""Load data sets in BEIR's layout: passages, questions and judgements.
 
 Source: Thakur et al. 2021 (BEIR).
 """
@@ -24,9 +24,9 @@ from qtmiddleware.types import Message
 T = TypeVar("T")
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""The judgements: the grade of each passage id, by question id. Above 0 means relevant."""
+"""The judgements: grades by question id and passage id. A grade above 0 means relevant."""
 HIGHEST_GRADE: Final = 10_000
-"""The highest grade allowed: the memory that ir-measures needs grows with the grade."""
+"""The highest grade that is allowed. The memory that ir-measures needs grows with the grade."""
 _GRADE: Final = re.compile("-?[0-9]{1,9}")
 
 
@@ -64,14 +64,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A data set: passages, questions, and judgements of which passages answer which question.
+    """Questions, passages, and judgements of which passages answer which question.
 
     Attributes:
         name: The data set's name. A loaded data set has the name of its folder or file.
         passages: The passages; empty if they are not known. If a passage has a title, its text
             begins with the title and a line break, and its metadata has the title too.
         questions: The questions that have judgements.
-        qrels: The judgements: the grade of each passage id, by question id.
+        qrels: The judgements: grades by question id and passage id.
     """
 
     name: str
@@ -114,6 +114,7 @@ class Dataset:
             {passage.id for passage in passages},
         )
         return cls(
+            # Resolved, because a path such as "." has no name.
             root.resolve().name,
             passages,
             tuple(question for question in questions if question.id in qrels),
@@ -133,7 +134,7 @@ class Dataset:
         return self.only(set(random.Random(seed).sample(ids, min(count, len(ids)))))
 
     def only(self, ids: Collection[str]) -> Dataset:
-        """Return the data set with only the questions whose ids are in *ids*."""
+        """Return the data set with only the questions in *ids*, and their judgements."""
         questions = tuple(question for question in self.questions if question.id in ids)
         return Dataset(
             self.name,
@@ -215,15 +216,20 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
     return tuple(questions.values())
 
 
-def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield each record of *file* after its location, such as ``questions.jsonl line 3``.
+def read_records(file: Path, needed_columns: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the location and the content of each record in *file*.
+
+    The location is text for messages, such as ``questions.jsonl line 3``.
 
     Args:
         file: A table (see `read_table`), a file with one JSON object per line, or a JSON list.
-        needs: Names of columns. A table must have at least one of them.
+        needed_columns: Names of columns. A table must have at least one of them.
+
+    Raises:
+        ConfigError: The file or a record cannot be read.
     """
     if file.suffix.lower() in TABLES:
-        yield from read_table(file, needs)
+        yield from read_table(file, needed_columns)
         return
     lines = list(read_lines(file, _ADVICE))
     if not (lines and lines[0][1].lstrip().startswith("[")):
@@ -232,6 +238,7 @@ def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str,
                 record = parse_object(text)
             yield f"{file} line {number}", record
         return
+    # A JSON list may have any line breaks, so all lines are parsed as one text.
     with name_line_in_errors(file, 1):
         try:
             whole = json.loads("\n".join(text for _, text in lines))
@@ -241,8 +248,8 @@ def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str,
         yield f"{file} question {number}", record
 
 
-def parse_question(record: Any, number: str) -> Question:
-    """Return the question in *record*. If the record has no id, *number* becomes the id.
+def parse_question(record: Any, default_id: str) -> Question:
+    """Return the question in *record*. If the record has no id, the question gets *default_id*.
 
     Raises `ValueError` if the record is not an object or has no question.
     """
@@ -261,20 +268,20 @@ def parse_question(record: Any, number: str) -> Question:
         metadata = {**metadata, "answer": reference}
     id_ = record.get("_id", record.get("id"))
     return _build_question(
-        {"_id": number if id_ is None else str(id_), "text": text, "metadata": dict(metadata)}
+        {"_id": default_id if id_ is None else str(id_), "text": text, "metadata": dict(metadata)}
     )
 
 
-def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
-    """Add *parts* to *digest* as one line of JSON."""
-    # One line per call. JSON escapes line breaks, so no content can look like two lines.
-    digest.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
+def _update_hash(digest: hashlib._Hash, *values: Any) -> None:
+    """Update *digest* with *values*, written as one line of JSON."""
+    # JSON escapes line breaks, so the content of one call cannot look like two calls.
+    digest.update(json.dumps(values, sort_keys=True, default=repr).encode() + b"\n")
 
 
 def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Call *build* with each line of *file*, parsed as JSON, and return the results in order.
+    """Parse each line of *file* as a JSON object, pass it to *build*, and return the results.
 
-    Raises `ConfigError` if a line is not a JSON object with an ``_id`` of its own.
+    Raises `ConfigError` if a line is not a JSON object with a unique ``_id``.
     """
     built: dict[str, T] = {}
     for number, text in read_lines(file, _ADVICE):
@@ -289,7 +296,7 @@ def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T,
 def _parse_record(text: str) -> dict[str, Any]:
     """Return the JSON object in *text*, with ``_id`` as text and ``metadata`` as a dict.
 
-    Raises `ValueError` if *text* is not an object, or if ``_id`` or ``metadata`` is not valid.
+    Raises `ValueError` if *text* is not a JSON object, or if ``_id`` or ``metadata`` is not valid.
     """
     record = parse_object(text)
     id_ = record.get("_id")
@@ -306,7 +313,10 @@ def _parse_record(text: str) -> dict[str, Any]:
 
 
 def _get_text(record: Mapping[str, Any], key: str) -> str:
-    """Return the text at *key* in *record*; raises `ValueError` if it is missing or not text."""
+    """Return the text of *record* at *key*.
+
+    Raises `ValueError` if the key is missing or its value is not text.
+    """
     value = record.get(key)
     if value is None:
         raise ValueError(f'no "{key}"')
@@ -316,9 +326,13 @@ def _get_text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _build_passage(record: dict[str, Any]) -> Passage:
-    """Return the passage in *record*, a parsed line of ``corpus.jsonl``."""
+    """Return the passage in *record*, a parsed line of ``corpus.jsonl``.
+
+    Raises `ValueError` if a field is not valid.
+    """
     title = "" if record.get("title") is None else _get_text(record, "title")
     text, metadata = _get_text(record, "text"), record["metadata"]
+    # Search must also find the words of the title, so the text begins with it.
     if title:
         return Passage(record["_id"], f"{title}\n{text}", {**metadata, "title": title})
     return Passage(record["_id"], text, metadata)
@@ -358,12 +372,12 @@ def load_judged_folder(root: Path, split: str) -> Dataset:
 
 
 def _read_qrels(
-    root: Path, split: str, questions: set[str], passages: set[str] | None
+    root: Path, split: str, question_ids: set[str], passage_ids: set[str] | None
 ) -> dict[str, dict[str, int]]:
-    """Return the judgements in all ``.tsv`` files of ``qrels/``, or only in ``<split>.tsv``.
+    """Return the judgements in ``qrels/<split>.tsv``, or in all files if *split* is empty.
 
-    A judgement must name ids in *questions* and *passages*. If *passages* is ``None``, any passage
-    id is allowed.
+    If *passage_ids* is ``None``, any passage id is allowed. Raises `ConfigError` if a judgement is
+    not valid, names an unknown id, or contradicts another judgement.
     """
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
@@ -379,11 +393,12 @@ def _read_qrels(
             with name_line_in_errors(file, number):
                 question, passage, grade = _parse_judgement(columns)
                 for id_, known_ids, name in (
-                    (question, questions, "queries"),
-                    (passage, passages, "corpus"),
+                    (question, question_ids, "queries"),
+                    (passage, passage_ids, "corpus"),
                 ):
                     if known_ids is not None and id_ not in known_ids:
                         raise ValueError(f"judges {id_!r}, which is not in {name}.jsonl")
+                # The same judgement may be in two files. Only different grades are an error.
                 if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
                     raise ValueError(
                         f"judges {passage!r} for {question!r} a second time, with another grade"

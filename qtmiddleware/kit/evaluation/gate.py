@@ -27,13 +27,13 @@ from qtmiddleware.kit.evaluation.measures import (
     Difference,
     difference,
     holm,
-    sign_test,
+    run_sign_test,
 )
 
 Verdict = Literal["worse", "not worse", "inconclusive"]
 _Scores = Mapping[str, float]
 Values = Mapping[str, _Scores]
-"""The values of a measure by question id, for each system's name."""
+"""The values of one measure, by system and question id."""
 
 OPTION: Final = "--baseline"
 _RULE: Final = "--fail-if"
@@ -44,12 +44,12 @@ _PARTS: Final = ("questions", "judgements", "passages")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule for when a new measurement counts as worse than its baseline.
+    """A rule that decides whether a new measurement is worse than its baseline.
 
     Attributes:
         text: The rule as text, such as ``ndcg@10 -0.01``.
         measure: The measure to compare.
-        bound: The lowest allowed change of the mean, such as -0.01. ``None``: only a statistically
+        bound: The lowest change of the mean that is allowed, such as -0.01. ``None``: only a
             significant loss counts as worse.
     """
 
@@ -100,10 +100,10 @@ class Baseline:
 
     Attributes:
         name: The name of the baseline in messages: the path of its file.
-        values: The value of each question, by measure and system.
+        values: The values by measure, system and question id.
         data_hash: The sha256 of the measured data.
-        fingerprints: The sha256 of the questions, judgements and passages, each; empty if an older
-            version wrote the file.
+        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. Empty if
+            an older version wrote the file.
         settings: The sha256 of each system's settings, if known.
         version: The version of qtmiddleware that made the measurement, if known.
         model: The name of the language model, if known.
@@ -124,91 +124,99 @@ class Baseline:
             data = Path(path).expanduser().read_bytes()
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} cannot be read: {why}; {_HOW}"
             ) from error
         if not data.strip():
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} is empty; {_HOW}, and compare in a later run"
             )
         try:
             # Parse bytes, because some shells redirect a command's output as UTF-16.
-            plain = json.loads(data)
+            report = json.loads(data)
         except (ValueError, RecursionError):
-            raise _build_error(
+            raise _build_baseline_error(
                 path, f"the baseline {path} is no JSON, or was cut; {_HOW}"
             ) from None
-        return cls.of(plain, str(path))
+        return cls.from_report(report, str(path))
 
     @classmethod
-    def of(cls, plain: Any, name: str) -> Baseline:
-        """Return a baseline made from *plain*, the result of `Comparison.to_dict`.
+    def from_report(cls, report: Any, name: str) -> Baseline:
+        """Create a baseline from *report*, the result of `Comparison.to_dict`.
 
-        *name* is the baseline's name in messages. Raises `ConfigError` if *plain* is not valid.
+        *name* is the baseline's name in messages. Raises `ConfigError` if *report* is not valid.
         """
         try:
-            values = _read_values(plain["systems"])
-            fingerprints = _read_texts(plain.get("fingerprints", {}))
-            settings = _read_texts(plain.get("settingsHash", {}))
-            (data_hash,) = _read_texts({"hash": plain["dataHash"]}).values()
+            values = _read_values(report["systems"])
+            fingerprints = _require_texts(report.get("fingerprints", {}))
+            settings = _require_texts(report.get("settingsHash", {}))
+            (data_hash,) = _require_texts({"hash": report["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
-            raise _build_error(name, message) from None
+            raise _build_baseline_error(name, message) from None
         if not any(values.get(PRIMARY, {}).values()):
             why = f"{_HOW}, with judgements in --data"
-            raise _build_error(name, f"the baseline {name} must hold judged questions; {why}")
-        values_of_keys = (plain.get(key) for key in ("version", "model"))
+            raise _build_baseline_error(
+                name, f"the baseline {name} must hold judged questions; {why}"
+            )
+        values_of_keys = (report.get(key) for key in ("version", "model"))
         texts = (text if isinstance(text, str) else None for text in values_of_keys)
         return cls(name, values, data_hash, fingerprints, settings, *texts)
 
     def check_data(self, data: Dataset) -> None:
-        """Raise `ConfigError` if the baseline was measured on other data than *data*."""
+        """Raise `ConfigError` if the baseline was measured on data other than *data*."""
         if self.data_hash == data.data_hash:
             return
         then, now = self.fingerprints, data.fingerprints
         # Files of older versions have one hash of everything.
         parts = [part for part in _PARTS if then.get(part) != now[part]] if then else ["data"]
         if not parts:
+            # Only the order of the questions or passages differs.
             return
-        raise _build_error(
+        raise _build_baseline_error(
             self.name,
             f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
             "compared. Use the same --function, --data, --split, --recordings, --questions and "
             f"--seed, or {_HOW}",
         )
 
-    def check_systems(self, systems: Collection[str], rule: Rule, *, deep: bool) -> None:
-        """Raise `ConfigError` if *rule* can be applied to none of *systems*.
+    def check_systems(self, systems: Collection[str], rule: Rule, *, is_deep: bool) -> None:
+        """Raise `ConfigError` if the baseline lacks the rule's measure, or all of *systems*.
 
-        *deep* is ``True`` if the systems are also asked for a hundred passages (R@100).
+        *is_deep* is true if the systems are also asked for a hundred passages. If *rule* is about
+        R@100 and *is_deep* is false, `ConfigError` is raised too.
         """
-        if rule.measure in DEEP and not deep:
+        if rule.measure in DEEP and not is_deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
         values_by_system = self.values.get(rule.measure)
         if not values_by_system:
             flag = " and --deep" if rule.measure in DEEP else ""
             message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
-            raise _build_error(self.name, message)
+            raise _build_baseline_error(self.name, message)
         if values_by_system.keys().isdisjoint(systems):
-            raise _build_error(
+            raise _build_baseline_error(
                 self.name,
                 f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
                 f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
             )
 
 
-def _build_error(path: str | Path, message: str) -> ConfigError:
+def _build_baseline_error(path: str | Path, message: str) -> ConfigError:
     """Return a `ConfigError` with *message* for the baseline at *path*."""
     return ConfigError(message, path=OPTION, value=str(path))
 
 
 def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the values in *systems*, from a report's JSON, by measure, system and question id."""
+    """Return the values of a report's *systems*, by measure, system and question id.
+
+    Raises `KeyError`, `TypeError`, `AttributeError` or `ValueError` if *systems* is not valid.
+    """
     values: dict[str, dict[str, dict[str, float]]] = {}
     for system in systems:
-        (name,) = _read_texts({"name": system["name"]}).values()
+        (name,) = _require_texts({"name": system["name"]}).values()
         for measure, by_question in system["perQuery"].items():
             by_system = values.setdefault(measure, {})
+            # Two systems with the same name cannot be told apart.
             if name in by_system:
                 raise ValueError(name)
             by_system[name] = {id_: _parse_value(value) for id_, value in by_question.items()}
@@ -216,13 +224,13 @@ def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def _parse_value(value: Any) -> float:
-    # JSON may contain NaN, which is not between 0 and 1 either.
+    # A JSON true would count as 1. NaN fails the comparison, so it is not valid either.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(value)
     return float(value)
 
 
-def _read_texts(texts: Any) -> dict[str, str]:
+def _require_texts(texts: Any) -> dict[str, str]:
     if not all(isinstance(text, str) for text in texts.values()):
         raise TypeError
     return dict(texts)
@@ -236,10 +244,10 @@ class Change:
         name: The system's name.
         before: The mean of the measure in the baseline.
         after: The mean of the measure in the new measurement.
-        difference: *after* minus *before*, with its interval and corrected probability.
+        difference: *after* minus *before*, with its interval and corrected p-value.
         gains: The gain of each question, by question id. A negative gain is a loss.
-        sign_p: The probability that the counts of better and worse questions differ this much by
-            chance (sign test), corrected for the number of tests.
+        sign_p: The sign test's p-value for the counts of better and worse questions, corrected for
+            the number of tests.
         verdict: ``worse``, ``not worse`` or ``inconclusive``.
     """
 
@@ -252,12 +260,12 @@ class Change:
     verdict: Verdict = "not worse"
 
     @property
-    def worse(self) -> int:
+    def worse_count(self) -> int:
         """The number of questions that got worse."""
         return sum(gain < 0 for gain in self.gains.values())
 
     @property
-    def better(self) -> int:
+    def better_count(self) -> int:
         """The number of questions that got better."""
         return sum(gain > 0 for gain in self.gains.values())
 
@@ -267,11 +275,11 @@ class Change:
         return self.difference.is_significant and self.difference.gain < 0
 
     @property
-    def has_more_worse(self) -> bool:
-        """``True`` if significantly more questions got worse than better."""
-        return self.sign_p < SIGNIFICANT and self.worse > self.better
+    def has_mostly_losses(self) -> bool:
+        """``True`` if significantly more questions got worse than got better."""
+        return self.sign_p < SIGNIFICANT and self.worse_count > self.better_count
 
-    def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
+    def list_worst_questions(self, count: int = 5) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions that lost most, worst first."""
         lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
         return [(id_, gain) for gain, id_ in lost[:count]]
@@ -284,10 +292,10 @@ class Change:
             "before": self.before,
             "after": self.after,
             "difference": self.difference.to_dict(),
-            "better": self.better,
-            "worse": self.worse,
+            "better": self.better_count,
+            "worse": self.worse_count,
             "signPHolm": self.sign_p,
-            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst()],
+            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst_questions()],
         }
 
 
@@ -298,16 +306,16 @@ def find_changes(
     *,
     seed: int = 0,
 ) -> tuple[Change, ...]:
-    """Return the change of each system that is in both *before* and *after*.
+    """Return the change of each system that is in both *before* and *after*, with its verdict.
 
     If *rule* has no bound, a system is worse in two cases:
 
     - The mean fell significantly (paired randomisation test).
-    - Significantly more questions got worse than better (sign test).
+    - Significantly more questions got worse than got better (sign test).
 
-    The probabilities are corrected for the number of tests (Holm). A system is not tested if none
-    of its questions changed. With fewer than `FEW` questions, the verdict is ``inconclusive``
-    instead of ``not worse``. A question that failed in one measurement counts as 0 there.
+    The p-values are corrected for the number of tests (Holm). A system is not tested if none of its
+    questions changed. With fewer than `FEW` questions, the verdict is ``inconclusive`` instead of
+    ``not worse``. A question that failed in one measurement counts as 0 there.
 
     Raises `MissingExtra` if scipy is not installed.
     """
@@ -315,45 +323,49 @@ def find_changes(
         _measure_change(name, before[name], after[name], seed) for name in after if name in before
     ]
     tests: dict[str, float] = {}
+    # Either test can make a system worse, so the correction counts both.
     for change in changes:
-        if change.worse or change.better:
+        if change.worse_count or change.better_count:
             tests[f"mean {change.name}"] = change.difference.p
             tests[f"sign {change.name}"] = change.sign_p
     corrected = holm(tests)
-    return tuple(_decide_verdict(change, corrected, rule or Rule()) for change in changes)
+    return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
-def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
-    """Return the change of one system, with probabilities not corrected for the number of tests."""
+def _measure_change(system: str, before: _Scores, after: _Scores, seed: int) -> Change:
+    """Return the change of the system called *system*. The p-values are not yet corrected."""
     gains: dict[str, float] = {}
-    # Sorted, because the result of resampling depends on the order.
+    # Sorted, because the result of resampling depends on the order of the gains.
     for id_ in sorted(before.keys() | after.keys()):
         gain = after.get(id_, 0.0) - before.get(id_, 0.0)
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
     then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
-    change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
-    return replace(change, sign_p=sign_test(change.better, change.worse))
+    change = Change(system, then, now, difference(list(gains.values()), seed=seed), gains)
+    return replace(change, sign_p=run_sign_test(change.better_count, change.worse_count))
 
 
-def _decide_verdict(change: Change, corrected: Mapping[str, float], rule: Rule) -> Change:
-    """Return *change* with *corrected* probabilities and the verdict by *rule*."""
-    p_mean, p_sign = (corrected.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
+def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> Change:
+    """Return *change* with the verdict by *rule*, and with its corrected p-values.
+
+    *p_values* has the corrected p-value of each test and system, such as ``mean raw``.
+    """
+    p_mean, p_sign = (p_values.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
     change = replace(change, difference=replace(change.difference, p_holm=p_mean), sign_p=p_sign)
     if rule.bound is not None:
         is_worse = change.difference.gain < rule.bound - TOLERANCE
         return replace(change, verdict="worse" if is_worse else "not worse")
-    if change.has_lost or change.has_more_worse:
+    if change.has_lost or change.has_mostly_losses:
         return replace(change, verdict="worse")
     return replace(change, verdict="inconclusive") if len(change.gains) < FEW else change
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GateResult:
     """The result of comparing a measurement with its baseline.
 
     Attributes:
         baseline: The baseline's name.
-        rule: The rule that decides if a system is worse.
+        rule: The rule that decides whether a system is worse.
         changes: The change of each system that is in both measurements.
         missing: The names of the systems that only the baseline has.
         new: The names of the systems that only the new measurement has.
@@ -375,18 +387,18 @@ class Gate:
         return next((verdict for verdict in order if verdict in verdicts), "not worse")
 
     @property
-    def questions(self) -> int:
+    def question_count(self) -> int:
         """The number of compared questions."""
         return max((len(change.gains) for change in self.changes), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the gate's result as a dict, ready for JSON."""
+        """Return the result as a dict, ready for JSON."""
         return {
             "verdict": self.verdict,
             "baseline": self.baseline,
             "failIf": self.rule.text,
             "measure": self.rule.measure,
-            "questions": self.questions,
+            "questions": self.question_count,
             "systems": [change.to_dict() for change in self.changes],
             "missing": list(self.missing),
             "new": list(self.new),
@@ -394,20 +406,20 @@ class Gate:
         }
 
 
-def apply_gate(
+def compare_with_baseline(
     baseline: Baseline,
     comparison: Comparison,
     rule: Rule | None = None,
     *,
-    model: str | None = None,
-) -> Gate:
-    """Compare *comparison* with *baseline* by *rule*.
+    model_name: str | None = None,
+) -> GateResult:
+    """Decide by *rule* whether the systems of *comparison* are worse than in *baseline*.
 
     Args:
         baseline: The earlier measurement.
         comparison: The new measurement.
-        rule: The rule that decides if a system is worse. Default: it lost significantly.
-        model: The name of the language model that was asked, if known.
+        rule: The rule that decides whether a system is worse. Default: a significant loss.
+        model_name: The name of the language model of the new measurement, if known.
 
     Raises:
         ConfigError: No system is in both measurements.
@@ -420,10 +432,10 @@ def apply_gate(
         for name, values in values_by_system.items()
         if rule.measure in values
     }
-    baseline.check_systems(values_by_system, rule, deep=bool(after))
+    baseline.check_systems(values_by_system, rule, is_deep=bool(after))
     before = baseline.values[rule.measure]
-    conditions = _describe_conditions(baseline, comparison, model)
-    return Gate(
+    conditions = _describe_changed_conditions(baseline, comparison, model_name)
+    return GateResult(
         baseline.name,
         rule,
         find_changes(before, after, rule, seed=comparison.seed),
@@ -433,20 +445,26 @@ def apply_gate(
     )
 
 
-def _describe_conditions(old: Baseline, new: Comparison, model: str | None) -> Iterator[str]:
-    """Yield a sentence for each changed condition: version, model and settings."""
+def _describe_changed_conditions(
+    baseline: Baseline, comparison: Comparison, model_name: str | None
+) -> Iterator[str]:
+    """Yield a sentence for each condition that changed: the version, the model, the settings."""
     current = version("qtmiddleware")
-    if old.version not in (None, current):
-        yield f"The baseline is from qtmiddleware {old.version}, this run from {current}."
-    if model is not None and old.model not in (None, model):
-        yield f"The baseline was measured with the model {old.model}, this run with {model}."
-    then, now = old.settings, new.settings
+    if baseline.version not in (None, current):
+        yield f"The baseline is from qtmiddleware {baseline.version}, this run from {current}."
+    if model_name is not None and baseline.model not in (None, model_name):
+        yield (
+            f"The baseline was measured with the model {baseline.model}, this run with"
+            f" {model_name}."
+        )
+    then, now = baseline.settings, comparison.settings
     if changed := [name for name in now if then.get(name, now[name]) != now[name]]:
         yield f"The settings of {join_names(changed)} changed."
 
 
 def _describe_failures(before: Values, after: Values) -> Iterator[str]:
-    """Yield sentences that count the questions that failed in only one of the measurements."""
+    """Yield sentences on the questions that failed in one measurement, but not in the other."""
+    # A question that failed has no value.
     systems = before.keys() & after.keys()
     then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
     for failed, where in ((then - now, "this run"), (now - then, "the baseline")):
@@ -456,6 +474,6 @@ def _describe_failures(before: Values, after: Values) -> Iterator[str]:
 
 
 def join_names(names: Collection[str]) -> str:
-    """Return *names* as an English list: with commas, and "and" before the last name."""
+    """Join *names* to an English list, such as ``raw, rules and hyde``."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

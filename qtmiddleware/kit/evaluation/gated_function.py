@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qtmiddleware.kit.evaluation.compare import choose_systems, compare
-from qtmiddleware.kit.evaluation.gate import Baseline, Gate, Rule, apply_gate
+from qtmiddleware.kit.evaluation.gate import Baseline, GateResult, Rule, compare_with_baseline
 from qtmiddleware.kit.evaluation.judged_questions import load_judged
 from qtmiddleware.runtime.files import replace_file
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
@@ -23,8 +23,8 @@ def gate_function(
     systems: Mapping[str, Mapping[str, Any]] | Sequence[str] = (),
     update: bool = False,
     **options: Any,
-) -> Gate:
-    """Measure *fn* on the judged questions in *data*, and compare the result with its baseline.
+) -> GateResult:
+    """Measure *fn* on the judged questions in *data*, and compare the result with a baseline.
 
     Args:
         fn: The function, plain or wrapped. The system ``raw`` is the function without qtmiddleware;
@@ -32,27 +32,30 @@ def gate_function(
         data: The file or folder of judged questions, as for `load_judged`.
         baseline: The baseline's file: the output of ``qtm bench --json``, or of an earlier call
             with *update*.
-        fail_if: The rule that decides if a system is worse, as text for `Rule.parse`.
+        fail_if: The rule that decides whether a system is worse, as for `Rule.parse`.
         systems: Other systems to measure, as for `compare`.
-        update: Whether to write the new measurement to the baseline's file.
+        update: Whether to write a new baseline instead of comparing with the old one.
         options: Other arguments of `compare`.
 
     Raises:
-        ConfigError: The baseline has other questions or is not valid. *fn* has not been called.
+        ConfigError: The baseline has other questions or is not valid. This is raised before *fn* is
+            called.
         Exception: Any exception that `compare` raises.
     """
     rule = Rule.parse(fail_if)
     judged = load_judged(data)
     if update:
         measured = compare(fn, judged.questions, judged.qrels, systems, name=judged.name, **options)
-        plain = measured.to_dict()
-        text = json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
+        report = measured.to_dict()
+        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
         replace_file(Path(baseline), text.encode("utf-8", "replace"))
-        return apply_gate(Baseline.of(plain, str(baseline)), measured, rule)
+        # A measurement that is compared with itself is never worse.
+        return compare_with_baseline(Baseline.from_report(report, str(baseline)), measured, rule)
     earlier = Baseline.read(baseline)
+    # Check first, because calls of the function may take long or cost money.
     earlier.check_data(judged)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     chosen_systems = choose_systems(systems, has_model="client" in options, is_wrapped=is_wrapped)
-    earlier.check_systems(chosen_systems, rule, deep=bool(options.get("deep")))
+    earlier.check_systems(chosen_systems, rule, is_deep=bool(options.get("deep")))
     measured = compare(fn, judged.questions, judged.qrels, systems, name=judged.name, **options)
-    return apply_gate(earlier, measured, rule)
+    return compare_with_baseline(earlier, measured, rule)

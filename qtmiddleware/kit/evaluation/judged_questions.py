@@ -57,7 +57,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, int]] = {}
     by_text: dict[str, str] = {}
-    for place, record in read_records(root, needs=(_ID, *_IDS)):
+    for place, record in read_records(root, needed_columns=(_ID, *_IDS)):
         try:
             question, ids, is_named = _parse_judged_record(record, str(len(questions) + 1))
             question_id = by_text.get(question.text) if not is_named else None
@@ -68,6 +68,8 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
         if question_id is None:
             question_id = question.id
             questions[question_id] = question
+            # The table may have one row per passage. Rows without a question id are merged by
+            # the question's text.
             if not is_named:
                 by_text[question.text] = question_id
         qrels.setdefault(question_id, {}).update(dict.fromkeys(ids, 1))
@@ -79,11 +81,11 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     return Dataset(root.stem, (), tuple(questions.values()), qrels)
 
 
-def _parse_judged_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
-    """Return the record's question, its passage ids, and whether the question has its own id.
+def _parse_judged_record(record: Any, default_id: str) -> tuple[Question, list[str], bool]:
+    """Return the record's question, its passage ids, and whether the record has a question id.
 
-    If the question has no id, *number* becomes its id. Raises `ValueError` if a field is missing or
-    not valid.
+    Without an id, the question gets *default_id*. Raises `ValueError` if a field is missing or not
+    valid.
     """
     if not isinstance(record, Mapping):
         raise ValueError("must be a JSON object")
@@ -94,11 +96,12 @@ def _parse_judged_record(record: Any, number: str) -> tuple[Question, list[str],
         raise ValueError(
             f'must have the id of a passage, under "{_ID}", or several ids under "{_IDS[0]}"'
         )
+    # An empty cell of a table means that the question has no id.
     for name in ("_id", _ID):
         if name in rest and not str(rest[name]).strip():
             del rest[name]
     # White space around a question is not part of what a user would ask.
-    question = parse_question(rest, number)
+    question = parse_question(rest, default_id)
     question = replace(question, text=question.text.strip())
     ids = _split_ids(value) if ids_name is not None else _clean_ids([value])
     if not ids:
@@ -108,9 +111,10 @@ def _parse_judged_record(record: Any, number: str) -> tuple[Question, list[str],
 
 
 def _split_ids(value: Any) -> list[str]:
-    """Return the ids in *value*: a list, a JSON list, or text with separators.
+    """Return the ids in *value*, which is a list, a JSON list, or text with separators.
 
-    The separators are commas, semicolons, vertical bars and line breaks.
+    The separators are commas, semicolons, vertical bars and line breaks. Raises `ValueError` if an
+    id is not valid.
     """
     if isinstance(value, str):
         if value.lstrip().startswith("["):
@@ -126,9 +130,9 @@ def _split_ids(value: Any) -> list[str]:
 
 
 def _clean_ids(values: list[Any]) -> list[str]:
-    """Return *values* as text ids, without blank or repeated ids.
+    """Return the ids in *values* as texts, each once, without blank ids.
 
-    Raises `ValueError` if a value is neither a text nor an integer.
+    Raises `ValueError` if a value is neither text nor an integer.
     """
     if not all(
         value is None or (isinstance(value, str | int) and not isinstance(value, bool))

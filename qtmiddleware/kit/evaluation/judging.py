@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, sign_test
+from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, run_sign_test
 from qtmiddleware.kit.evaluation.prompts import ANSWERS, CRITERIA
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing, rank
 from qtmiddleware.protocols import LanguageModel
@@ -83,7 +83,7 @@ class Verdict:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # Without slots, because cached_property needs a __dict__.
 class Judged:
     """The result of comparing a challenger's answers with a baseline's on all questions.
 
@@ -138,7 +138,7 @@ class Judged:
         Ties are ignored. The value is 1.0 if there are no wins and no losses. Raises `MissingExtra`
         if scipy is not installed.
         """
-        return sign_test(self.wins, self.losses)
+        return run_sign_test(self.wins, self.losses)
 
     @property
     def is_significant(self) -> bool:
@@ -225,7 +225,7 @@ def judge(
     concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> Judged:
-    """Let *model* compare the answers of two systems with each question's reference answer.
+    """Ask *model* which of two systems answers each question better, given a reference answer.
 
     The reference answer is ``answer`` in the question's metadata. Questions without one are
     skipped. The model sees the answers as A and B, without the systems' names, once in each order.
@@ -261,7 +261,7 @@ def judge(
             path="challenger_name",
             value=challenger_name,
         )
-    sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
+    run_sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
     def build_ballot(question: Question) -> Ballot:
@@ -302,7 +302,7 @@ def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
     return Verdict(
         ballot.question.id,
         outcome,
-        ballot.is_flip,
+        ballot.depends_on_order,
         reason,
         ballot.average_scores(_BASELINE),
         ballot.average_scores(_CHALLENGER),

@@ -13,13 +13,13 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.files import open_regular_file
 
 MOST_BYTES: Final = 1 << 24
-"""The longest line, in bytes; a longer line cannot be a passage or a question."""
+"""The longest line, in bytes. A longer line cannot be a passage or a question."""
 
 
 def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each line in the file at *path*. Blank lines are skipped.
+    """Yield the number and the text of each line in the file at *path*, except blank lines.
 
-    Numbers start at 1.
+    Line numbers start at 1.
 
     Args:
         path: The file.
@@ -30,10 +30,12 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
     """
     try:
         with open_regular_file(path, follow_link=True) as file:
+            # Reading one byte more than allowed shows that a line is too long.
             for number, raw in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
                 with name_line_in_errors(path, number):
                     if len(raw) > MOST_BYTES:
                         raise ValueError(f"is longer than {MOST_BYTES:,} bytes")
+                    # Windows programs may begin a file with a byte order mark.
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
                 if text.strip():
                     yield number, text
@@ -45,7 +47,10 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
-    """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names file and line."""
+    """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names file and line.
+
+    The message begins with *path* and the line *number*.
+    """
     try:
         yield
     except ValueError as error:

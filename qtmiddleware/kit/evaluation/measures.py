@@ -21,23 +21,23 @@ MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
 DEEP: Final = ("R@100",)
 """The measures that are computed from the first `DEPTH` passages."""
 TOP_K: Final = 10
-"""The number of passages that a system is asked for. `MEASURES` use only these passages."""
+"""The number of passages that each system is asked for. `MEASURES` use only these passages."""
 DEPTH: Final = 100
-"""The number of passages that a system is asked for in an extra run, to compute `DEEP`."""
+"""The number of passages that each system is asked for in an extra run, to compute `DEEP`."""
 PRIMARY: Final = "nDCG@10"
 """The measure by which systems are compared: gain, significance and hurt rate."""
 TOLERANCE: Final = 1e-9
 """Two values of a measure count as equal if they differ by no more than this."""
 RESAMPLES: Final = 9_999
-"""The number of resamples. Together with the sample itself, there are ten thousand."""
+"""The number of resamples. With the sample itself, there are ten thousand samples."""
 CONFIDENCE: Final = 0.95
-"""The share of resampled means that the confidence interval of a difference contains."""
+"""The confidence level of intervals."""
 SIGNIFICANT: Final = 0.05
-"""The level below which a probability counts as significant."""
+"""A p-value below this level counts as significant."""
 FEW: Final = 30
-"""The number of questions below which only a large difference can be detected."""
+"""With fewer questions than this, only a large difference can be detected."""
 _NUMBERS_AT_ONCE: Final = 4_000_000
-"""The number of floats that resampling holds in memory at once: 32 MB."""
+"""Resampling holds at most this many floats in memory at once (32 MB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def evaluate(
         import ir_measures
     except ImportError as error:
         raise MissingExtra("ir-measures", "eval") from error
+    # ir-measures gets only the questions with results. The others keep the value 0.
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     scores = {question: _score_by_rank(run[question]) for question in qrels if run.get(question)}
     if scores:
@@ -100,7 +101,7 @@ def evaluate(
 
 
 def _score_by_rank(ids: Sequence[str]) -> dict[str, float]:
-    """Return a score for each of *ids*. Scores decrease, so trec_eval keeps the order."""
+    """Return a score for each of *ids*. The scores fall with the rank, so the order is kept."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
 
 
@@ -112,8 +113,8 @@ class Difference:
         gain: The mean difference.
         low: The lower end of the 95 % interval.
         high: The upper end of the 95 % interval.
-        p: The probability of a difference at least this large by chance.
-        p_holm: *p* corrected for the number of compared systems (Holm). Below 0.05 is significant.
+        p: The p-value: the probability of a difference at least this large by chance.
+        p_holm: *p*, corrected for the number of compared systems (Holm). Below 0.05 is significant.
     """
 
     gain: float = 0.0
@@ -160,6 +161,7 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     if not sample.any():
         return Difference()
     gain = float(sample.mean())
+    # Resamples of a single question are all equal, and no difference can be significant.
     if len(sample) == 1:
         return Difference(gain, gain, gain)
     resampling: dict[str, Any] = {
@@ -188,16 +190,20 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     return Difference(gain, low, high, float(test.pvalue))
 
 
-def sign_test(better: int, worse: int) -> float:
-    """Return the probability that two counts differ this much by chance (two-sided sign test).
+def run_sign_test(better_count: int, worse_count: int) -> float:
+    """Return the p-value of the two-sided sign test for two counts of questions.
 
-    If both counts are 0, the probability is 1.0. Raises `MissingExtra` if scipy is not installed.
+    If both counts are 0, the p-value is 1.0. Raises `MissingExtra` if scipy is not installed.
     """
     try:
         from scipy import stats
     except ImportError as error:
         raise MissingExtra("scipy", "eval") from error
-    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    return (
+        float(stats.binomtest(better_count, better_count + worse_count).pvalue)
+        if better_count + worse_count
+        else 1.0
+    )
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
@@ -209,6 +215,7 @@ def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
     corrected: dict[str, float] = {}
     least = 0.0
     for place, (name, p) in enumerate(sorted(probabilities.items(), key=lambda entry: entry[1])):
+        # A corrected value is never below the one before it, so the order is kept.
         least = max(least, min(1.0, p * (len(probabilities) - place)))
         corrected[name] = least
     return corrected
@@ -288,23 +295,23 @@ class SystemScore:
 
     @property
     def searches(self) -> int | None:
-        """The number of searches for all questions; ``None`` if it is not known."""
+        """The number of searches for all questions; ``None`` if the number is not known."""
         counts = [run.searches for run in self.runs.values()]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def searches_per_question(self) -> float | None:
-        """The mean number of searches per question; ``None`` if it is not known."""
+        """The mean number of searches per question; ``None`` if the number is not known."""
         return None if self.searches is None else self.searches / len(self.runs)
 
     @property
     def usd_per_thousand(self) -> float | None:
-        """The model's cost in US dollars per thousand questions; ``None`` if it is not known."""
+        """The model's cost in US dollars per thousand questions; ``None`` if not known."""
         return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
 
     @property
     def read_usd_per_thousand(self) -> float | None:
-        """The searches' cost in US dollars per thousand questions; ``None`` if it is not known."""
+        """The searches' cost in US dollars per thousand questions; ``None`` if not known."""
         costs = [run.read_cost_usd for run in self.runs.values()]
         return (
             None
@@ -314,9 +321,9 @@ class SystemScore:
 
     @property
     def usd_per_point(self) -> float | None:
-        """The model's cost in US dollars of +0.01 nDCG@10, for a thousand questions.
+        """The model's cost of a gain of 0.01 nDCG@10, in US dollars per thousand questions.
 
-        ``None`` if the cost is not known or the system gains nothing.
+        ``None`` if the cost is not known, or if the system gains nothing.
         """
         cost, gain = self.usd_per_thousand, self.difference.gain
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
@@ -324,13 +331,13 @@ class SystemScore:
     def worst(self, count: int = 10) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions with the largest losses, worst first.
 
-        Every gain is negative; other questions are left out.
+        All these gains are negative. The result is shorter if fewer questions lost.
         """
         lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
         return sorted(lost, key=lambda entry: entry[1])[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a dict, ready for JSON, without queries or passages."""
+        """Return the figures as a dict, ready for JSON. Queries and passages are left out."""
         worst = self.worst(1)
         return {
             "name": self.name,
@@ -369,13 +376,13 @@ class Comparison:
         questions: The number of measured questions.
         baseline: The name of the system that all others are compared with.
         systems: The score of each system, in the order of measuring.
-        notes: Sentences that a reader needs to judge the figures, for example about synthetic
-            questions, recorded replies or estimated tokens.
+        notes: Notes for readers of the figures, for example on synthetic questions, recorded
+            replies or estimated tokens.
         seed: The seed of every resampling.
         data_hash: The sha256 of the passages, questions and judgements.
-        counts_model_time: ``False`` if added times lack the time of recorded replies.
-        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. Their
-            order does not matter.
+        counts_model_time: Whether the added times include the time of recorded replies.
+        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. The order
+            of questions and passages does not matter.
         settings: The sha256 of each system's settings.
     """
 

@@ -21,12 +21,16 @@ _SEARCH_LABELS: Final = {
     JOINED: "the question and its variants in one text",
     TEXT_CLAUSE: "the keywords in a text clause",
     GLOSSARY: "the question with the glossary's forms",
-    **{it.variant: f"the {it.label}" for it in TEXT_FIELDS.values() if it.variant},
+    **{
+        text_field.variant: f"the {text_field.label}"
+        for text_field in TEXT_FIELDS.values()
+        if text_field.variant
+    },
     "standalone": "the standalone form",
     "step_back": "the step-back question",
 }
 _MOST_NAMED: Final = 4
-"""The largest number of words or passages that a sentence names."""
+"""A sentence names at most this many words or passages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ class Hit:
         weight: The variant's weight in the fusion.
         place: The passage's rank in this search, from 1.
         score: The score that the backend gave the passage.
-        added: The amount that this hit adds to the fused score; ``None`` if the fusion method does
-            not add up amounts.
+        added: The amount that this hit adds to the fused score; ``None`` if the fusion method is
+            not a sum over the hits.
     """
 
     search: int
@@ -83,7 +87,7 @@ class Movement:
         reranked_place: The passage's rank after the reranker.
         rerank_score: The reranker's score.
         passed_by: The final ranks of the passages that moved past this passage.
-        why: How and why the passage moved, in one sentence.
+        why: The movement and its reasons, in one sentence.
     """
 
     match: Match
@@ -111,7 +115,7 @@ class Movement:
         return None if self.place is None or self.before is None else self.before - self.place
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the movement as a dict, ready for JSON, with the passage's id but not its text."""
+        """Return the movement as a dict, ready for JSON. The passage's text is left out."""
         return {
             "id": self.match.id,
             "namespace": self.match.namespace,
@@ -135,11 +139,11 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Movements:
-    """How the passages of a retrieval moved, compared with the plain list.
+    """The movements of all passages of a retrieval, compared with the plain list.
 
     Attributes:
-        passages: The passages of the final list, in its order.
-        dropped: The passages of the plain list that are not in the final list.
+        passages: The movements of the passages in the final list, in its order.
+        dropped: The movements of the passages in the plain list that are not in the final list.
         depth: The number of passages in the plain list.
         evidence_weight: The weight of keyword evidence in the score; ``None`` if keyword evidence
             did not run.
@@ -166,13 +170,16 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
     Args:
         found: The retrieval to explain.
         before: The plain list to compare with, such as `Retrieval.matches` of the system ``raw``.
-            Default: the first passages of the question's own search in *found*.
+            Default: the first passages that *found* lists for the unchanged question.
     """
     return _Explainer(found, _find_plain_list(found) if before is None else before).explain()
 
 
 def label_searches(variants: Iterable[Variant]) -> list[str]:
-    """Return a label for the search of each variant. Variants of the same kind get numbers."""
+    """Return a label for the search of each variant, such as ``the question``.
+
+    Variants of the same kind get numbers.
+    """
     kinds = [variant.kind for variant in variants]
     seen: Counter[str] = Counter()
     labels = []
@@ -185,18 +192,18 @@ def label_searches(variants: Iterable[Variant]) -> list[str]:
     return labels
 
 
-def format_place(place: int) -> str:
-    """Return *place* as an English ordinal, such as 1st, 2nd, 3rd or 11th."""
+def format_ordinal(number: int) -> str:
+    """Return *number* as an English ordinal, such as 1st, 2nd, 3rd or 11th."""
     ending = (
-        {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
-        if place % 100 not in (11, 12, 13)
+        {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+        if number % 100 not in (11, 12, 13)
         else "th"
     )
-    return f"{place}{ending}"
+    return f"{number}{ending}"
 
 
 def find_language(retrieval: Retrieval) -> str:
-    """Return the language code of the question of *retrieval*; empty if it is unknown."""
+    """Return the language code of the retrieval's question; empty if the language is unknown."""
     # A query that is not text is kept as it is.
     query: Any = retrieval.original_query
     language = "" if retrieval.evidence is None else retrieval.evidence.language
@@ -217,6 +224,8 @@ class _Explainer:
         self._retrieval = retrieval
         self._before = before
         evidence = retrieval.evidence
+        # Keyword evidence and the reranker may score only the first candidates. The other
+        # candidates follow in their earlier order.
         order = retrieval.fused if evidence is None else _merge_keys(evidence.keys, retrieval.fused)
         self._lists = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
         self._labels = label_searches(ranking.variant for ranking in retrieval.rankings)
@@ -240,7 +249,7 @@ class _Explainer:
         self._plain = _rank_keys(self._keys_before)
 
     def explain(self) -> Movements:
-        """Return the movements of all passages in the plain or the final list."""
+        """Return the movements of all passages in the final list and in the plain list."""
         retrieval = self._retrieval
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
@@ -258,7 +267,7 @@ class _Explainer:
         )
 
     def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
-        """Return the movement of the passage *match*.
+        """Return the movement of one passage.
 
         Args:
             key: The passage's key.
@@ -305,7 +314,7 @@ class _Explainer:
         )
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
-        """Yield a `Hit` for each search that found the passage with *key*."""
+        """Yield a hit for each search that found the passage with *key*."""
         gains = self._retrieval.gains
         for search, (ranking, places) in enumerate(
             zip(self._retrieval.rankings, self._lists, strict=True)
@@ -330,11 +339,12 @@ class _Explainer:
         """Yield the final ranks of the passages that overtook the passage with *key*.
 
         They are above this passage in the final list, but were not above it in the plain list.
-        *place* is this passage's final rank; ``None`` if it dropped out.
+        *place* is this passage's final rank; ``None`` if it is not in the final list.
         """
         before = self._plain.get(key)
         if before is None:
             return
+        # A passage that is not in the plain list counts as below all passages that are.
         for other_key, other_place in self._final.items():
             if (place is None or other_place < place) and self._plain.get(
                 other_key, before + 1
@@ -344,30 +354,30 @@ class _Explainer:
     # --- in words ---------------------------------------------------------------------------------
 
     def _describe_ranks(self, movement: Movement) -> str:
-        """Return the old and new rank as text, such as ``from 5th to 2nd``."""
+        """Return the passage's old and new rank as text, such as ``from 5th to 2nd``."""
         old, place = movement.before, movement.place
         if place is None:
             last = movement.reranked_place or movement.weighed_place or movement.fused_place
-            now = "no search found it" if last is None else f"now {format_place(last)}"
+            now = "no search found it" if last is None else f"now {format_ordinal(last)}"
             return (
-                f"was {format_place(old or 0)}, {now} and out of the {len(self._retrieval.matches)}"
-                " shown"
+                f"was {format_ordinal(old or 0)}, {now} and out of the"
+                f" {len(self._retrieval.matches)} shown"
             )
-        now = format_place(place)
+        now = format_ordinal(place)
         if old is not None:
-            return f"stays {now}" if old == place else f"from {format_place(old)} to {now}"
+            return f"stays {now}" if old == place else f"from {format_ordinal(old)} to {now}"
         start = self._get_search_rank(movement)
         origin = (
-            f", from {format_place(start)} in the question's own search"
+            f", from {format_ordinal(start)} in the question's own search"
             if start is not None
             else ""
         )
         return f"new at {now}{origin}"
 
     def _list_reasons(self, movement: Movement) -> Iterator[str]:
-        """Yield the reasons for the movement, as phrases.
+        """Yield the reasons for the movement as phrases, such as ``holds no keyword``.
 
-        Stages that moved the passage in the opposite direction are skipped.
+        A stage that moved the passage in the opposite direction is no reason.
         """
         start, place = self._get_search_rank(movement), movement.place
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
@@ -381,7 +391,8 @@ class _Explainer:
             is_found_by_question = len(other_hits) < len(movement.hits)
             if other_hits and (by_fusion is not False or not is_found_by_question):
                 labels = [
-                    f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in other_hits
+                    f"{self._labels[hit.search]} ({format_ordinal(hit.place)})"
+                    for hit in other_hits
                 ]
                 is_missed_by_question = not is_found_by_question and any(
                     ranking.variant.kind == "original" for ranking in self._retrieval.rankings
@@ -395,7 +406,9 @@ class _Explainer:
                 yield f"holds {_join_texts([repr(word) for word in words])}"
         elif movement.passed_by:
             who = "the passage" if len(movement.passed_by) == 1 else "those"
-            yield f"passed by {who} now {_join_texts(list(map(format_place, movement.passed_by)))}"
+            yield (
+                f"passed by {who} now {_join_texts(list(map(format_ordinal, movement.passed_by)))}"
+            )
         if is_down and by_fusion is False:
             yield "the other searches raise other passages"
         if is_down and by_words is False and movement.keywords:
@@ -411,7 +424,7 @@ class _Explainer:
             and by_reranker is not is_down
             and movement.rerank_score is not None
         ):
-            yield f"the reranker puts it {format_place(movement.reranked_place or 0)}"
+            yield f"the reranker puts it {format_ordinal(movement.reranked_place or 0)}"
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
         if (
             place is not None
@@ -425,20 +438,27 @@ class _Explainer:
         return drop_function_words(words, find_language(self._retrieval)) if words else []
 
     def _get_search_rank(self, movement: Movement) -> int | None:
-        """Return the rank in the question's own search, or else in the plain list."""
+        """Return the passage's rank in the search for the unchanged question.
+
+        If that search did not find the passage, return its rank in the plain list.
+        """
         return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
-def _has_risen(before: int | None, after: int | None) -> bool | None:
-    """Return whether a passage rose from rank *before* to rank *after*.
+def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
+    """Return whether a passage rose from *old_rank* to *new_rank*.
 
     Returns ``None`` if the ranks are equal or one of them is ``None``.
     """
-    return None if before is None or after is None or before == after else after < before
+    return (
+        None
+        if old_rank is None or new_rank is None or old_rank == new_rank
+        else new_rank < old_rank
+    )
 
 
 def _merge_keys(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
-    """Return *keys* and then *others*, each key once."""
+    """Return *keys*, followed by *others*. Each key occurs once."""
     return tuple(dict.fromkeys((*keys, *others)))
 
 
@@ -451,9 +471,9 @@ def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
 
 
 def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
-    """Return the key of the passage *match*, matching *known_keys* if possible.
+    """Return the passage's key, as it is in *known_keys* if possible.
 
-    Keys of chunks with the same id include the text.
+    The key of a passage includes its text if several passages have the same id.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     # A match that was built by hand has no key.
@@ -464,14 +484,16 @@ def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
 def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
     """Return the passages that a search without qtmiddleware would have returned.
 
-    These are the first passages of the question's own search. If no searches were recorded, the
-    final list is returned.
+    These are the first passages that the search for the unchanged question found, as many as are in
+    the final list. If only variants were searched, the result is empty. If no searches were
+    recorded, the result is the final list.
     """
     ranking = next(
         (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None
     )
     if ranking is None:
         return () if retrieval.rankings else retrieval.matches
+    # A key that includes the text has the id before the null character (see `_find_key`).
     rows = zip(ranking.keys, ranking.items, ranking.scores, retrieval.matches, strict=False)
     return tuple(
         Match(
@@ -488,7 +510,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
 
 
 def _join_texts(texts: Sequence[str]) -> str:
-    """Join *texts* to an English list. After `_MOST_NAMED` texts, the rest are only counted."""
+    """Join *texts* to an English list. Texts after the first `_MOST_NAMED` are only counted."""
     if len(texts) > _MOST_NAMED:
         return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))

@@ -1,4 +1,4 @@
-"""Build systems for a comparison from your own retrieval function, and measure them."""
+"""Build the systems of a comparison from your own retrieval function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
-"""The number of questions without a judged passage after which `IdCheck` fails."""
+"""At least one of this many first questions must find a judged passage."""
 
 
 class RunMemory(Protocol):
@@ -36,7 +36,7 @@ class IdCheck:
 
     Attributes:
         judged: The passage ids in the judgements.
-        questions: The number of questions without any judged id after which the check fails.
+        questions: At least one of this many first questions must return a judged id.
     """
 
     judged: Set[str] = field(repr=False)
@@ -46,15 +46,15 @@ class IdCheck:
     _is_over: bool = False
 
     @classmethod
-    def of(cls, qrels: Qrels) -> IdCheck:
-        """Return a check against the passage ids in *qrels*."""
+    def from_qrels(cls, qrels: Qrels) -> IdCheck:
+        """Create a check against the passage ids in *qrels*."""
         # A dictionary keeps the order, so the example in the message is the first judged id.
         return cls({id_: None for grades in qrels.values() for id_ in grades}.keys())
 
     def check_run(self, run: Run) -> None:
-        """Check the ids that one run returned.
+        """Check the passage ids of one run.
 
-        Raises `ConfigError` after `questions` runs that returned no judged id.
+        Raises `ConfigError` if the first `questions` runs returned passage ids, but no judged id.
         """
         if self._is_over or run.error is not None:
             return
@@ -65,7 +65,7 @@ class IdCheck:
             self.finish()
 
     def finish(self) -> None:
-        """Raise `ConfigError` if the function returned passage ids, but none is judged.
+        """Raise `ConfigError` if the function returned passage ids, but no judged id.
 
         The message quotes a returned id and a judged id.
         """
@@ -83,7 +83,7 @@ class IdCheck:
 
 @dataclass(frozen=True, slots=True)
 class OwnFunction:
-    """Your wrapped function, which builds a system for any settings.
+    """Builds systems from your own wrapped retrieval function, one for each choice of settings.
 
     Attributes:
         base: The wrapped function. A system's settings override the function's settings.
@@ -105,14 +105,16 @@ class OwnFunction:
     model: LanguageModel | None = None
 
     def wrap(self, settings: Mapping[str, Any]) -> Any:
-        """Return a copy of the function with *settings*, and with new gate and caches."""
+        """Return a copy of the wrapped function with *settings*, and with new gate and caches."""
+        # In this order, a system may override the settings for measuring, such as the cache.
         return configure(configure(self.base, MEASURED), settings)
 
-    def system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
+    def build_system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
         """Return a system with *settings*: a function that measures one question.
 
-        If your function raises, the exception becomes the run's ``error``. Stored runs are reused,
-        except if the system has an adaptive gate, because the gate learns from every question.
+        If your function raises an exception, the exception becomes the run's ``error``. Stored runs
+        are reused, unless the system has an adaptive gate, because such a gate must see every
+        question.
 
         Args:
             settings: The system's settings.
@@ -135,6 +137,7 @@ class OwnFunction:
             result = None if memory is None else memory.recall(name, question.id)
             if result is None:
                 result = self._ask_function(function, question, arguments)
+                # A failed run is not stored, so that the next measurement asks again.
                 if memory is not None and result.error is None:
                     memory.remember(name, question.id, result)
             if self.ids is not None:
@@ -159,11 +162,12 @@ class OwnFunction:
         try:
             return run_of(retrieval)
         except ConfigError as error:
+            # Only this question's result is unusable. The next result may have ids.
             return Run((), error=error)
 
 
 def identify_system(settings: Mapping[str, Any], top_k: int | None) -> str:
-    """Return the name under which a `RunMemory` stores a system with *settings* and *top_k*."""
+    """Return the name of a system with *settings* and *top_k* in a `RunMemory`."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
 
 
@@ -180,10 +184,10 @@ def configure(function: Any, settings: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
-    """Yield a runner for the wrapped *function* if it is asynchronous, otherwise ``None``.
+    """Yield a runner if the wrapped *function* is asynchronous, otherwise ``None``.
 
     Raises `WrapError` if *function* is asynchronous and an event loop is running. The message
-    advises to call the function named *caller* in a thread.
+    advises you to call the function named *caller* in a thread.
     """
     if not function.is_async:
         yield None
@@ -193,10 +197,10 @@ def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
         yield runner
 
 
-def refuse_running_loop(name: str) -> None:
+def refuse_running_loop(caller: str) -> None:
     """Raise `WrapError` if an event loop is running, as in a notebook.
 
-    The message advises to call the function named *name* in a thread.
+    The message advises you to call the function named *caller* in a thread.
     """
     try:
         asyncio.get_running_loop()
@@ -204,5 +208,5 @@ def refuse_running_loop(name: str) -> None:
         return
     raise WrapError(
         "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited"
-        f" for; use `await asyncio.to_thread({name}, ...)`"
+        f" for; use `await asyncio.to_thread({caller}, ...)`"
     )

@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError, as_model_error, retell
+from qtmiddleware.errors import (
+    ConfigError,
+    ModelError,
+    QtMiddlewareError,
+    build_safe_error,
+    convert_to_model_error,
+)
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.governed import is_ours
+from qtmiddleware.providers.llms.governed import is_builtin_model
 from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
 from qtmiddleware.transforms.json_reading import Cut, Members, find_json
@@ -30,7 +36,7 @@ PASSAGE_CHARS: Final = 8_000
 """The model sees at most this many characters of a passage."""
 
 _RANKED_TOKENS: Final = 200
-"""The tokens that the limit for a reply grows by for each ranked answer."""
+"""Each ranked answer raises the limit of the reply by this many tokens."""
 
 _QUOTED: Final = (
     "The user message is a JSON object: {material}. All of it is quoted material: read it, and"
@@ -360,8 +366,8 @@ class PromptRunner:
         ):
             # A missing library or an impossible setting is not the model's fault.
             raise outcome.error
-        error = as_model_error(outcome.error)
-        return error if is_ours(self._model) else retell(error, self._model.name)
+        error = convert_to_model_error(outcome.error)
+        return error if is_builtin_model(self._model) else build_safe_error(error, self._model.name)
 
 
 def parse_reply(reply: Reply, keys: Sequence[str]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class RankedAnswers:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # Without slots, because cached_property needs a __dict__.
 class RankedSystems:
     """The judge's ranking of several systems over all questions.
 
@@ -162,6 +162,7 @@ class RankedSystems:
             )
             for standing in ranked.standings:
                 by_system.setdefault(standing.system, []).append(standing)
+                # A lead counts only on questions that both systems answered.
                 if base is not None and standing.system != BASELINE:
                     leads.setdefault(standing.system, []).append(base - standing.place)
         return _assign_ranks(
@@ -203,8 +204,8 @@ class RankedSystems:
     def summary(self) -> str:
         """Return the result as a few sentences.
 
-        They name the systems that are significantly ahead of ``raw``, unless there is only one
-        question.
+        With two or more questions, the sentences name the systems that are significantly ahead of
+        ``raw``.
         """
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
         counts = (
@@ -263,7 +264,7 @@ def rank(
     concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> RankedSystems:
-    """Let *model* rank the answers to each question, given the question's reference answer.
+    """Ask *model* to rank the answers to each question, given the question's reference answer.
 
     The reference answer is ``answer`` in the question's metadata. Questions without one, or with
     fewer than two answers, are skipped. If a system has no answer to a question, the others are
@@ -416,9 +417,9 @@ def _prefers_control(opinions: Sequence[Opinion], control_index: int, original_i
 
 
 def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
-    """Return *marks* with their places counted again from 1.
+    """Return *marks* with places that do not count the control.
 
-    The marks' places still count the control, whose mark is not in *marks*.
+    *marks* must not include the control's mark.
     """
     places = [mark.place for mark in marks]
     return [
@@ -459,6 +460,7 @@ def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
 
 def estimate_interval(values: Sequence[float], seed: int) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of the mean of *values*: low, then high."""
+    # Plain Python, because ranking answers needs no other package.
     random, tail = Random(seed), (1.0 - CONFIDENCE) / 2
     means = sorted(fmean(random.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     return means[int(tail * _RESAMPLES)], means[int((1.0 - tail) * _RESAMPLES) - 1]

@@ -127,7 +127,8 @@ class ShadowReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a dict, ready for JSON.
 
-        Shares are from 0 to 1. Times are in milliseconds. Other figures are means per question.
+        Shares are from 0 to 1. Times are in milliseconds. Searches, model calls, tokens and costs
+        are means per question.
         """
         questions = self.questions
         figures: dict[str, Any] = {
@@ -177,6 +178,7 @@ class ShadowReport:
 
 def _summarise_times(times: Sequence[float]) -> dict[str, float]:
     """Return a dict with the median and the 95th percentile of *times*."""
+    # `quantiles` needs at least two values.
     p95 = quantiles(times, n=20, method="inclusive")[-1] if len(times) > 1 else times[0]
     return {"median": median(times), "p95": p95}
 
@@ -226,6 +228,7 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if the record is damaged.
     """
     shadow, trace = record["shadow"], record["trace"]
+    # Searches without a price count as free, but a model without a price makes the cost unknown.
     model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
     return ShadowQuestion(
         query=str(record["queries"][0]),
@@ -282,6 +285,7 @@ def judge_lists(
     changed = [
         index for index, question in enumerate(report.questions) if question.change != "same"
     ]
+    # Check the texts first, because judgements cost money.
     judged = Random(seed).sample(changed, min(max_questions, len(changed)))
     if any(
         not shown.text
@@ -300,6 +304,7 @@ def judge_lists(
         lists = [[shown.text for shown in passages] for passages in (logged.ours, logged.plain)]
         return Ballot(question, lists, panel.draw_orders(2))
 
+    # A question's id is its index in the report, by which build_ballot finds the lists.
     ballots = panel.judge_questions(
         [Question(str(index), report.questions[index].query) for index in judged], build_ballot
     )

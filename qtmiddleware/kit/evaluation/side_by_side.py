@@ -295,6 +295,7 @@ def _ask_system(
         # Wrong settings would fail for every question.
         if isinstance(error, QtMiddlewareError) and not isinstance(error, ModelError):
             raise
+        # If only the answer failed, the error contains the retrieval.
         retrieval_before_error = getattr(error, "retrieval", None)
         return SystemAnswer(
             name, retrieval_before_error, error=error, seconds=perf_counter() - start

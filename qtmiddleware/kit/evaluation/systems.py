@@ -1,4 +1,4 @@
-"""The systems to compare, with their settings, and the result of a system for one question."""
+"""Define the systems to compare, with their settings, and a system's result for one question."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ _NO_RULES: Final[Mapping[str, Any]] = {
 _ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
 
 SEEDS: Final = "seed-parity"
-"""The name of the system and preset that search the model's texts instead of the question."""
+"""The name of a system and of its preset.
+
+The system searches the model's texts instead of the question.
+"""
 
 
 @cache
-def read_tier(preset: str) -> Mapping[str, Any]:
+def read_preset_settings(preset: str) -> Mapping[str, Any]:
     """Return a preset's settings without its model, because all systems must ask the same model."""
     _, settings = read_preset(preset)
     return {
@@ -40,14 +43,14 @@ def read_tier(preset: str) -> Mapping[str, Any]:
 
 
 class _Systems(Mapping[str, Mapping[str, Any]]):
-    """A mapping from a system's name to its settings. A preset is read when first needed."""
+    """Maps a system's name to its settings. A preset's file is read on first use."""
 
     def __init__(self, settings: Mapping[str, Mapping[str, Any] | None]) -> None:
         self._settings = settings
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         settings = self._settings[name]
-        return {**read_tier(SEEDS), **_ALWAYS} if settings is None else settings
+        return {**read_preset_settings(SEEDS), **_ALWAYS} if settings is None else settings
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._settings)
@@ -71,7 +74,7 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         "rules": {"transformationType": "none"},
         **_TRANSFORMS,
         "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
-        SEEDS: None,
+        SEEDS: None,  # Its settings are read from the preset on first use.
         "combined, no hyde": {
             "transformationType": "combined",
             **_ALWAYS,
@@ -86,20 +89,20 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         },
     }
 )
-"""The settings of each system; all other settings have their defaults.
+"""The settings of each system. All other settings have their defaults.
 
-``combined, no rules`` has only the fusion that is anchored on the question.
+``combined, no rules`` merges the lists, with the question's list as anchor, and applies no rules.
 """
 
 FREE: Final = (BASELINE, "preprocessed as text", "rules")
-"""The systems that need neither a model nor the kit's store."""
+"""The systems that need neither a model nor a store of the kit."""
 USUAL: Final = (
     *FREE,
     *_TRANSFORMS,
     "combined, auto",
     SEEDS,
 )
-"""The default systems if there is a model. They work with any function."""
+"""The default systems if there is a model. They work with any retrieval function."""
 
 # The comparison is about quality: a cache would hide calls, a short deadline would lose replies.
 MEASURED: Final[Mapping[str, Any]] = {
@@ -107,18 +110,21 @@ MEASURED: Final[Mapping[str, Any]] = {
     "limits": {"llmTimeoutMs": 30_000, "deadlineMs": 60_000},
     "log": {"path": None},
 }
-"""Settings that every measured system's own settings override."""
+"""The settings for measuring. A system's own settings override them."""
 REPLAYED: Final = "model, replayed"
 """The stage that holds the original time of replayed model replies."""
 
 
 def asks_a_model(name: str) -> bool:
-    """Return whether the system called *name* asks a model; raises `ConfigError` if unknown."""
+    """Return whether the system called *name* calls a model.
+
+    Raises `ConfigError` if there is no such system.
+    """
     return bool(chosen([name])[name]["transformationType"] != "none")
 
 
 def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the baseline and of the systems called *names*, by name.
+    """Return the settings of the baseline and of the systems called *names*, by system name.
 
     Raises `ConfigError` if a name is unknown.
     """
@@ -175,9 +181,9 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 
 
 def run_of(retrieval: Retrieval) -> Run:
-    """Return a run with the ids and costs of *retrieval*.
+    """Convert *retrieval* to a run with its passage ids, times and costs.
 
-    Raises `ConfigError` if the results cannot be read or have no ids.
+    Raises `ConfigError` if the function's results cannot be read as passages, or have no ids.
     """
     if failure := next(
         (
@@ -201,6 +207,7 @@ def run_of(retrieval: Retrieval) -> Run:
             path="fn",
         )
     trace = retrieval.trace
+    # A stage that ran several times counts as one stage.
     stages: dict[str, float] = {}
     for stage in trace.stages:
         stages[stage.name] = stages.get(stage.name, 0.0) + stage.ms

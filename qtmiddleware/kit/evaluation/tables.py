@@ -14,27 +14,30 @@ from qtmiddleware.runtime.files import open_regular_file
 TABLES: Final = (".csv", ".tsv")
 """The file name extensions of tables."""
 MOST_TABLE_BYTES: Final = 1 << 28
-"""The largest table in bytes; a larger file cannot be a table of questions."""
+"""The largest table, in bytes. A larger file cannot be a table of questions."""
 QUESTION_NAMES: Final = ("question", "query", "text")
-"""The keys of a record, or column names, that hold a question."""
+"""The names of a key or column that can contain the question."""
 _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 
 
-def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row's location, such as ``questions.csv line 3``, and its cells by column name.
+def read_table(
+    file: Path, needed_columns: Collection[str] = ()
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the location and the cells of each row in the table *file*.
 
-    The first line contains the column names, which are lower-cased. The separator is a comma,
-    semicolon or tab. The text is UTF-8 or UTF-16.
+    The location is text for messages, such as ``questions.csv line 3``. The cells are a dict with
+    the lower-cased column names as keys. The first line contains the column names. The separator is
+    a comma, semicolon or tab. The text is UTF-8 or UTF-16.
 
     Args:
         file: The table.
-        needs: Names of columns. The table must have at least one of them.
+        needed_columns: Names of columns. The table must have at least one of them.
 
     Raises:
         ConfigError: The table cannot be read. The error names the line.
     """
     text = _decode_table(file)
-    names, separator = _read_header(file, text, needs)
+    names, separator = _read_header(file, text, needed_columns)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     is_header = True
     while True:
@@ -50,6 +53,7 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
                 " into quotes, and double the quotes in it",
                 path=str(file),
             ) from None
+        # The header is the first line that is not blank.
         if not any(cell.strip() for cell in cells):
             continue
         if is_header:
@@ -59,29 +63,32 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
 
 
 def _map_cells_to_columns(
-    place: str, file: Path, cells: list[str], names: list[str], separator: str
+    location: str, file: Path, cells: list[str], names: list[str], separator: str
 ) -> dict[str, str]:
-    """Return the *cells* of a row by column name.
+    """Return a dict from column *names* to the *cells* of a row.
 
     Raises `ConfigError` if there are more cells than columns.
     """
+    # Spreadsheet programs may write empty cells after the last column.
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         raise ConfigError(
-            f"{place}: has {len(cells)} cells, but the first line names {len(names)} columns. Put a"
-            f" cell that holds {_SEPARATORS[separator]} in quotes",
+            f"{location}: has {len(cells)} cells, but the first line names {len(names)} columns."
+            f" Put a cell that holds {_SEPARATORS[separator]} in quotes",
             path=str(file),
         )
     by_column = dict(zip(names, cells, strict=False))
+    # A column without a name is not used.
     by_column.pop("", None)
     return by_column
 
 
-def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[str], str]:
-    """Return the table's column names and separator.
+def _read_header(file: Path, text: str, needed_columns: Collection[str]) -> tuple[list[str], str]:
+    """Return the table's column names and its separator.
 
-    Raises `ConfigError` unless a column holds questions and, if *needs* is not empty, the table has
-    one of these columns.
+    Raises `ConfigError` if no column contains questions. If *needed_columns* is not empty, the
+    table must have one of these columns too.
     """
+    # With the right separator, the first line has the expected column names.
     headers: dict[str, list[str]] = {}
     for separator in _SEPARATORS:
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
@@ -91,7 +98,7 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
             continue
         names = [_normalize_name(cell) for cell in header]
         if not set(names).isdisjoint(QUESTION_NAMES) and (
-            not needs or not set(names).isdisjoint(needs)
+            not needed_columns or not set(names).isdisjoint(needed_columns)
         ):
             return names, separator
         headers[separator] = [cell.strip() for cell in header]
@@ -99,7 +106,7 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
         raise ConfigError(f"{file} must hold questions, one per row; it is empty", path=str(file))
     longest_header = max(headers.values(), key=len, default=[])
     shown = ", ".join(repr(name[:40]) for name in longest_header[:6])
-    expected = "the columns question and id (or ids)" if needs else "a column question"
+    expected = "the columns question and id (or ids)" if needed_columns else "a column question"
     raise ConfigError(f"{file} must name {expected} in its first line, not {shown}", path=str(file))
 
 
@@ -108,7 +115,10 @@ def _normalize_name(name: str) -> str:
 
 
 def _decode_table(file: Path) -> str:
-    """Return the text of *file*; raises `ConfigError` if *file* is not UTF-8 or UTF-16."""
+    """Return the text of *file*.
+
+    Raises `ConfigError` if *file* cannot be read, is too large, or is neither UTF-8 nor UTF-16.
+    """
     try:
         with open_regular_file(file, follow_link=True) as stream:
             content = stream.read(MOST_TABLE_BYTES + 1)

@@ -1,1 +1,1 @@
-"""Index and search your own documents: ingestion, hybrid search, and a ready-made retriever."""
+"""Index your own documents, and search them by vectors and by words."""

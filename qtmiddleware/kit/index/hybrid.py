@@ -250,7 +250,7 @@ class Hybrid:
             return pending_words.result(timeout=self._patience)
         except Exception as error:
             # A search that still runs keeps its thread, which no one waits for any more.
-            bulkhead.give_up(not pending_words.done())
+            bulkhead.record_abandoned_calls(not pending_words.done())
             # One warning is enough: an index that is down fails every search.
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__
@@ -302,7 +302,7 @@ def _merge_results(
     )
     return [
         {
-            **_merge_record(key, searches),
+            **_merge_records(key, searches),
             "score": score,
             "vector_score": vectors.find_score(key) if vectors is not None else None,
             "bm25_score": words.find_score(key) if words is not None else None,
@@ -311,7 +311,7 @@ def _merge_results(
     ]
 
 
-def _merge_record(key: Key, searches: Sequence[_SearchResults]) -> Record:
+def _merge_records(key: Key, searches: Sequence[_SearchResults]) -> Record:
     """Return the record of the passage with this *key*, without its merged score.
 
     The record comes from the first of *searches* that found the passage. If its text or metadata is

@@ -1,4 +1,4 @@
-"""The server behind ``qtm mcp``. It offers a wrapped function as a tool to agents.
+"""The server behind ``qtm mcp``, which offers a wrapped function to agents as a tool.
 
-The agents call the tool by the Model Context Protocol (MCP).
+Agents call the tool with the Model Context Protocol (MCP).
 """

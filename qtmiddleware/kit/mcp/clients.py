@@ -1,4 +1,4 @@
-"""Builds the entry that starts the MCP server, for a client's config file."""
+"""Build the entry for a client's config file that starts the MCP server."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ CLIENTS: Final = {
 """The key for servers in each client's config file, and the path of the file, by client."""
 
 
-def build_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
+def build_server_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the entry to add to the config file of *client*.
 
-    The entry registers the server as *name* and starts it by `qtm mcp serve` with *arguments*.
+    The entry registers the server as *name*, and starts it with ``qtm mcp serve`` and *arguments*.
     """
     key, _ = CLIENTS[client]
-    entry: dict[str, Any] = {"command": find_command(), "args": ["mcp", "serve", *arguments]}
+    entry: dict[str, Any] = {"command": find_qtm_command(), "args": ["mcp", "serve", *arguments]}
     if client == "vscode":
         entry = {"type": "stdio", **entry}
     return {key: {name: entry}}
 
 
-def find_command() -> str:
-    """Return the path of the command ``qtm``, for the config file of a client.
+def find_qtm_command() -> str:
+    """Return the path of the command ``qtm``, for a client's config file.
 
-    The path is needed because clients start servers outside the active environment.
+    Clients start servers outside the active environment, so the name alone is not enough.
     """
+    # The command in this environment comes first; another qtm may be first on the PATH.
     beside = Path(sys.executable).with_name("qtm")
     return str(beside) if beside.exists() else shutil.which("qtm") or "qtm"

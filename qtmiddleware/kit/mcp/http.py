@@ -1,4 +1,4 @@
-"""Serves MCP over HTTP. A token is required, except on the loopback address."""
+"""Serve MCP over HTTP. Every address except the loopback address requires a token."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.playground.server import LOOPBACK, Guard, list_own_hosts
+from qtmiddleware.kit.playground.server import LOOPBACK, Guard, list_local_hosts
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from starlette.types import ASGIApp, Scope
 
 PORT: Final = 8766
-"""The default port of the server. If it is taken, a free port is used."""
+"""The default port of the server. If this port is taken, a free port is used."""
 PATH: Final = "/mcp"
 TOKEN: Final = "QTM_MCP_TOKEN"
 """The environment variable that holds the token."""
 LEAST_CHARS: Final = 16
-"""The minimum number of characters of a token. A shorter token is refused."""
+"""The minimum number of characters in a token."""
 
 
 def read_token(environ: Any, host: str) -> str:
-    """Return the token in *environ*.
+    """Return the token in the environment variables *environ*.
 
-    Returns ``""`` if there is no token and *host* is the loopback address. Raises `ConfigError` if
-    another host has no token, or if the token is too short or has characters that are not allowed
-    in a header.
+    Returns ``""`` if there is no token and *host* is the loopback address.
+
+    Raises:
+        ConfigError: *host* is another address and there is no token, or the token is too short or
+            has characters that are not allowed in a header.
     """
     token: str = environ.get(TOKEN, "")
     if not token and host == LOOPBACK:
@@ -44,39 +46,41 @@ def read_token(environ: Any, host: str) -> str:
 
 
 def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIApp:
-    """Return the web application that serves *server* at `PATH` to allowed requests.
+    """Return the web application that answers allowed requests to *server* at `PATH`.
 
-    The application keeps no sessions, so a client that has disconnected uses no memory.
+    The application keeps no sessions, so a client that has left uses no memory.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
-    # The guard checks Host and Origin.
+    # The guard below checks Host and Origin, so the SDK need not check them.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(
         streamable_http_path=PATH, stateless_http=True, transport_security=unchecked
     )
-    return Guard(app, hosts=_list_hosts(host, port), find_problem=partial(_check_token, token))
+    return Guard(
+        app, hosts=_list_hosts(host, port), find_problem=partial(_find_token_problem, token)
+    )
 
 
 def _list_hosts(host: str, port: int) -> list[str]:
-    """Return the host names, each with *port*, that a request may use.
+    """Return the values that a request may have in its header ``Host``.
 
-    If *host* means every address of the machine, the list is empty, and any name is allowed.
+    The list is empty if *host* means every address of the machine. Any value is allowed then.
     """
     if host == LOOPBACK:
-        return list_own_hosts(port)
+        return list_local_hosts(port)
     try:
         if ipaddress.ip_address(host).is_unspecified:
             return []
     except ValueError:
-        pass
+        pass  # A name, not a number.
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
 
 
-def _check_token(token: str, scope: Scope) -> str:
+def _find_token_problem(token: str, scope: Scope) -> str:
     """Return an error message if the request does not contain *token*, else ``""``.
 
-    If *token* is empty, every request is accepted. The tokens are compared in constant time.
+    An empty *token* accepts every request. The comparison takes constant time.
     """
     if not token:
         return ""

@@ -1,6 +1,6 @@
-"""The MCP server with the tools `search` and `fetch`.
+"""Build the MCP server with the tools `search` and `fetch`.
 
-If a call fails, the server returns a sentence on what went wrong.
+If a call fails, the server returns a sentence that explains the failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 SECONDS: Final = 30.0
-"""The default time limit per call, in seconds. It stops a function that hangs."""
+"""The default time limit per call, in seconds. It stops a call that hangs."""
 
 
 class AgentTool(Protocol):
@@ -40,7 +40,7 @@ class AgentTool(Protocol):
     def call(self, arguments: Mapping[str, Any]) -> Coroutine[Any, Any, str]:
         """Call the tool with *arguments*, and return the result as text.
 
-        May raise any exception. The server reports the exception to the model.
+        The tool may raise any exception. The server reports the exception to the model.
         """
 
 
@@ -51,7 +51,7 @@ def require_mcp() -> None:
 
 
 def build_server(
-    tools: Sequence[AgentTool], *, name: str, about: str = "", seconds: float = SECONDS
+    tools: Sequence[AgentTool], *, name: str, about: str = "", timeout_seconds: float = SECONDS
 ) -> Server[Any]:
     """Return an MCP server that offers *tools*.
 
@@ -59,7 +59,7 @@ def build_server(
         tools: The tools.
         name: The server's name.
         about: One sentence on the collection, which the model reads.
-        seconds: The time limit per call, in seconds.
+        timeout_seconds: The time limit per call, in seconds.
     """
     require_mcp()
     import mcp_types as types
@@ -86,8 +86,8 @@ def build_server(
             known = ", ".join(by_name)
             text, is_error = build_failure(f"There is no such tool; the tools are {known}."), True
         else:
-            text, is_error = await _call_tool(tool, params.arguments or {}, seconds)
-        # The text alone: a structured result beside it would count twice against the budget.
+            text, is_error = await _call_tool(tool, params.arguments or {}, timeout_seconds)
+        # Only the text: a structured copy would use the agent's token budget twice.
         content = types.TextContent(type="text", text=text)
         return types.CallToolResult(content=[content], is_error=is_error)
 
@@ -104,11 +104,11 @@ _running: Final[set[asyncio.Task[str]]] = set()
 
 
 async def _call_tool(
-    tool: AgentTool, arguments: Mapping[str, Any], seconds: float
+    tool: AgentTool, arguments: Mapping[str, Any], timeout_seconds: float
 ) -> tuple[str, bool]:
     """Call *tool*. Return the result or the error as text, and whether the call failed.
 
-    The call is cancelled after *seconds*, or if the client disconnects.
+    The call is cancelled after *timeout_seconds*, or if the client disconnects.
     """
     # A task of its own: the SDK cancels its own task again and again until it ends, so a search
     # that cleans up could never finish there.
@@ -116,12 +116,14 @@ async def _call_tool(
     _running.add(task)
     task.add_done_callback(_running.discard)
     try:
-        await asyncio.wait({task}, timeout=seconds)
+        await asyncio.wait({task}, timeout=timeout_seconds)
     finally:
         is_late = not task.done()
         task.cancel()
     if is_late:
-        return build_failure(f"{tool.name} gave no result within {seconds:g} seconds."), True
+        return build_failure(
+            f"{tool.name} gave no result within {timeout_seconds:g} seconds."
+        ), True
     try:
         return task.result(), False
     except Exception as error:

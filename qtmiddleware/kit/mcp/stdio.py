@@ -1,4 +1,4 @@
-"""Serves MCP over stdin and stdout, and keeps all other output away from them."""
+"""Serve MCP over stdin and stdout, and keep all other output away from both."""
 
 from __future__ import annotations
 
@@ -18,28 +18,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The original stdin and stdout, over which the client and the server communicate."""
+    """The original stdin and stdout, over which the client and the server communicate.
 
-    reading: BinaryIO
-    writing: BinaryIO
+    Attributes:
+        input_stream: The original stdin, with the client's messages.
+        output_stream: The original stdout, for the server's messages.
+    """
+
+    input_stream: BinaryIO
+    output_stream: BinaryIO
 
 
 @contextmanager
 def claim_wire() -> Iterator[Wire]:
     """Yield the original stdin and stdout, and reserve both for MCP messages.
 
-    From now on, other output to stdout goes to stderr, and stdin is empty for all other code. The
-    file descriptors are redirected too, so C libraries and child processes cannot write between two
-    messages or read a message.
+    After this call, other output to stdout goes to stderr, and stdin is empty for other code. The
+    file descriptors are redirected too. Therefore, C libraries and child processes cannot write
+    between two messages or read a message.
     """
+    # Flush first, because buffered text would go to stderr after the redirection.
     sys.stdout.flush()
-    reading = os.fdopen(os.dup(0), "rb")
-    writing = os.fdopen(os.dup(1), "wb")
+    input_stream = os.fdopen(os.dup(0), "rb")
+    output_stream = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    yield Wire(reading, writing)
+    yield Wire(input_stream, output_stream)
 
 
 async def serve_wire(server: Server[Any], wire: Wire) -> None:
@@ -47,13 +53,16 @@ async def serve_wire(server: Server[Any], wire: Wire) -> None:
     import anyio
     from mcp.server.stdio import stdio_server
 
-    writing = TextIOWrapper(wire.writing, encoding="utf-8", newline="\n", write_through=True)
-    lines: Any = _read_lines(wire.reading)
-    # A client that leaves in the middle no longer reads what is written.
+    output_text = TextIOWrapper(
+        wire.output_stream, encoding="utf-8", newline="\n", write_through=True
+    )
+    lines: Any = _read_lines(wire.input_stream)
+    # A client that leaves during a call no longer reads the reply.
     with suppress(BrokenPipeError, ConnectionError):
         try:
-            async with stdio_server(lines, anyio.wrap_file(writing)) as (reading, sending):
-                await server.run(reading, sending, server.create_initialization_options())
+            async with stdio_server(lines, anyio.wrap_file(output_text)) as (receiver, sender):
+                await server.run(receiver, sender, server.create_initialization_options())
+        # The SDK's task group wraps the error of a closed pipe in a group.
         except BaseExceptionGroup as errors:
             _, others = errors.split((BrokenPipeError, ConnectionError))
             if others is not None:
@@ -69,7 +78,7 @@ async def _read_lines(stream: BinaryIO) -> AsyncIterator[str]:
     lines: asyncio.Queue[bytes] = asyncio.Queue(1)
 
     def queue_lines() -> None:
-        # The loop may be gone before the client is.
+        # The event loop may close before the client does.
         with suppress(RuntimeError, OSError, ValueError):
             while True:
                 line = stream.readline()

@@ -1,4 +1,4 @@
-"""The state in the playground's address: question, earlier messages, tiers and settings."""
+"""Read and write the playground's address: question, earlier messages, tiers and settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtmiddleware.config.keys import camel
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
-"""The maximum number of earlier messages to use. No prompt shows a model more messages."""
+"""The maximum number of earlier messages. No prompt contains more of them."""
 _ROLES: Final = ("user", "assistant")
 _FOLLOW_UP: Final = "then"
 """The parameter of the button for a follow-up question."""
@@ -25,7 +25,7 @@ class Knob:
     Attributes:
         key: The setting's config key.
         label: The setting's name on the page.
-        meaning: The setting's effect, in words.
+        meaning: A description of the setting's effect.
         usual: The default value, as text.
         low: The lowest allowed number.
         high: The highest allowed number.
@@ -112,15 +112,20 @@ class PageState:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def read(
-        cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]
+    def from_pairs(
+        cls,
+        pairs: Iterable[tuple[str, str]],
+        known_tiers: Sequence[str],
+        default_tiers: Sequence[str],
     ) -> PageState:
-        """Create the state from the query parameters of an address.
+        """Return the state in the query parameters of an address.
+
+        Parameters that are not valid are ignored, and `problems` describes them.
 
         Args:
             pairs: The names and values of the parameters.
-            known: The names of the tiers that can be asked.
-            shown: The names of the tiers that are asked by default.
+            known_tiers: The names of the tiers that can be asked.
+            default_tiers: The names of the tiers that are asked by default.
         """
         question, history, requested, settings, problems = (
             "",
@@ -136,7 +141,7 @@ class PageState:
                     problems.append("The question must not be blank.")
             elif name in _ROLES and value.strip():
                 history.append(Message(name, value))
-            elif name == "tier" and value in known:
+            elif name == "tier" and value in known_tiers:
                 requested.add(value)
             elif name == "tier" and value.strip():
                 problems.append(f"There is no tier {value!r} here.")
@@ -150,7 +155,11 @@ class PageState:
         if len(history) > MOST_TURNS:
             problems.append(f"Only the last {MOST_TURNS} earlier turns are used.")
         # The plain list is always asked, because all others are compared with it.
-        tiers = tuple(name for name in known if name == known[0] or name in (requested or shown))
+        tiers = tuple(
+            name
+            for name in known_tiers
+            if name == known_tiers[0] or name in (requested or default_tiers)
+        )
         return cls(
             question=question,
             history=tuple(history[-MOST_TURNS:]),
@@ -159,31 +168,34 @@ class PageState:
             problems=tuple(problems),
         )
 
-    def list_pairs(self, shown: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """Return the names and values of the query parameters. Default values are omitted.
+    def list_pairs(self, default_tiers: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """Return the names and values of the query parameters, without default values.
 
-        *shown* contains the names of the default tiers.
+        *default_tiers* contains the names of the tiers that are asked by default.
         """
         pairs = [("q", self.question)] if self.question.strip() else []
         pairs += [(turn.role, turn.content) for turn in self.history]
         # The plain list is always asked, so the address names it only if it is the only tier.
         chosen = self.tiers[1:] or self.tiers
         pairs += (
-            [("tier", name) for name in chosen] if set(self.tiers[1:]) != set(shown[1:]) else []
+            [("tier", name) for name in chosen]
+            if set(self.tiers[1:]) != set(default_tiers[1:])
+            else []
         )
         return pairs + [
             (key, value if isinstance(value, str) else f"{value:g}")
             for key, value in self.settings.items()
         ]
 
-    def write(self, shown: Sequence[str] = ()) -> str:
+    def write(self, default_tiers: Sequence[str] = ()) -> str:
         """Return the query string of the page's address, beginning with ``?``.
 
-        *shown* contains the names of the default tiers.
+        *default_tiers* contains the names of the tiers that are asked by default.
         """
-        return "?" + urlencode(self.list_pairs(shown), errors="replace")
+        # A lone surrogate in a text cannot be encoded.
+        return "?" + urlencode(self.list_pairs(default_tiers), errors="replace")
 
-    def follow_up(self) -> PageState:
+    def build_follow_up(self) -> PageState:
         """Return the state for a follow-up question. The current question moves to the history."""
         message = [Message("user", self.question)] if self.question.strip() else []
         return replace(self, question="", history=(*self.history, *message)[-MOST_TURNS:])
@@ -211,7 +223,7 @@ def _read_value(knob: Knob, text: str) -> float | int | str:
 
 
 def _describe_limits(knob: Knob) -> str:
-    """Return the allowed values of the setting *knob* in words."""
+    """Return a phrase with the allowed values of the setting *knob*."""
     if knob.choices:
         return f"one of {', '.join(knob.choices)}"
     return f"a {'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

@@ -1,4 +1,4 @@
-"""Prepares a tier's result for the page: passages, movements, searches, times and costs."""
+"""Prepare a tier's result for the page: passages, movements, searches, times and costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
-from qtmiddleware.kit.documents.place import describe_place
+from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.kit.evaluation.movement import (
     Movement,
     Movements,
@@ -29,7 +29,7 @@ from qtmiddleware.types import Degradation, Match, Retrieval
 MOST_SHOWN: Final = 4_000
 """The maximum number of characters shown of a passage or a searched text."""
 SAME: Final = "The same list"
-"""The headline of a tier that moves nothing."""
+"""The headline of a tier that moves no passage."""
 _TITLE: Final = 90
 _REASONS: Final = {
     "empty": "the model's reply was not usable",
@@ -50,12 +50,12 @@ class Row:
         source: The document, address or page that the passage comes from.
         way: The direction in which the passage moved.
         badge: The movement as a short label, such as ``▲ 2``.
-        spoken: The movement in words, for screen readers.
+        spoken: The movement as a phrase for screen readers.
         why: The reason for the movement, in one sentence.
         words: The keywords that moved the passage up.
         snippet: A short excerpt of the passage's text, with the keywords marked.
         text: The passage's text, with the keywords marked.
-        is_answer: Whether the passage is judged to answer the question.
+        is_answer: Whether the passage answers the question, according to the judgements.
     """
 
     key: str
@@ -81,9 +81,9 @@ class Search:
         text: The searched text.
         weight: The weight of the search's list in the fusion.
         found: The number of passages that the search returned.
-        moves: A drawing with lines from each passage's rank in this search to its rank in the
+        moves: A drawing with a line per passage, from its rank in this search to its rank in the
             result.
-        spoken: The drawing in words, for screen readers.
+        spoken: A description of the drawing for screen readers.
     """
 
     label: str
@@ -100,25 +100,24 @@ class Card:
 
     Attributes:
         tier: The tier.
-        headline: A summary of the result in a few words.
+        headline: A short summary of the result.
         is_unsure: Whether the search probably found no answer.
-        answers: The number of passages judged to answer the question; ``None`` if there are no
-            judgements.
+        answers: The number of passages that answer the question; ``None`` without judgements.
         answer: The best rank of a passage in *rows* that answers the question.
         lost: The best rank of a passage that answers the question but dropped out.
-        took: The time in words, for the verdict.
-        calls: The number of model calls in words, for the verdict.
-        cost: The cost in words, for the verdict.
-        problem: The error in words, if there is no result.
+        took: The time as text, for the verdict.
+        calls: The number of model calls as text, for the verdict.
+        cost: The cost as text, for the verdict.
+        problem: A description of the error, if there is no result.
         rows: The passages of the result.
         dropped: The passages of the plain search that dropped out.
         moves: The drawing of all movements.
         searches: The searches, if there were several.
         texts: The model's texts, each with its label.
         figures: Times and costs, each with its name.
-        degradations: The degradations in words.
+        degradations: A description of each degradation.
         bars: The stages on the timeline.
-        overlap: The time during which the search and the model ran at once, in milliseconds.
+        overlap: The time in milliseconds during which the search and the model ran together.
         total_ms: The duration of the whole call, in milliseconds.
         decision: The reason why the model was called or not.
         notes: The trace's notes.
@@ -151,7 +150,7 @@ class Card:
 
     @property
     def is_baseline(self) -> bool:
-        """``True`` for the card of the plain search, with which all other cards are compared."""
+        """``True`` for the card of the plain search. All other cards are compared with it."""
         return self.tier.name == BASELINE
 
 
@@ -159,8 +158,8 @@ def build_card(
     answer: TierAnswer,
     state: PageState,
     baseline: Retrieval | None,
-    answers: Collection[str] | None,
-    config: str,
+    answer_ids: Collection[str] | None,
+    config_json: str,
 ) -> Card:
     """Return the card that shows the result in *answer*.
 
@@ -168,29 +167,28 @@ def build_card(
         answer: The tier's result.
         state: The question and its settings.
         baseline: The result of the plain search, to compare with.
-        answers: The ids of the passages that answer the question; ``None`` if there are no
-            judgements.
-        config: The tier's config as JSON.
+        answer_ids: The ids of the passages that answer the question; ``None`` without judgements.
+        config_json: The tier's config as JSON.
     """
     retrieval = answer.retrieval
     if retrieval is None:
         duration = figures.format_duration(answer.seconds * 1e3)
-        return Card(answer.tier, "No answer", problem=answer.problem, config=config, took=duration)
+        return Card(
+            answer.tier, "No answer", problem=answer.problem, config=config_json, took=duration
+        )
     moves = explain_movement(retrieval, None if baseline is None else baseline.matches)
     is_baseline = answer.tier.name == BASELINE
-    write = _RowWriter(moves, retrieval, state, answers or (), is_baseline=is_baseline)
+    write = _RowWriter(moves, retrieval, state, answer_ids or (), is_baseline=is_baseline)
     rows = tuple(map(write, moves.passages))
-    judged, trace = answers or (), retrieval.trace
+    judged, trace = answer_ids or (), retrieval.trace
     return Card(
         tier=answer.tier,
-        answers=None if answers is None else len(answers),
-        answer=_find_best_place(
+        answers=None if answer_ids is None else len(answer_ids),
+        answer=_find_best_rank(
             movement.place for movement in moves.passages if movement.match.id in judged
         ),
-        lost=_find_best_place(
-            drawing.find_place(movement)
-            for movement in moves.dropped
-            if movement.match.id in judged
+        lost=_find_best_rank(
+            drawing.find_rank(movement) for movement in moves.dropped if movement.match.id in judged
         ),
         took=(
             figures.format_duration(answer.seconds * 1e3)
@@ -199,15 +197,15 @@ def build_card(
         ),
         calls="0, remembered" if trace.cache_hits and not trace.llm_calls else str(trace.llm_calls),
         cost=_format_cost(retrieval),
-        headline=count_things(len(retrieval.matches), "passage")
+        headline=format_count(len(retrieval.matches), "passage")
         if is_baseline
-        else _summarise_moves(moves),
+        else _summarize_moves(moves),
         is_unsure=retrieval.is_unsure,
         rows=rows,
         dropped=tuple(map(write, moves.dropped)),
         moves=None if is_baseline or not rows else drawing.draw_moves(moves),
         searches=tuple(_describe_searches(retrieval, moves)) if len(retrieval.rankings) > 1 else (),
-        texts=tuple(_list_texts(retrieval)),
+        texts=tuple(_list_model_texts(retrieval)),
         figures=tuple(_list_figures(retrieval, answer.seconds)),
         degradations=tuple(map(_describe_degradation, retrieval.degradations)),
         # Around the plain call, some stages do nothing and are not shown.
@@ -216,14 +214,15 @@ def build_card(
         total_ms=trace.total_ms,
         decision=_describe_decision(retrieval),
         notes=tuple(trace.notes),
-        config=config,
+        config=config_json,
     )
 
 
 class _RowWriter:
     """Creates the row of each passage in one retrieval.
 
-    Snippets are shown only in the plain search's result, and for passages that are new in a tier.
+    Only some rows have a snippet: the rows of the plain search, and the rows of passages that are
+    new in a tier.
     """
 
     def __init__(
@@ -231,34 +230,35 @@ class _RowWriter:
         moves: Movements,
         retrieval: Retrieval,
         state: PageState,
-        answers: Collection[str],
+        answer_ids: Collection[str],
         *,
         is_baseline: bool,
     ) -> None:
         """Prepare the rows for *retrieval*.
 
-        *answers* contains the ids of the passages that answer the question.
+        *answer_ids* contains the ids of the passages that answer the question.
         """
         self._moves = moves
         self._retrieval = retrieval
-        self._answers = answers
+        self._answer_ids = answer_ids
         self._is_baseline = is_baseline
         self._language = "" if retrieval.evidence is None else retrieval.evidence.language
-        self._question_words, self._model_words = _find_keywords(state, retrieval)
+        self._question_words, self._model_words = _find_question_and_model_words(state, retrieval)
 
     def __call__(self, movement: Movement) -> Row:
-        """Return the row for the passage that *movement* describes."""
+        """Return the row of the passage in *movement*."""
         match, way, is_baseline = (
             movement.match,
-            drawing.find_score_direction(movement),
+            drawing.find_direction(movement),
             self._is_baseline,
         )
         title, source = _find_title_and_source(match)
         # An index may have stored the title at the start of the text.
         text = (match.text or "").removeprefix(f"{title}\n")
         shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
+        # A text may be very long, so only its beginning is searched for a snippet.
         snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
-        words = () if is_baseline else self._list_words(movement)
+        words = () if is_baseline else self._list_raising_words(movement)
         change = abs(movement.change or 0)
         badge, spoken = {
             "new": ("new", "new here"),
@@ -278,20 +278,20 @@ class _RowWriter:
             why=(
                 ""
                 if is_baseline
-                else reasons.explain_move(movement, self._retrieval, has_words=bool(words))
+                else reasons.explain_move(movement, self._retrieval, shows_words=bool(words))
             ),
             words=words,
             snippet=self._mark_words(snippet),
             text=self._mark_words(replace_control_characters(shown)),
-            is_answer=match.id in self._answers,
+            is_answer=match.id in self._answer_ids,
         )
 
-    def _list_words(self, movement: Movement) -> tuple[Segment, ...]:
-        """Return the keywords that moved the passage up; empty if keywords did not move it up."""
+    def _list_raising_words(self, movement: Movement) -> tuple[Segment, ...]:
+        """Return the keywords that moved the passage up; empty if no keywords moved it up."""
         if not reasons.is_raised_by_words(movement, self._retrieval):
             return ()
         return tuple(
-            reasons.list_words(
+            reasons.list_rarest_keywords(
                 movement, self._moves, self._question_words, self._model_words, self._language
             )
         )
@@ -318,15 +318,15 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
     ]
     title = names[0] if names else clean(match.text or "") or "a passage without an id"
     where = [name for name in names[1:] if name != title][:1] + [
-        place for place in [describe_place(metadata)] if place
+        place for place in [describe_location(metadata)] if place
     ]
     return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
 
 
-def _find_keywords(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
+def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
     """Return the question's keywords and the model's keywords, without function words.
 
-    Each of the two results is a string of words separated by spaces.
+    Both results are strings of words separated by spaces.
     """
     texts = [*retrieval.transformation.keywords]
     texts += [
@@ -352,11 +352,9 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
     return " ".join(drop_function_words(parts, language))
 
 
-def _summarise_moves(moves: Movements) -> str:
+def _summarize_moves(moves: Movements) -> str:
     """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
-    ways = [
-        drawing.find_score_direction(movement) for movement in (*moves.passages, *moves.dropped)
-    ]
+    ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
     summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
     if not moves.passages:
@@ -388,27 +386,28 @@ def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Searc
         )
 
 
-def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
+def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
     """Yield each text that the model wrote, after its label.
 
-    The label says if the text had no search of its own, or if its search had weight 0.
+    The label says so if the text had no separate search, or a search with weight 0.
     """
     merged = {ranking.variant.text for ranking in retrieval.rankings}
     searched = {variant.text for variant in retrieval.variants}
     for name, row in TEXT_FIELDS.items():
         for text in retrieval.transformation.texts(name):
             remark = "" if text in merged or not row.variant else ", without a search of its own"
+            # A variant with weight 0 is searched, but its list is not merged.
             if remark and text in searched:
                 remark = ", searched, with weight 0"
             yield row.label + remark, text[:MOST_SHOWN]
 
 
-def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of the confidence, times, searches, model calls and costs."""
+def _list_figures(retrieval: Retrieval, call_seconds: float) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each figure: confidence, times, searches, calls and costs."""
     trace = retrieval.trace
     if retrieval.confidence is not None:
         yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
-    yield "took", figures.format_duration(seconds * 1e3)
+    yield "took", figures.format_duration(call_seconds * 1e3)
     yield "added", figures.format_duration(trace.added_ms)
     yield "searches", str(trace.searches)
     if trace.read_units != trace.searches:
@@ -428,7 +427,10 @@ def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, s
 
 
 def _format_cost(retrieval: Retrieval) -> str:
-    """Return the cost of the model calls as text, plus the cost of the reads if known."""
+    """Return the cost of the model calls and the reads as text.
+
+    Returns ``unknown`` if the cost of the model calls is not known.
+    """
     trace = retrieval.trace
     if trace.cost_usd is None:
         return "unknown"
@@ -436,7 +438,7 @@ def _format_cost(retrieval: Retrieval) -> str:
 
 
 def _describe_degradation(degradation: Degradation) -> str:
-    """Return *degradation* in words: stage, reason and explanation."""
+    """Return a line with the stage, the reason and the explanation of *degradation*."""
     explanation = _REASONS.get(degradation.reason, degradation.detail)
     return f"{degradation.stage}: {degradation.reason}" + (
         f" ({explanation})" if explanation else ""
@@ -444,9 +446,9 @@ def _describe_degradation(degradation: Degradation) -> str:
 
 
 def _describe_decision(retrieval: Retrieval) -> str:
-    """Return a sentence that says why the model was called or not.
+    """Return a sentence on why the model was called or not called.
 
-    Returns an empty string if nothing was decided about the model.
+    Returns an empty string if no decision was made.
     """
     decision = retrieval.trace.decision
     if decision is None:
@@ -458,15 +460,16 @@ def _describe_decision(retrieval: Retrieval) -> str:
     )
 
 
-def _find_best_place(places: Iterable[int | None]) -> int | None:
+def _find_best_rank(places: Iterable[int | None]) -> int | None:
     return min((place for place in places if place is not None), default=None)
 
 
-def count_things(number: int, noun: str) -> str:
-    """Return *number* and *noun* as text, with the plural "s" if needed."""
+def format_count(number: int, noun: str) -> str:
+    """Return *number* and *noun* as text, with a plural "s" if needed."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+# Tabs and line breaks are kept, because passages contain them.
 _UNSEEN: Final = {
     **dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "�"),
     # Characters that change the direction of the text after them. The browser detects a text's own
@@ -476,8 +479,8 @@ _UNSEEN: Final = {
 
 
 def replace_control_characters(text: str) -> str:
-    """Return *text* with control characters replaced by a visible symbol.
+    """Replace control characters in *text* with a visible symbol.
 
-    Invisible characters that change the direction of text are removed.
+    Characters that change the direction of text are removed.
     """
     return text.translate(_UNSEEN)

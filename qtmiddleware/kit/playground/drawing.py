@@ -1,4 +1,4 @@
-"""Computes what the page draws: movements between lists, a timeline, marked keywords."""
+"""Compute the page's drawings: movements between lists, a timeline, and marked keywords."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
-"""The direction in which a passage moved. A ``hit`` is a passage that one search ranks high."""
+"""The direction in which a passage moved. A ``hit`` is a passage with a high rank in one search."""
 
 ROW: Final = 26.0
-"""The height of a row in pixels at the usual font size; the page's script adjusts it."""
+"""The height of a row, in pixels at the default font size. The page's script adjusts the height."""
 _SLOT: Final = 26.0
 _GAP: Final = 6.0
 
@@ -32,7 +32,7 @@ class Node:
         text: The rank; a dash if the passage is not in the list.
         way: The direction in which the passage moved.
         key: Identifies the passage on the page.
-        is_shown: Whether the passage has a row of its own. Otherwise it is drawn below the rows.
+        is_shown: Whether the passage has its own row. Otherwise, it is drawn below the rows.
     """
 
     x: float
@@ -62,7 +62,7 @@ class Line:
 class Moves:
     """A drawing of result lists side by side, with one line per passage from list to list.
 
-    Passages whose rank is too low for a row are drawn below the rows.
+    A passage with a rank too low for a row is drawn below the rows.
 
     Attributes:
         headings: The horizontal position and the text of each list's heading.
@@ -81,8 +81,8 @@ class Moves:
     rows: int
 
 
-def find_score_direction(movement: Movement) -> Way:
-    """Return the direction in which a passage moved, compared with the plain search."""
+def find_direction(movement: Movement) -> Way:
+    """Return the direction in which a passage moved from its rank in the plain search."""
     if movement.place is None:
         return "gone"
     if movement.change is None:
@@ -91,36 +91,35 @@ def find_score_direction(movement: Movement) -> Way:
 
 
 def make_passage_key(match: Match) -> str:
-    """Return a short key that identifies the passage of *match* on the whole page."""
+    """Return a short key that identifies the passage in *match* on the whole page."""
+    # The key becomes an HTML attribute, and a passage's id may contain any characters.
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
 def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
     """Draw how each passage moved from the plain search's list to the result.
 
-    *step* is the distance between the two lists.
+    *step* is the distance between the two lists, in pixels.
     """
     tracked = (*moves.passages, *moves.dropped)
     columns = [
-        ("raw", [_find_starting_place(movement) for movement in tracked]),
-        ("result", [find_place(movement) for movement in tracked]),
+        ("raw", [_find_original_rank(movement) for movement in tracked]),
+        ("result", [find_rank(movement) for movement in tracked]),
     ]
-    ways = [
-        (make_passage_key(movement.match), find_score_direction(movement)) for movement in tracked
-    ]
+    ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
     return _draw_columns(
         columns, ways, _count_rows(moves), step=step, row_height=ROW, slot_height=_SLOT
     )
 
 
-def draw_search(moves: Movements, search: int) -> Moves:
+def draw_search(moves: Movements, search_index: int) -> Moves:
     """Draw how each passage of the result moved from the list of one search to the result.
 
-    *search* is the index of the search.
+    *search_index* is the index of this search.
     """
     shown = moves.passages
     places = [
-        next((hit.place for hit in movement.hits if hit.search == search), None)
+        next((hit.place for hit in movement.hits if hit.search == search_index), None)
         for movement in shown
     ]
     columns: list[tuple[str, list[int | None]]] = [
@@ -138,20 +137,21 @@ def draw_search(moves: Movements, search: int) -> Moves:
     return _draw_columns(columns, ways, len(shown), step=58.0, row_height=26.0, slot_height=24.0)
 
 
-def _find_starting_place(movement: Movement) -> int | None:
-    """Return the passage's rank in the plain search's list.
+def _find_original_rank(movement: Movement) -> int | None:
+    """Return the passage's rank in the plain search.
 
-    If the passage is not in this list, its rank in the question's own search is returned.
+    If the plain search did not find the passage, returns its rank in the tier's search for the
+    question.
     """
     if movement.before is not None:
         return movement.before
     return next((hit.place for hit in movement.hits if hit.kind == "original"), None)
 
 
-def find_place(movement: Movement) -> int | None:
+def find_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the result.
 
-    If the passage dropped out, its rank after the last stage that ranked it is returned.
+    If the passage dropped out of the result, returns its rank after the last stage that ranked it.
     """
     return (
         movement.place or movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -178,12 +178,15 @@ def _draw_columns(
         columns: The heading of each list, and the ranks of all passages in the list.
         ways: The key of each passage, and the direction in which the passage moved.
         row_count: The number of rows.
-        step: The distance between two lists.
-        row_height: The height of a row.
-        slot_height: The height of a passage below the rows.
+        step: The distance between two lists, in pixels.
+        row_height: The height of a row, in pixels.
+        slot_height: The height of a passage below the rows, in pixels.
     """
     margin = 18.0
-    heights = [_find_heights(places, row_count, row_height, slot_height) for _, places in columns]
+    heights = [
+        _find_vertical_positions(places, row_count, row_height, slot_height)
+        for _, places in columns
+    ]
     nodes, lines = [], []
     for column, (_, places) in enumerate(columns):
         x = margin + column * step
@@ -196,7 +199,7 @@ def _draw_columns(
             for column, column_heights in enumerate(heights)
         ]
         lines.append(Line("".join(_draw_curve(points)), way, key))
-    # Sort the lines, so that moving passages are drawn over those that stay.
+    # Later lines cover earlier lines, so the lines of moving passages come last.
     order = {"same": 0, "gone": 1, "down": 2, "up": 3, "hit": 3, "new": 4}
     lines.sort(key=lambda line: order[line.way])
     lowest = max((y for column_heights in heights for y in column_heights), default=0.0)
@@ -212,18 +215,19 @@ def _draw_columns(
     )
 
 
-def _find_heights(
+def _find_vertical_positions(
     places: Sequence[int | None], row_count: int, row_height: float, slot_height: float
 ) -> list[float]:
-    """Return the vertical position of each passage; *places* contains the passages' ranks.
+    """Return the vertical position of each passage with a rank in *places*.
 
-    A passage with a rank up to *row_count* gets a row. All other passages go below the rows,
-    ordered by rank.
+    A passage with a rank up to *row_count* gets a row. All other passages go below the rows, in
+    order of rank.
     """
     heights: dict[int, float] = {}
     used_places: set[int] = set()
     below_rows = []
     for number, place in enumerate(places):
+        # Two passages can have the same rank, if one of them was ranked by another search.
         if place is not None and place <= row_count and place not in used_places:
             used_places.add(place)
             heights[number] = (place - 0.5) * row_height
@@ -255,7 +259,7 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "keyword_evidence": ("weigh words", "own"),
     "rerank": ("rerank", "model"),
 }
-"""The name on the page and the kind of work of each stage."""
+"""The name on the page and the type of work of each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +289,7 @@ class Bar:
 
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
-    """Return one timeline bar per stage of *trace*, ordered by start time."""
+    """Return one timeline bar per stage of *trace*, in order of start time."""
     whole = (
         max([trace.total_ms, *(stage.started_ms + stage.ms for stage in trace.stages)], default=0.0)
         or 1.0
@@ -296,8 +300,8 @@ def draw_trace(trace: Trace) -> tuple[Bar, ...]:
     )
 
 
-def _draw_stage(stage: Stage, whole: float) -> Bar:
-    """Return the timeline bar of *stage*; *whole* is the total time in milliseconds."""
+def _draw_stage(stage: Stage, total_ms: float) -> Bar:
+    """Return the timeline bar of *stage*. *total_ms* is the length of the whole timeline."""
     kind, _, transform = stage.name.partition(".")
     name, worker = _STAGES.get(
         stage.name, (f"model, {transform}" if kind == "transform" else stage.name, "model")
@@ -307,8 +311,9 @@ def _draw_stage(stage: Stage, whole: float) -> Bar:
             "embed question" if stage.detail == "original" else f"embed {stage.detail}",
             "own",
         )
-    start = min(99.0, 100 * stage.started_ms / whole)
-    width = min(100 - start, max(0.7, 100 * stage.ms / whole))
+    start = min(99.0, 100 * stage.started_ms / total_ms)
+    # Even the shortest stage is visible.
+    width = min(100 - start, max(0.7, 100 * stage.ms / total_ms))
     return Bar(
         name,
         worker,
@@ -320,7 +325,10 @@ def _draw_stage(stage: Stage, whole: float) -> Bar:
 
 
 def measure_overlap(trace: Trace) -> float:
-    """Return how long the question's own search and the model ran at once, in milliseconds."""
+    """Return the time in milliseconds during which the question's search and the model both ran.
+
+    The number is not positive if they never ran together.
+    """
     searches = [stage for stage in trace.stages if stage.name == "search.original"]
     models = [stage for stage in trace.stages if stage.name.startswith("transform.")]
     return max(
@@ -339,7 +347,7 @@ def measure_overlap(trace: Trace) -> float:
 _SNIPPET: Final = 150
 """The maximum number of characters of a snippet."""
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
-"""A word of letters and digits with a sign between them, such as L-15."""
+"""A code of letters and digits with a sign inside, such as L-15."""
 _LETTER: Final = re.compile("[A-Za-z]")
 _SIGNS: Final = re.compile("[-‐–/_]+")
 
@@ -358,7 +366,7 @@ def split_word(word: str) -> list[str]:
 def mark_words(
     text: str, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Split *text* into segments, and say whose keyword each segment contains, if any.
+    """Split *text* into segments: the keywords, each with its owner, and the text between them.
 
     Args:
         text: The text.
@@ -368,7 +376,7 @@ def mark_words(
     """
     pieces: list[Segment] = []
     last = 0
-    for start, end, owner in _find_owners(text, question_words, model_words, language):
+    for start, end, owner in _locate_owned_keywords(text, question_words, model_words, language):
         pieces += [(text[last:start], ""), (text[start:end], owner)]
         last = end
     return [(piece, owner) for piece, owner in (*pieces, (text[last:], "")) if piece]
@@ -377,11 +385,11 @@ def mark_words(
 def cut_snippet(
     text: str, question_words: str, model_words: str, length: int = _SNIPPET, language: str = ""
 ) -> str:
-    """Return the excerpt of *text* that contains the most keywords, on one line.
+    """Return the excerpt of *text* with the most keywords, on one line.
 
     Args:
         text: The text.
-        question_words: The question's keywords, separated by spaces; each counts double.
+        question_words: The question's keywords, separated by spaces. Each counts double.
         model_words: The model's keywords, separated by spaces.
         length: The maximum number of characters of the snippet.
         language: The language whose word forms are recognised; none by default.
@@ -391,19 +399,19 @@ def cut_snippet(
         return whole
     hits = [
         (start, 2 if owner == "question" else 1)
-        for start, _, owner in _find_owners(whole, question_words, model_words, language)
+        for start, _, owner in _locate_owned_keywords(whole, question_words, model_words, language)
     ]
-    start = _find_densest_part(hits, max(1, length - 30))
+    start = _find_densest_window(hits, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = whole[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(whole) else "")
 
 
-def _find_densest_part(hits: Sequence[tuple[int, int]], length: int) -> int:
+def _find_densest_window(hits: Sequence[tuple[int, int]], length: int) -> int:
     """Return the start of the window of *length* characters with the highest total weight.
 
-    Each of *hits* is a keyword's position and weight. Hits are sorted by position.
+    Each of *hits* is the position and the weight of a keyword. They are sorted by position.
     """
     best = highest = worth_in_window = end = 0
     for start, worth in hits:
@@ -416,12 +424,12 @@ def _find_densest_part(hits: Sequence[tuple[int, int]], length: int) -> int:
     return best
 
 
-def _find_owners(
+def _locate_owned_keywords(
     text: str, question_words: str, model_words: str, language: str
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the start, the end and the owner of each keyword in *text*.
 
-    The owner is ``question`` or ``model``. A keyword of both is the question's.
+    The owner is ``question`` or ``model``. A keyword of both belongs to the question.
     """
     of_question = [
         (start, end, "question") for start, end in _locate_words(question_words, text, language)
@@ -439,7 +447,7 @@ def _find_owners(
 
 
 def _locate_words(words: str, text: str, language: str) -> list[tuple[int, int]]:
-    """Return the start and the end of each occurrence of one of *words* in *text*.
+    """Return the start and the end of each occurrence of any of *words* in *text*.
 
     A code such as L-15 must match as a whole, because 15 alone means something else.
     """

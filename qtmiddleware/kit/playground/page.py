@@ -1,4 +1,4 @@
-"""Renders the playground's page as pieces of HTML. Each piece is sent as soon as it is ready."""
+"""Render the playground's page as pieces of HTML, each sent as soon as it is ready."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Page:
         examples: Sequence[Question] = (),
         notes: Sequence[str] = (),
         qrels: Mapping[str, Mapping[str, int]] | None = None,
-        judged: Sequence[Question] = (),
-        kinds: Mapping[str, str] | None = None,
+        judged_questions: Sequence[Question] = (),
+        example_types: Mapping[str, str] | None = None,
         collections: Sequence[tuple[str, str]] = (),
-        folded: str = "",
+        fold_reason: str = "",
     ) -> None:
         """Set up the page.
 
@@ -73,47 +73,50 @@ class Page:
             name: The name of the function, index or collection on the page.
             examples: The example questions.
             notes: Sentences shown on the page.
-            qrels: Grades by question id and passage id, as in a `Dataset`.
-            judged: The questions with grades in *qrels*. Default: the *examples*.
-            kinds: The type of each example, by question id.
+            qrels: The grades of passages, by question id and passage id.
+            judged_questions: The questions with grades in *qrels*. Default: the *examples*.
+            example_types: The type of each example, by question id.
             collections: The name and the link of each page; the link of this page is empty.
-            folded: The reason shown for tiers that are folded because no model replies.
+            fold_reason: The sentence shown instead of tiers for which no model replies.
         """
         self.tiers = tiers
+        # The address holds the question's text and not its id, so the text finds the answers.
         self._answers = {
             (question.text.strip(), question.history): answers
-            for question in judged or examples
-            if (answers := _find_answers(question, (qrels or {}).get(question.id, {}))) is not None
+            for question in judged_questions or examples
+            if (answers := _find_answer_ids(question, (qrels or {}).get(question.id, {})))
+            is not None
         }
         self.name = name
         self.examples = tuple(examples)
         self.notes = tuple(notes)
         self.collections = tuple(collections)
-        self._kinds = dict(kinds or {})
-        self._folded = folded
-        self._environment = _load_environment()
+        self._example_types = dict(example_types or {})
+        self._fold_reason = fold_reason
+        self._environment = _load_template_environment()
 
     def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
-        """Return the first piece of the page: the form, and an empty area per tier's result."""
+        """Return the first piece of the page: the form, and one empty area per tier."""
         shown = self.tiers.shown
-        folded = self.tiers.list_folded(state) if is_running else ()
+        folded = self.tiers.list_folded_tiers(state) if is_running else ()
         chosen = [
             tier for tier in self.tiers.all if tier.name in state.tiers and tier.name not in folded
         ]
         examples = [self._build_example(question, state) for question in self.examples]
-        return self._render_part(
+        return self._render_template(
             "head",
             state=state,
             nonce=nonce,
-            style=read_file("house.css") + _read_file("page.css"),
-            script=_read_file("page.js"),
-            waiting=_read_file("waiting.css"),
+            style=read_file("house.css") + _read_page_file("page.css"),
+            script=_read_page_file("page.js"),
+            waiting=_read_page_file("waiting.css"),
             page=self,
             chosen=chosen,
             is_running=is_running,
+            # Without an argument of the function, the page cannot set the number of passages.
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
             describe_usual=self._describe_default,
-            follow_up=state.follow_up().write(shown),
+            follow_up=state.build_follow_up().write(shown),
             examples=examples[:FEW],
             more=examples[FEW:],
         )
@@ -123,33 +126,34 @@ class Page:
         link = replace(state, question=question.text, history=question.history).write(
             self.tiers.shown
         )
-        return Example(question, self._kinds.get(question.id, ""), link)
+        return Example(question, self._example_types.get(question.id, ""), link)
 
     def write_card(self, card: Card) -> str:
-        """Return the HTML that shows one tier's result."""
-        return self._render_part("card", card=card)
+        """Return the HTML of *card*, which shows one tier's result."""
+        return self._render_template("card", card=card)
 
     def write_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
-        """Return the HTML after the results: the verdict, a table of tiers, and remarks.
+        """Return the HTML after the results: the verdict, a table of the tiers, and remarks.
 
         Args:
             state: The question and its settings.
             cards: The tiers' results.
             problem: The error, if there is no verdict.
         """
+        # The cards come in the order in which the tiers finished; the table has a fixed order.
         card_by_tier = {card.tier.name: card for card in cards}
         ordered = [card_by_tier[tier.name] for tier in self.tiers.all if tier.name in card_by_tier]
-        folded = self.tiers.list_folded(state)
-        return self._render_part(
+        folded = self.tiers.list_folded_tiers(state)
+        return self._render_template(
             "tail",
             state=state,
             page=self,
             cards=ordered,
             problem=problem,
-            table=list(_compare_tiers(ordered)),
+            table=list(_build_comparison_rows(ordered)),
             sums=list(_list_figures_by_tier(ordered)),
             folded=folded if ordered else (),
-            why_folded=self._folded,
+            why_folded=self._fold_reason,
             verdict=None if problem or len(ordered) < 2 else judge_cards(ordered),
             headline="" if problem else write_headline(ordered),
             unanswered=[
@@ -159,10 +163,10 @@ class Page:
 
     def write_foot(self, *, is_running: bool) -> str:
         """Return the last piece of the page's HTML."""
-        return self._render_part("foot", is_running=is_running)
+        return self._render_template("foot", is_running=is_running)
 
-    def describe(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
-        """Return the card that shows *answer*, compared with the plain search in *baseline*."""
+    def make_card(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
+        """Return the card that shows *answer* in comparison with the plain search in *baseline*."""
         config = json.dumps(
             self.tiers.build_config(answer.tier, state), indent=2, ensure_ascii=False
         )
@@ -170,7 +174,7 @@ class Page:
         return build_card(answer, state, baseline, answers, config)
 
     def _describe_default(self, knob: Knob) -> str:
-        """Return the default value to show in the empty field of the setting *knob*."""
+        """Return the default value of *knob*, to show in its empty field."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
             return str(settings.top_k)
@@ -178,18 +182,18 @@ class Page:
             return str(settings.fusion.method)
         return knob.usual
 
-    def _render_part(self, part: str, **values: Any) -> str:
-        """Render the template named *part* with *values*."""
-        template = self._environment.get_template(f"{part}.html.jinja")
+    def _render_template(self, template_name: str, **values: Any) -> str:
+        """Return the HTML of the template *template_name* with *values*."""
+        template = self._environment.get_template(f"{template_name}.html.jinja")
         return template.render(
             figures=figures, rem=_to_rem, clean=replace_control_characters, **values
         )
 
 
-def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
-    """Return the ids of the passages that answer *question*, those with the highest grade.
+def _find_answer_ids(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
+    """Return the ids of the passages that answer *question*: those with the highest grade.
 
-    The result is empty if no passage answers the question, and ``None`` if there are no judgements.
+    Returns an empty set if no passage answers the question, and ``None`` without judgements.
     """
     best = max(grades.values(), default=0)
     if question.metadata.get("type") == UNANSWERABLE:
@@ -205,7 +209,7 @@ class ComparedRow:
         key: Identifies the passage on the page.
         title: The passage's title.
         cells: The passage's rank and movement in each tier.
-        is_answer: Whether the passage is judged to answer the question.
+        is_answer: Whether the passage answers the question, according to the judgements.
     """
 
     key: str
@@ -214,7 +218,7 @@ class ComparedRow:
     is_answer: bool
 
 
-def _compare_tiers(cards: Sequence[Card]) -> Iterator[ComparedRow]:
+def _build_comparison_rows(cards: Sequence[Card]) -> Iterator[ComparedRow]:
     """Yield one table row per passage found by any tier, in order of first appearance."""
     shown = [{row.key: row for row in card.rows} for card in cards]
     answers = {key for rows in shown for key, row in rows.items() if row.is_answer}
@@ -240,10 +244,10 @@ def _to_rem(pixels: float) -> str:
 
 
 @cache
-def _load_environment() -> jinja2.Environment:
-    return build_environment(_read_file, "web")
+def _load_template_environment() -> jinja2.Environment:
+    return build_environment(_read_page_file, "web")
 
 
 @cache
-def _read_file(name: str) -> str:
+def _read_page_file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")

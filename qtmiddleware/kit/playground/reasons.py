@@ -1,4 +1,4 @@
-"""Explains why a passage moved: one short sentence, and the keywords that moved it up."""
+"""Explain why a passage moved, with a short sentence and the keywords that moved it up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE
-from qtmiddleware.kit.evaluation.movement import Movement, Movements, format_place, label_searches
+from qtmiddleware.kit.evaluation.movement import Movement, Movements, format_ordinal, label_searches
 from qtmiddleware.kit.playground.drawing import Segment, mark_words
 from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
@@ -15,16 +15,21 @@ MOST_WORDS: Final = 4
 """The maximum number of words shown after a reason."""
 
 
-def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:
+def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool) -> str:
     """Return one sentence on why a passage moved; empty if the passage keeps its rank.
 
-    *has_words* says whether the page can show the keywords that moved the passage up. If not, the
-    sentence says that none of them says much.
+    Args:
+        movement: The movement of the passage.
+        retrieval: The retrieval with the passage.
+        shows_words: Whether the page lists the keywords that moved the passage up. If not, the
+            sentence says that none of the keywords is distinctive.
     """
     if movement.place is None:
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
         fall = (
-            "No search of this tier finds it" if last is None else f"Falls to {format_place(last)}"
+            "No search of this tier finds it"
+            if last is None
+            else f"Falls to {format_ordinal(last)}"
         )
         return f"{fall}, so it is not among the {len(retrieval.matches)} shown."
     if movement.before == movement.place:
@@ -34,7 +39,9 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -
     if movement.rerank_score is not None and _has_moved_up(
         movement.weighed_place or movement.fused_place, movement.reranked_place
     ):
-        return f"The reranker puts it {format_place(movement.reranked_place or 0)}."
+        return f"The reranker puts it {format_ordinal(movement.reranked_place or 0)}."
+    # A variant's search explains the rise only if merging the lists put the passage above its rank
+    # in the question's list.
     variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
     if variant_hits and (
         _find_original_place(movement) is None
@@ -43,13 +50,13 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -
         best = min(variant_hits, key=lambda hit: hit.place)
         remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
         return (
-            f"{format_place(best.place)} in the search with"
+            f"{format_ordinal(best.place)} in the search with"
             f" {_describe_search_text(best.search, retrieval)}{remark}."
         )
     if is_raised_by_words(movement, retrieval):
         return (
             "It holds more of"
-            f" {_describe_keywords(retrieval)}{'' if has_words else ', none of which says much'}."
+            f" {_describe_keywords(retrieval)}{'' if shows_words else ', none of which says much'}."
         )
     return "Passages above it fell."
 
@@ -69,16 +76,16 @@ def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
     return is_higher and _has_moved_up(movement.fused_place, movement.weighed_place)
 
 
-def list_words(
+def list_rarest_keywords(
     movement: Movement, moves: Movements, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Return the rarest keywords in a passage, each with its owner (question or model).
+    """Return the rarest keywords in a passage, each with its owner: the question or the model.
 
-    Only one form of each keyword is returned. Keywords that occur in every passage are omitted,
-    unless there are no other keywords.
+    Each keyword is returned in one form. Keywords that occur in every passage are omitted, unless
+    there are no other keywords.
 
     Args:
-        movement: The passage.
+        movement: The movement of the passage.
         moves: The movements of all passages.
         question_words: The question's keywords, separated by spaces.
         model_words: The model's keywords, separated by spaces.
@@ -92,6 +99,7 @@ def list_words(
     ):
         if owner:
             words.setdefault(find_stem(piece.casefold(), endings), (piece, owner))
+    # A keyword that all passages contain cannot have moved one of them.
     counts = {key: sum(key in text for text in texts) for key in words}
     distinctive = [key for key in words if counts[key] < len(texts)] or list(words)
     rarest = sorted(distinctive, key=lambda key: (words[key][1] != "question", counts[key]))[
@@ -101,11 +109,11 @@ def list_words(
 
 
 def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
-    """Return one sentence on why a passage fell."""
+    """Return one sentence on why a passage fell: which passages passed it, and how."""
     passing = "Other passages pass it"
     if movement.passed_by:
         count = len(movement.passed_by)
-        places = " and ".join(map(format_place, movement.passed_by))
+        places = " and ".join(map(format_ordinal, movement.passed_by))
         passers = (
             f"{count} passages"
             if count > 2
@@ -116,7 +124,10 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
 
 
 def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
-    """Yield a clause on the stage in which other passages overtook this passage, if known."""
+    """Yield one clause on the stage in which other passages overtook this passage.
+
+    Yields nothing if the stage is not known.
+    """
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
     original_place = _find_original_place(movement)
     if _has_moved_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
@@ -131,28 +142,31 @@ def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[st
         yield ", which the model’s search raises"
 
 
-def _describe_search_text(number: int, retrieval: Retrieval) -> str:
-    """Return a name for the searched text of the search with the index *number*."""
-    variant = retrieval.rankings[number].variant
+def _describe_search_text(search_index: int, retrieval: Retrieval) -> str:
+    """Return a phrase for the text of the search with the index *search_index*."""
+    variant = retrieval.rankings[search_index].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
     if variant.kind == GLOSSARY:
         return "the glossary’s form of the question"
     labels = label_searches(ranking.variant for ranking in retrieval.rankings)
-    return f"the model’s {labels[number].removeprefix('the ')}"
+    return f"the model’s {labels[search_index].removeprefix('the ')}"
 
 
 def _describe_keywords(retrieval: Retrieval) -> str:
-    """Return a phrase that says whether the keywords are the question's or also the model's."""
+    """Return a phrase for the keywords: the question's words, or also the model's words."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
 def _find_original_place(movement: Movement) -> int | None:
-    """Return the passage's rank in the question's own search, or else in the plain search."""
+    """Return the passage's rank in the tier's search for the question.
+
+    If that search did not find the passage, returns its rank in the plain search.
+    """
     return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
-def _has_moved_up(before: int | None, after: int | None) -> bool:
-    """Return whether the rank *after* is better than the rank *before*."""
-    return before is not None and after is not None and after < before
+def _has_moved_up(old_rank: int | None, new_rank: int | None) -> bool:
+    """Return whether *new_rank* is better than *old_rank*. Return ``False`` if one is unknown."""
+    return old_rank is not None and new_rank is not None and new_rank < old_rank

@@ -1,6 +1,6 @@
-"""The playground's web server. It answers only requests from this machine to a secret address.
+"""Serve the playground's page to this machine only, at a secret address.
 
-Requests that other sites make in the browser are refused.
+The server refuses requests that other sites make in the browser.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware.playground")
 
 LOOPBACK: Final = "127.0.0.1"
-"""The address by which this machine reaches itself."""
+"""The address at which only this machine can reach a server."""
 PORT: Final = 8765
-"""The default port of the playground. If it is taken, a free port is used."""
+"""The default port of the playground. If this port is taken, a free port is used."""
 MOST_CONNECTIONS: Final = 64
-"""The maximum number of open connections. Beyond, the oldest idle connection is closed."""
+"""The maximum number of open connections. One more closes the oldest idle connection."""
 RUNS: Final = 4
 """The maximum number of questions that run at the same time, over all browser tabs."""
 MOST_ADDRESS_BYTES: Final = 1 << 20
-"""The maximum size of a request's head.
+"""The maximum size of a request's head, in bytes.
 
-This is enough for a question of 8,000 characters and a conversation of the same length.
+A question of 8,000 characters and a conversation of the same length fit in.
 """
 _POLICY: Final = (
     "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:;"
@@ -72,13 +72,15 @@ def require_web() -> None:
             raise MissingExtra(name, "web")
 
 
-def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) -> socket.socket:
+def open_socket(
+    port: int | None, *, host: str = LOOPBACK, default_port: int = PORT
+) -> socket.socket:
     """Return a socket that listens at *host* and *port*.
 
-    If *port* is ``None``, the port *usual* is used, or any free port if *usual* is taken. Raises
-    `ConfigError` if *port* cannot be used.
+    If *port* is ``None``, the socket uses *default_port*, or a free port if the default port is
+    taken. Raises `ConfigError` if *port* cannot be used.
     """
-    for candidate in (usual, 0) if port is None else (port,):
+    for candidate in (default_port, 0) if port is None else (port,):
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             return socket.create_server((host, candidate), family=family)
@@ -86,7 +88,8 @@ def open_socket(port: int | None, *, host: str = LOOPBACK, usual: int = PORT) ->
             reason = getattr(error, "strerror", None) or str(error)
     place = "" if host == LOOPBACK else f" at {host}"
     message = (
-        f"port {port or usual}{place} cannot be used: {reason}; leave --port out to use a free port"
+        f"port {port or default_port}{place} cannot be used: {reason}; leave --port out to use a"
+        " free port"
     )
     raise ConfigError(message, path="--port", value=port)
 
@@ -96,17 +99,17 @@ def make_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def list_own_hosts(port: int) -> list[str]:
-    """Return the host names, each with *port*, by which this machine can reach its own server."""
+def list_local_hosts(port: int) -> list[str]:
+    """Return the names of a server on this machine with *port*, such as ``localhost:8765``."""
     return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
 
 
 class Guard:
-    """Passes allowed requests on to an application, and refuses all others.
+    """A web application that passes allowed requests to another application, and refuses the rest.
 
-    A request must name one of the served hosts. This refuses foreign host names that point to this
-    machine. A request made by a web page must come from a page on a served host. If no hosts are
-    given, every host name is accepted, and all requests made by web pages are refused.
+    A request must name one of the served hosts, because a foreign host name may point to this
+    machine. If a web page made the request, the page must be on a served host. Without served
+    hosts, every host name is accepted, but no request from a web page.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class Guard:
         Args:
             app: The application.
             hosts: The served hosts, each with its port; empty to accept any host.
-            find_problem: Returns a further reason to refuse a request, or an empty string.
+            find_problem: Returns another reason to refuse a request, or an empty string.
         """
         self._app = app
         self._hosts = {host.encode() for host in hosts}
@@ -130,22 +133,23 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        async def send_guarded(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
             await send(message)
 
-        if why := self._find_refusal(scope):
-            await _send_refusal(why, send_guarded)
+        if reason := self._find_refusal_reason(scope):
+            await _send_refusal(reason, send_with_headers)
         else:
-            await self._app(scope, receive, send_guarded)
+            await self._app(scope, receive, send_with_headers)
 
-    def _find_refusal(self, scope: Scope) -> str:
+    def _find_refusal_reason(self, scope: Scope) -> str:
         """Return the reason to refuse a request; empty if the request is allowed."""
         headers = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or (self._hosts and hosts[0] not in self._hosts):
             return f"This server answers only at {min(self._hosts, default=b'one host').decode()}."
+        # Browsers send these two headers, and a page cannot change them.
         if any(value not in self._origins for name, value in headers if name == b"origin") or (
             any(
                 value not in (b"none", b"same-origin")
@@ -161,10 +165,10 @@ class Guard:
         return self._find_problem(scope)
 
 
-def _check_address(token: str, scope: Scope) -> str:
+def _find_address_problem(token: str, scope: Scope) -> str:
     """Return an error message if the request's address does not begin with *token*, else ``""``.
 
-    The token is compared in constant time.
+    The comparison takes constant time, so the time says nothing about the token.
     """
     # A request to the server as a whole, such as OPTIONS *, has no path.
     given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
@@ -179,7 +183,8 @@ def _check_address(token: str, scope: Scope) -> str:
 def _only_opens_page(scope: Scope) -> bool:
     """Return whether a request only opens the page, without a question.
 
-    `qtm playground` opens a local file, which sends the browser to the page by such a request.
+    ``qtm playground`` opens a local file that redirects the browser to the page. This redirect is
+    allowed, although it comes from another place than the page.
     """
     headers = dict(scope["headers"])
     leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
@@ -189,14 +194,14 @@ def _only_opens_page(scope: Scope) -> bool:
     return leads and scope["method"] == "GET" and not scope["query_string"]
 
 
-async def _send_refusal(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
-    """Send a response with status 403 and the text *why*."""
+async def _send_refusal(reason: str, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Send a response with status 403 and *reason* as its text."""
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-security-policy", b"default-src 'none'"),
     ]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{why}\n".encode()})
+    await send({"type": "http.response.body", "body": f"{reason}\n".encode()})
 
 
 class Server:
@@ -212,8 +217,8 @@ class Server:
         *,
         token: str,
         port: int,
-        closing: Callable[[], Awaitable[None]] | None = None,
-        others: Mapping[str, Page] | None = None,
+        close: Callable[[], Awaitable[None]] | None = None,
+        other_pages: Mapping[str, Page] | None = None,
     ) -> None:
         """Set up the application.
 
@@ -221,8 +226,8 @@ class Server:
             page: The page, served at ``/<token>/``.
             token: The secret part of the address.
             port: The port of the server.
-            closing: Called and awaited when the server ends.
-            others: Further pages by name, served at ``/<token>/<name>/``.
+            close: Called and awaited when the server ends.
+            other_pages: Further pages by name, served at ``/<token>/<name>/``.
 
         Raises:
             MissingExtra: starlette is not installed.
@@ -234,12 +239,12 @@ class Server:
         @asynccontextmanager
         async def close_at_end(_: Any) -> AsyncIterator[None]:
             yield
-            if closing is not None:
-                await closing()
+            if close is not None:
+                await close()
 
         self._room = asyncio.Semaphore(RUNS)
         pages = {f"/{token}/": page} | {
-            f"/{token}/{name}/": other for name, other in (others or {}).items()
+            f"/{token}/{name}/": other for name, other in (other_pages or {}).items()
         }
         routes = [
             Route(path, partial(self._answer_request, shown), methods=["GET"])
@@ -247,8 +252,8 @@ class Server:
         ]
         self.app = Guard(
             Starlette(routes=routes, lifespan=close_at_end),
-            hosts=list_own_hosts(port),
-            find_problem=partial(_check_address, token),
+            hosts=list_local_hosts(port),
+            find_problem=partial(_find_address_problem, token),
         )
 
     async def _answer_request(self, page: Page, request: Request) -> Response:
@@ -257,17 +262,18 @@ class Server:
 
         tiers = page.tiers
         pairs = request.query_params.multi_items()
-        state = PageState.read(pairs, tiers.names, tiers.shown)
+        state = PageState.from_pairs(pairs, tiers.names, tiers.shown)
         if wants_follow_up(pairs):
-            return RedirectResponse(state.follow_up().write(tiers.shown), 303)
+            return RedirectResponse(state.build_follow_up().write(tiers.shown), 303)
         # A form also sends its blank fields; redirect to the address without them.
         if not state.problems and pairs != state.list_pairs(tiers.shown):
             return RedirectResponse(state.write(tiers.shown), 303)
+        # The policy allows only the page's own script and style, which carry this nonce.
         nonce = secrets.token_urlsafe(16)
         headers = {"content-security-policy": _POLICY.format(nonce=nonce)}
-        return _make_stream(self._write_page(page, state, nonce), headers)
+        return _make_streaming_response(self._stream_page(page, state, nonce), headers)
 
-    async def _write_page(
+    async def _stream_page(
         self, page: Page, state: PageState, nonce: str
     ) -> AsyncGenerator[str, None]:
         """Yield the page in pieces: the head, each tier's result when it is ready, the end."""
@@ -277,12 +283,13 @@ class Server:
             cards: list[Card] = []
             baseline: Retrieval | None = None
             problem = ""
-            async with self._room, aclosing(page.tiers.ask(state)) as answers:
+            # A closed tab ends the generator, and `aclosing` then cancels the tiers that still run.
+            async with self._room, aclosing(page.tiers.ask_tiers(state)) as answers:
                 try:
                     async for answer in answers:
                         if answer.tier.name == BASELINE:
                             baseline = answer.retrieval
-                        cards.append(page.describe(answer, state, baseline))
+                        cards.append(page.make_card(answer, state, baseline))
                         yield page.write_card(cards[-1])
                 except ConfigError as error:
                     problem = str(error)
@@ -296,10 +303,12 @@ class Server:
         yield page.write_foot(is_running=is_running)
 
 
-def _make_stream(pieces: AsyncGenerator[str, None], headers: Mapping[str, str]) -> Response:
-    """Return a response that sends each of *pieces* as soon as it is ready.
+def _make_streaming_response(
+    pieces: AsyncGenerator[str, None], headers: Mapping[str, str]
+) -> Response:
+    """Return a response that sends each of *pieces* as soon as the piece is ready.
 
-    No further pieces are produced after the browser disconnects.
+    After the browser disconnects, no more pieces are produced.
     """
     from starlette.responses import StreamingResponse
 
@@ -316,20 +325,20 @@ def _make_stream(pieces: AsyncGenerator[str, None], headers: Mapping[str, str]) 
                     await sending
                 await pieces.aclose()
 
-    return Stream(_encode(pieces), headers=dict(headers), media_type="text/html")
+    return Stream(_encode_pieces(pieces), headers=dict(headers), media_type="text/html")
 
 
-async def _encode(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def _encode_pieces(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
     # A text may contain lone surrogates, which UTF-8 cannot encode.
     async for piece in pieces:
         yield piece.encode("utf-8", "replace")
 
 
-def _make_protocol() -> Any:
+def _make_connection_class() -> Any:
     """Return a connection class that limits the number of open connections.
 
-    If the limit is reached, a new connection closes the oldest idle connection. Without the limit,
-    any account on this machine could use up the server's connections.
+    Beyond the limit, a new connection closes the oldest idle connection. Without the limit, another
+    account on this machine could use up the server's connections.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -356,37 +365,37 @@ def _make_protocol() -> Any:
     return Connection
 
 
-async def serve(
+async def serve_page(
     page: Page,
-    listening: socket.socket,
+    listener: socket.socket,
     token: str,
-    closing: Callable[[], Awaitable[None]] | None,
-    others: Mapping[str, Page] | None = None,
+    close: Callable[[], Awaitable[None]] | None,
+    other_pages: Mapping[str, Page] | None = None,
 ) -> None:
     """Serve *page* until the process is interrupted. Requests are not logged.
 
     Args:
         page: The page.
-        listening: The socket that the server listens on.
+        listener: The socket on which the server listens.
         token: The secret part of the address.
-        closing: Called and awaited when the server ends.
-        others: Further pages, by name.
+        close: Called and awaited when the server ends.
+        other_pages: Further pages, by name.
 
     Raises:
         MissingExtra: uvicorn or starlette is not installed.
     """
-    port = listening.getsockname()[1]
-    server = Server(page, token=token, port=port, closing=closing, others=others)
-    await serve_app(server.app, listening)
+    port = listener.getsockname()[1]
+    server = Server(page, token=token, port=port, close=close, other_pages=other_pages)
+    await serve_app(server.app, listener)
 
 
-async def serve_app(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve *app* on the socket *listening* until interrupted. Requests are not logged."""
+async def serve_app(app: ASGIApp, listener: socket.socket) -> None:
+    """Serve *app* on the socket *listener* until interrupted. Requests are not logged."""
     import uvicorn
 
     config = uvicorn.Config(
         app,
-        http=_make_protocol(),
+        http=_make_connection_class(),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -398,4 +407,4 @@ async def serve_app(app: ASGIApp, listening: socket.socket) -> None:
         h11_max_incomplete_event_size=MOST_ADDRESS_BYTES,
         timeout_graceful_shutdown=1,
     )
-    await uvicorn.Server(config).serve(sockets=[listening])
+    await uvicorn.Server(config).serve(sockets=[listener])

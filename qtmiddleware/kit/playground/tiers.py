@@ -1,4 +1,4 @@
-"""Asks several configurations (tiers) the same question. The plain search comes first."""
+"""Ask several configurations, the tiers, the same question. The plain search comes first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.own_function import configure
-from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_tier
+from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_preset_settings
 from qtmiddleware.kit.evaluation.tuning.trials import nested
 from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
@@ -29,7 +29,7 @@ SECONDS: Final = 30.0
 AT_ONCE: Final = 2
 """The maximum number of tiers that call a model at the same time.
 
-With more tiers, the measured times would depend on the load of the machine.
+With more tiers, the load of the machine would change the measured times.
 """
 _SHOWN: Final = (BASELINE, "rules", "combined", OWN)
 _PRESETS: Final[Mapping[str, str]] = {
@@ -52,7 +52,7 @@ _MOST_MESSAGE_CHARS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """One of the configurations to compare: the user's function with certain settings.
+    """A configuration to compare: the user's function with certain settings.
 
     Attributes:
         name: The tier's name.
@@ -79,7 +79,7 @@ class TierAnswer:
     Attributes:
         tier: The tier.
         retrieval: The retrieval; ``None`` if the call failed.
-        problem: The error in words, if the call failed.
+        problem: A description of the error, if the call failed.
         seconds: The duration of the call, in seconds.
     """
 
@@ -97,73 +97,75 @@ class TierAnswer:
 
 
 class Tiers:
-    """All configurations (tiers) of one wrapped function that the playground compares.
+    """The tiers of one wrapped function that the playground compares.
 
-    The function learns only during `warm_up`. It learns nothing from later questions, so the result
-    of a question does not depend on earlier questions.
+    The tiers learn about the function only during `warm_up`. Therefore, the result of a question
+    does not depend on earlier questions.
 
     Attributes:
         all: All tiers, including tiers that cannot be asked.
         has_model: Whether a language model is configured.
-        seconds: The time limit per tier, in seconds.
+        timeout_seconds: The time limit per tier, in seconds.
     """
 
     def __init__(
         self,
-        base: Any,
+        wrapped: Any,
         *,
-        has_own: bool = False,
-        remembers: bool = True,
-        given: Mapping[str, Any] | None = None,
-        seconds: float = SECONDS,
-        is_covered: Callable[[str, Sequence[Message]], bool] | None = None,
+        has_own_tier: bool = False,
+        caches_replies: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+        timeout_seconds: float = SECONDS,
+        has_recorded_reply: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
-        """Create the tiers of the wrapped function *base*.
+        """Create the tiers of the function *wrapped*.
 
         Args:
-            base: The wrapped function.
-            has_own: Whether there is a tier for the user's own config.
-            remembers: Whether transformations are cached, so that changing a weight needs no new
-                model call.
-            given: The function's arguments other than the question.
-            seconds: The time limit per tier, in seconds.
-            is_covered: Returns whether the model has a reply for a question and its earlier
-                messages. Default: always.
+            wrapped: The wrapped function.
+            has_own_tier: Whether there is a tier for the user's own config.
+            caches_replies: Whether the model's replies are cached. With the cache, changing a
+                weight needs no new model call.
+            arguments: The function's arguments except the question.
+            timeout_seconds: The time limit per tier, in seconds.
+            has_recorded_reply: Returns whether the model has a recorded reply to a question with
+                its earlier messages. ``None`` if the model can reply to every question.
 
         Raises:
             ConfigError: The function's settings cannot be overridden.
         """
-        self.has_model: bool = base._context.components.has_model
-        self.seconds = seconds
-        self._given = dict(given or {})
-        self._base = base
-        self._is_covered = is_covered
+        self.has_model: bool = wrapped._context.components.has_model
+        self.timeout_seconds = timeout_seconds
+        self._arguments = dict(arguments or {})
+        self._wrapped = wrapped
+        self._has_recorded_reply = has_recorded_reply
         self._learned = Learned()
-        overrides = _EXPERIMENT if remembers else {**_EXPERIMENT, "cache": {"enabled": False}}
-        function = configure(base, overrides)
+        overrides = _EXPERIMENT if caches_replies else {**_EXPERIMENT, "cache": {"enabled": False}}
+        function = configure(wrapped, overrides)
         self.all = tuple(
-            self._build_tier(name, function) for name in self._list_names(has_own=has_own)
+            self._build_tier(name, function)
+            for name in self._list_tier_names(has_own_tier=has_own_tier)
         )
 
     @staticmethod
-    def _list_names(*, has_own: bool) -> Sequence[str]:
+    def _list_tier_names(*, has_own_tier: bool) -> Sequence[str]:
         """Return the names of all tiers, in the order in which the page shows them."""
-        own_tier = (OWN,) if has_own else ()
+        own_tier = (OWN,) if has_own_tier else ()
         transforms = (name for name in TRANSFORMS if name != "none")
+        # A name may be that of a preset and of a transform; it keeps its first position.
         return tuple(
             dict.fromkeys((BASELINE, "rules", "combined", *own_tier, *_PRESETS, *transforms))
         )
 
-    def _build_tier(self, name: str, base: Any) -> Tier:
-        """Build the tier *name* for the wrapped function *base*."""
+    def _build_tier(self, name: str, wrapped: Any) -> Tier:
+        """Return the tier *name* of the function *wrapped*."""
         settings: Mapping[str, Any] = (
-            {} if name == OWN else read_tier(name) if name in _PRESETS else SYSTEMS[name]
+            {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
-        kind = settings.get("transformationType", base._context.settings.transformation_type)
+        kind = settings.get("transformationType", wrapped._context.settings.transformation_type)
         asks = kind != "none"
         label = _LABELS.get(name) or f"{TRANSFORMS[name].label}."
         return Tier(
-            name, label, asks, self.has_model or not asks, settings, configure(base, settings)
+            name, label, asks, self.has_model or not asks, settings, configure(wrapped, settings)
         )
 
     @property
@@ -184,37 +186,40 @@ class Tiers:
     @property
     def middleware(self) -> QueryMiddleware:
         """The middleware of the wrapped function."""
-        return self._base.middleware  # type: ignore[no-any-return]
+        return self._wrapped.middleware  # type: ignore[no-any-return]
 
     @property
     def takes_top_k(self) -> bool:
         """``True`` if the wrapped function has an argument for the number of passages."""
-        return self._base.top_k_argument is not None
+        return self._wrapped.top_k_argument is not None
 
-    def list_folded(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers to fold, because the model has no reply for this question.
+    def list_folded_tiers(self, state: PageState) -> tuple[str, ...]:
+        """Return the names of the tiers that the page folds, because the model cannot reply.
 
-        These are all tiers that call a model. If the model can reply, the result is empty.
+        If the model can reply to the question in *state*, no tier is folded. Otherwise, all tiers
+        that call the model are folded.
         """
         has_reply = self.has_model and (
-            self._is_covered is None or self._is_covered(state.question, state.history)
+            self._has_recorded_reply is None
+            or self._has_recorded_reply(state.question, state.history)
         )
         return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
 
-    def warm_up(self, examples: Sequence[Question] = (), *, searches: bool) -> None:
-        """Load the data that the first question needs, and let the function learn.
+    def warm_up(self, examples: Sequence[Question] = (), *, searches_examples: bool) -> None:
+        """Load the data that the first question needs, and learn about the function.
 
         Args:
-            examples: Questions to search, so that the function learns from the results.
-            searches: Whether to search *examples*. Use this only if a search costs nothing.
+            examples: Questions to search. The tiers learn from the results.
+            searches_examples: Whether to search *examples*. Set this only if a search costs
+                nothing.
         """
         self.middleware.warm_up()
-        if not searches:
+        if not searches_examples:
             return
-        # What the rules learn about the function is true for every tier.
+        # What the tier "rules" learns about the function is true for every tier.
         function = next(tier.function for tier in self.all if tier.name == "rules")
         for example in examples or (Question("", "warm up"),):
-            function.retrieve(example.text, **{**self._given, "history": list(example.history)})
+            function.retrieve(example.text, **{**self._arguments, "history": list(example.history)})
         self._learned = deepcopy(function._context.learned)
 
     def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
@@ -223,27 +228,30 @@ class Tiers:
         own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
         return merge(merge(own_settings, tier.settings), nested(state.settings))
 
-    async def ask(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
-        """Yield the result of each tier.
+    async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
+        """Yield the result of each tier in *state*.
 
-        The plain tier comes first, then the tiers without a model, one after another. The tiers
-        that call a model then run at the same time, and their results come in the order in which
-        they finish. If the plain tier fails or its result cannot be read, no other tier is asked,
-        because every tier makes the plain search too. Raises `ConfigError` for settings that are
-        not valid.
+        The plain tier comes first, then the other tiers without a model, one after another. The
+        tiers with a model run at the same time, and their results come as soon as they are ready.
+
+        If the plain tier fails or its result cannot be read, no other tier is asked, because every
+        tier makes the plain search too.
+
+        Raises:
+            ConfigError: The settings in *state* are not valid.
         """
         flat = {key: value for key, value in state.settings.items() if key != TOP_K}
         overrides = nested(flat)
         # Impossible settings are refused once, here, and not by each tier.
         self.middleware.config.overridden(overrides)
         arguments: dict[str, Any] = {
-            **self._given,
+            **self._arguments,
             "history": list(state.history),
             "qtm_config": overrides or None,
         }
         if TOP_K in state.settings and self.takes_top_k:
-            arguments[self._base.top_k_argument] = state.settings[TOP_K]
-        folded = self.list_folded(state)
+            arguments[self._wrapped.top_k_argument] = state.settings[TOP_K]
+        folded = self.list_folded_tiers(state)
         chosen = [tier for tier in self.all if tier.name in state.tiers and tier.name not in folded]
         free = [tier for tier in chosen if not tier.asks_model]
         for tier in free:
@@ -262,6 +270,7 @@ class Tiers:
             for done in asyncio.as_completed(tasks):
                 yield await done
         finally:
+            # The browser may disconnect before all tiers have answered.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -269,35 +278,36 @@ class Tiers:
     async def _ask_tier(
         self, tier: Tier, question: str, arguments: Mapping[str, Any]
     ) -> TierAnswer:
-        """Return the result of *tier* for *question*, or an error if the call fails or is late."""
+        """Return the result of *tier* for *question*. A failed or late call gives an error."""
         start = perf_counter()
         retrieval, problem = None, ""
         try:
-            async with asyncio.timeout(self.seconds) as limit:
-                retrieval = await _copy_with_learned(tier.function, self._learned).aretrieve(
+            async with asyncio.timeout(self.timeout_seconds) as limit:
+                retrieval = await _copy_with_learned_state(tier.function, self._learned).aretrieve(
                     question, **arguments
                 )
+        # A tier that fails shows its error, and the other tiers still show their results.
         except Exception as error:
             problem = self._describe_error(error, is_late=limit.expired())
         return TierAnswer(tier, retrieval, problem, perf_counter() - start)
 
     def _describe_error(self, error: Exception, *, is_late: bool) -> str:
-        """Return *error* in a few words and without secrets."""
+        """Return a short description of *error*, without secrets."""
         if is_late:
-            return f"did not answer within {self.seconds:g} seconds and was stopped"
+            return f"did not answer within {self.timeout_seconds:g} seconds and was stopped"
         message = " ".join(hide_secrets(str(error)).split())
         return f"raised {type(error).__name__}" + (
             f": {message[:_MOST_MESSAGE_CHARS]}" if message else ""
         )
 
 
-def _copy_with_learned(function: Any, learned: Learned) -> Any:
-    """Return a copy of the wrapped *function* that starts from the learned state *learned*.
+def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
+    """Return a copy of the wrapped *function* with a copy of *learned_state*.
 
-    What the copy learns later does not change *function* or *learned*.
+    Later learning of the copy changes neither *function* nor *learned_state*.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
-    source._learned, source._latest = deepcopy(learned), (None, None)
+    source._learned, source._latest = deepcopy(learned_state), (None, None)
     branch = type(wrapped)(wrapped._fn, wrapped._signature, source)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch

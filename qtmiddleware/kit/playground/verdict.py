@@ -1,4 +1,4 @@
-"""The verdict on each tier's result for a question: the answer's rank, the time and the cost."""
+"""Judge each tier's result for a question by the answer's rank, the time and the cost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qtmiddleware.kit.evaluation.movement import format_place
-from qtmiddleware.kit.playground.cards import SAME, Card, count_things
+from qtmiddleware.kit.evaluation.movement import format_ordinal
+from qtmiddleware.kit.playground.cards import SAME, Card, format_count
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000
-"""A rank below all shown passages, used for an answer that is not shown."""
+"""A rank below all shown passages, for an answer that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,13 @@ class TierVerdict:
 
     Attributes:
         name: The tier's name.
-        outcome: The answer's rank, or the number of passages that moved, in words.
+        outcome: The answer's rank or the number of passages that moved, as text.
         way: ``better``, ``worse``, ``same``, or ``none`` if there is nothing to compare.
         sign: The symbol for *way*, such as ``▲``.
-        change: The meaning of *way* in words.
-        took: The time in words.
-        calls: The number of model calls in words.
-        cost: The cost in words.
+        change: A phrase for *way*, for screen readers.
+        took: The time, as text.
+        calls: The number of model calls, as text.
+        cost: The cost, as text.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Verdict:
     """The verdicts on all tiers' results for one question.
 
     Attributes:
-        is_judged: Whether there are judgements of which passages answer the question.
+        is_judged: Whether it is known which passages answer the question.
         tiers: One verdict per tier.
     """
 
@@ -53,9 +53,9 @@ class Verdict:
 
 
 def judge_cards(cards: Sequence[Card]) -> Verdict:
-    """Return the verdicts on all *cards*. The first card must be that of the plain search."""
+    """Return the verdict on each of *cards*. The first card must be that of the plain search."""
     is_judged = bool(cards[0].answers)
-    judge_tier = _judge_place if is_judged else _judge_moves
+    judge_tier = _judge_answer_rank if is_judged else _judge_movements
     return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
 
 
@@ -68,58 +68,60 @@ def write_headline(cards: Sequence[Card]) -> str:
             if cards and not cards[0].rows
             else "The plain list."
         )
+    # The text of a degradation begins with its stage.
     failed_tiers = sum(
         any(reason.startswith("transform") for reason in card.degradations) for card in tier_cards
     )
     remark = (
-        f" The model gave nothing usable to {count_things(failed_tiers, 'tier')}."
+        f" The model gave nothing usable to {format_count(failed_tiers, 'tier')}."
         if failed_tiers
         else ""
     )
-    plain = cards[0]
-    if plain.answers:
-        return f"{_describe_places(plain, tier_cards)}{remark}"
-    if plain.answers is not None:
-        shown = count_things(len(plain.rows), "passage")
+    baseline = cards[0]
+    if baseline.answers:
+        return f"{_describe_answer_ranks(baseline, tier_cards)}{remark}"
+    if baseline.answers is not None:
+        shown = format_count(len(baseline.rows), "passage")
         return f"No passage answers this question. Every tier still returns {shown}.{remark}"
     return f"{' '.join(_describe_changes(tier_cards))}{remark}"
 
 
-def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
+def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
     """Return a sentence on the answer's rank in the plain search and in the other tiers.
 
-    Only the tiers in which the rank is better or worse are named.
+    The sentence names only tiers with a better or worse rank.
     """
-    subject = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
+    subject = "The answer" if baseline.answers == 1 else f"The first of {baseline.answers} answers"
     ways: dict[str, list[str]] = {}
     for card in cards:
-        verdict = _judge_place(card, plain)
+        verdict = _judge_answer_rank(card, baseline)
         ways.setdefault(verdict.way, []).append(f"{verdict.name} ({verdict.outcome})")
     if [*ways] == ["same"]:
-        where = "none of the lists" if plain.answer is None else "every list"
+        where = "none of the lists" if baseline.answer is None else "every list"
         return (
-            f"{subject} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in"
-            f" {where}."
+            f"{subject} is "
+            f"{'' if baseline.answer is None else f'{format_ordinal(baseline.answer)} '}"
+            f"in {where}."
         )
     # Losses come before gains, because a reader must not miss them.
     changes = [f"{way} with {_join_names(ways[way])}" for way in ("worse", "better") if way in ways]
     place = (
         "not in the plain list"
-        if plain.answer is None
-        else f"{_format_answer_place(plain)} in the plain list"
+        if baseline.answer is None
+        else f"{_format_answer_rank(baseline)} in the plain list"
     )
     return f"{subject} is {': '.join(filter(None, (place, ', '.join(changes))))}."
 
 
 def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield sentences on how the tiers differ from the plain search, if there are no judgements."""
+    """Yield sentences on how the tiers differ from the plain search, for an unjudged question."""
     changes: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         change = (
             ("give", "the plain list") if card.headline == SAME else ("reorder", "the plain list")
         )
         if new := sum(row.way == "new" for row in card.rows):
-            change = ("replace", f"{new} of the {count_things(len(card.rows), 'passage')}")
+            change = ("replace", f"{new} of the {format_count(len(card.rows), 'passage')}")
         changes.setdefault(change, []).append(card.tier.name)
     clauses = (
         f"{_join_names(names)} {verb}{'s' if len(names) == 1 else ''} {complement}"
@@ -134,11 +136,11 @@ def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
         yield "Nobody judged which passage answers."
 
 
-def _judge_place(card: Card, plain: Card) -> TierVerdict:
-    """Return the verdict on *card*, comparing the answer's rank with its rank in *plain*."""
+def _judge_answer_rank(card: Card, baseline: Card) -> TierVerdict:
+    """Return the verdict on *card* by comparing the answer's rank with the rank in *baseline*."""
     way = "none"
     if not card.is_baseline and not card.problem:
-        place, before = card.answer or _BEYOND, plain.answer or _BEYOND
+        place, before = card.answer or _BEYOND, baseline.answer or _BEYOND
         way = "better" if place < before else "worse" if place > before else "same"
     meanings = {
         "better": "better than the plain list",
@@ -147,22 +149,22 @@ def _judge_place(card: Card, plain: Card) -> TierVerdict:
     }
     return _build_verdict(
         card,
-        "no answer" if card.problem else _format_answer_place(card),
+        "no answer" if card.problem else _format_answer_rank(card),
         way,
         meanings.get(way, ""),
     )
 
 
-def _format_answer_place(card: Card) -> str:
-    """Return the rank of the answer in the result of *card*, in words."""
+def _format_answer_rank(card: Card) -> str:
+    """Return the answer's rank in the result of *card*, as text."""
     if card.answer is not None:
-        return format_place(card.answer)
+        return format_ordinal(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
-    return f"not shown, {format_place(card.lost or 0)}" if is_known else "not shown"
+    return f"not shown, {format_ordinal(card.lost or 0)}" if is_known else "not shown"
 
 
-def _judge_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
-    """Return the verdict on *card*, based on how many passages moved."""
+def _judge_movements(card: Card, baseline: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
+    """Return the verdict on *card* by the number of passages that moved."""
     return _build_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 
 

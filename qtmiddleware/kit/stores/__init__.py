@@ -1,4 +1,4 @@
-"""Stores keep passages and their vectors: in SQLite, LanceDB, Pinecone, or memory."""
+"""Store passages and their vectors in SQLite, LanceDB, Pinecone or memory."""
 
 from __future__ import annotations
 

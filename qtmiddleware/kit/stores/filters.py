@@ -10,10 +10,10 @@ from typing import Any, Final
 from qtmiddleware.errors import InvalidQuery
 
 Matcher = Callable[[Mapping[str, Any]], bool]
-"""Returns whether a passage's metadata meets a condition."""
+"""A function that returns whether a passage's metadata meets a condition."""
 
 DEEPEST: Final = 16
-"""How many levels deep conditions may be nested."""
+"""The maximum nesting depth of conditions."""
 
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$gt": operator.gt,
@@ -26,12 +26,12 @@ _JUNCTIONS: Final = ("$and", "$or")
 
 
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
-    """Return a function that returns whether a passage's metadata meets *filter*.
+    """Return a function that checks whether a passage's metadata meets *filter*.
 
     The returned function never raises an exception.
 
-    ``{"field": value}`` means ``{"field": {"$eq": value}}``. If a mapping has several keys, the
-    metadata must meet the conditions of all keys. The operators are:
+    ``{"field": value}`` is short for ``{"field": {"$eq": value}}``. If a mapping has several keys,
+    the metadata must meet the conditions of all keys. The operators are:
 
     - ``$eq`` and ``$ne`` take a text, a number or a boolean.
     - ``$gt``, ``$gte``, ``$lt`` and ``$lte`` take a number.
@@ -43,8 +43,7 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     ``$eq``, and ``$nin`` is the opposite of ``$in``. A missing field therefore meets ``$ne`` and
     ``$nin``. A boolean is not a number, and ``null`` counts as missing.
 
-    Raises `InvalidQuery` for an invalid filter. The message names the operator and its allowed
-    operands, but never the value.
+    Raises `InvalidQuery` for an invalid filter. The message never quotes the filter's values.
 
     Source: https://docs.pinecone.io/guides/search/filter-by-metadata
     """
@@ -58,39 +57,43 @@ def _parse_conditions(conditions: Any, depth: int) -> Matcher:
     """
     if not isinstance(conditions, Mapping):
         raise _make_error(
-            f"a condition must be a mapping from fields, $and or $or, not {_name_kind(conditions)}"
+            f"a condition must be a mapping from fields, $and or $or, not {_name_type(conditions)}"
         )
-    # A filter from outside must not exhaust Python's stack.
+    # A filter from an untrusted source must not exhaust Python's stack.
     if depth > DEEPEST:
         raise _make_error(f"conditions must be nested at most {DEEPEST} deep")
-    return _match_all([_parse_condition(key, value, depth) for key, value in conditions.items()])
+    return _combine_with_and(
+        [_parse_condition(key, value, depth) for key, value in conditions.items()]
+    )
 
 
 def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
-    """Return a function that checks metadata against one entry of a filter.
+    """Return a function that checks metadata against one condition of a filter.
 
-    *key* is a field, ``$and`` or ``$or``. Raises `InvalidQuery` for an invalid entry.
+    *key* is a field, ``$and`` or ``$or``. Raises `InvalidQuery` for an invalid condition.
     """
     if not isinstance(key, str):
-        raise _make_error(f"the name of a field must be text, not {_name_kind(key)}")
+        raise _make_error(f"the name of a field must be text, not {_name_type(key)}")
     if key in _JUNCTIONS:
         if not isinstance(value, list | tuple) or not value:
             raise _make_error(
-                f"{key} must be a list of one or more conditions, not {_name_kind(value)}"
+                f"{key} must be a list of one or more conditions, not {_name_type(value)}"
             )
         matchers = [_parse_conditions(condition, depth + 1) for condition in value]
-        return _match_all(matchers) if key == "$and" else _match_any(matchers)
+        return _combine_with_and(matchers) if key == "$and" else _combine_with_or(matchers)
     if key.startswith("$"):
         raise _make_error(
             f"{key} cannot be used as a field name; only {' and '.join(_JUNCTIONS)} can"
         )
     if not isinstance(value, Mapping):
-        return _match_equal(key, [_check_operand("$eq", value)])
+        return _build_equality_matcher(key, [_check_operand("$eq", value)])
     if not value:
         raise _make_error(
             f"the field {key!r} must have an operator; the operators are {', '.join(_OPERATORS)}"
         )
-    return _match_all([_parse_operator(key, name, operand) for name, operand in value.items()])
+    return _combine_with_and(
+        [_parse_operator(key, name, operand) for name, operand in value.items()]
+    )
 
 
 def _parse_operator(field: str, name: Any, operand: Any) -> Matcher:
@@ -99,31 +102,33 @@ def _parse_operator(field: str, name: Any, operand: Any) -> Matcher:
     *name* is the operator, such as ``$gt``. Raises `InvalidQuery` for an invalid *operand*.
     """
     if name in ("$eq", "$ne"):
-        equal = _match_equal(field, [_check_operand(name, operand)])
-        return equal if name == "$eq" else _negate(equal)
+        equal = _build_equality_matcher(field, [_check_operand(name, operand)])
+        return equal if name == "$eq" else _negate_matcher(equal)
     if name in ("$in", "$nin"):
         if not isinstance(operand, list | tuple | set | frozenset):
             raise _make_error(
-                f"{name} must be a list of texts, numbers and booleans, not {_name_kind(operand)}"
+                f"{name} must be a list of texts, numbers and booleans, not {_name_type(operand)}"
             )
-        equal = _match_equal(field, [_check_operand(name, value) for value in operand])
-        return equal if name == "$in" else _negate(equal)
+        equal = _build_equality_matcher(field, [_check_operand(name, value) for value in operand])
+        return equal if name == "$in" else _negate_matcher(equal)
     if name in _ORDERS:
         if not _is_number(operand) or not abs(operand) < inf:
-            raise _make_error(f"{name} must be a number, not {_name_kind(operand)}")
+            raise _make_error(f"{name} must be a number, not {_name_type(operand)}")
         compare = _ORDERS[name]
-        return _match_any_value(field, lambda value: _is_number(value) and compare(value, operand))
+        return _build_value_matcher(
+            field, lambda value: _is_number(value) and compare(value, operand)
+        )
     if name == "$exists":
         if not isinstance(operand, bool):
-            raise _make_error(f"$exists must be true or false, not {_name_kind(operand)}")
+            raise _make_error(f"$exists must be true or false, not {_name_type(operand)}")
         return lambda metadata: (metadata.get(field) is not None) is operand
     raise _make_error(f"{name!r} is not an operator; the operators are {', '.join(_OPERATORS)}")
 
 
-def _match_equal(field: str, operands: Iterable[Any]) -> Matcher:
-    # Each value is paired with whether it is a boolean, as True equals 1 in Python.
+def _build_equality_matcher(field: str, operands: Iterable[Any]) -> Matcher:
+    # In Python, True equals 1, so each value is paired with whether it is a boolean.
     wanted_values = frozenset((isinstance(operand, bool), operand) for operand in operands)
-    return _match_any_value(
+    return _build_value_matcher(
         field,
         lambda value: (
             isinstance(value, str | int | float)
@@ -132,7 +137,7 @@ def _match_equal(field: str, operands: Iterable[Any]) -> Matcher:
     )
 
 
-def _match_any_value(field: str, predicate: Callable[[Any], bool]) -> Matcher:
+def _build_value_matcher(field: str, predicate: Callable[[Any], bool]) -> Matcher:
     """Return a function that applies *predicate* to the value of *field* in metadata.
 
     If the value is a list, *predicate* must be true for at least one of its elements.
@@ -145,7 +150,7 @@ def _match_any_value(field: str, predicate: Callable[[Any], bool]) -> Matcher:
     return meets
 
 
-def _match_all(matchers: Sequence[Matcher]) -> Matcher:
+def _combine_with_and(matchers: Sequence[Matcher]) -> Matcher:
     return (
         matchers[0]
         if len(matchers) == 1
@@ -153,17 +158,17 @@ def _match_all(matchers: Sequence[Matcher]) -> Matcher:
     )
 
 
-def _match_any(matchers: Sequence[Matcher]) -> Matcher:
+def _combine_with_or(matchers: Sequence[Matcher]) -> Matcher:
     return lambda metadata: any(matcher(metadata) for matcher in matchers)
 
 
-def _negate(matcher: Matcher) -> Matcher:
+def _negate_matcher(matcher: Matcher) -> Matcher:
     return lambda metadata: not matcher(metadata)
 
 
 def _check_operand(name: str, value: Any) -> Any:
     if not isinstance(value, str | int | float):
-        raise _make_error(f"{name} must be a text, a number or a boolean, not {_name_kind(value)}")
+        raise _make_error(f"{name} must be a text, a number or a boolean, not {_name_type(value)}")
     return value
 
 
@@ -171,7 +176,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _name_kind(value: Any) -> str:
+def _name_type(value: Any) -> str:
     """Return the name of the type of *value* for an error message, such as ``null`` or ``str``."""
     if isinstance(value, list | tuple) and not value:
         return "an empty list"

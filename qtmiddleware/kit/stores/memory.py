@@ -1,4 +1,4 @@
-"""A store in memory; its content is lost when the store is closed."""
+"""Store passages and vectors in memory, until the store is closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qtmiddleware.kit.stores.sqlite.files import MEMORY
 
 
 class MemoryStore(SQLiteStore):
-    """A `SQLiteStore` in memory; its content is lost when the store is closed.
+    """A `SQLiteStore` in memory. Closing the store deletes its content.
 
     *dimension* is the length of every vector. Reads and writes wait for each other.
     """

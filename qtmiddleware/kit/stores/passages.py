@@ -1,4 +1,4 @@
-"""Check passages and vectors before they are stored, and split texts into words for the index."""
+"""Check passages and vectors before they are stored, and extract words for the word index."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 SLICE: Final = 500
-"""How many passages are held in memory at once while many are written."""
+"""The number of passages per batch of a write. Only one batch is in memory at a time."""
 
 DIGITS: Final = 6
-"""Decimals of a score.
+"""The number of decimals of a score.
 
-Further digits are noise of single precision, which would put equal passages in a random order.
+More decimals would be rounding errors of single precision, and sort equal passages randomly.
 """
 
 Row = tuple[str, str, str]
@@ -47,7 +47,7 @@ class ClosingStore:
 
 
 class LocalStore(ClosingStore):
-    """Base class of stores that keep passages and vectors in a local file or folder.
+    """Base class of stores in a local file or folder.
 
     Each write is saved completely or not at all.
     """
@@ -58,32 +58,32 @@ class LocalStore(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """A random name, created with the store; copies of the store have the same name."""
+        """The store's random name, created with the store. Copies of the store keep this name."""
         return self._identity
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, as one change.
+        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
 
         A passage replaces the stored passage with the same id.
         """
         raise NotImplementedError
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages* with their *vectors*: either all of them, or none.
+        """Write *passages* with their *vectors*, in one transaction.
 
-        A passage replaces the stored passage with the same id. If several of *passages* have the
-        same id, the last one is stored.
+        A passage replaces the stored passage with the same id. If several passages have the same
+        id, the last one is stored.
         """
         self.write(pair_vectors(passages, vectors))
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*: either all or none. Unknown ids are ignored."""
+        """Remove the passages with these *ids*, in one transaction. Unknown ids are ignored."""
         self.write((), delete=ids)
 
 
-def check_model(
+def check_stored_model(
     path: object,
     stored_model: object,
     stored_dimension: object,
@@ -94,10 +94,10 @@ def check_model(
 
     Args:
         path: the store's path, for the message.
-        stored_model: the embedding model of the vectors in the store.
-        stored_dimension: the length of the vectors in the store.
+        stored_model: the embedding model of the stored vectors.
+        stored_dimension: the length of the stored vectors.
         embedding_model: the embedding model in use now.
-        dimension: the length of its vectors.
+        dimension: the length of vectors of *embedding_model*.
     """
     if (stored_model, stored_dimension) != (embedding_model, dimension):
         raise StoreError(
@@ -108,17 +108,16 @@ def check_model(
         )
 
 
-def check_batches(
+def check_passages(
     passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
 ) -> Iterator[tuple[list[Row], Floats]]:
-    """Check *passages* in batches of `SLICE`; yield the rows and the vectors of each batch.
+    """Check *passages* batch by batch, and yield the rows and the vectors of each batch.
 
-    The vectors are an array of float32. Raises `StoreError` for a passage or vector that cannot be
-    stored.
+    Raises `StoreError` for a passage or vector that cannot be stored.
     """
     iterator = iter(passages)
     while batch := list(islice(iterator, SLICE)):
-        rows = [check_row(passage) for passage, _ in batch]
+        rows = [build_row(passage) for passage, _ in batch]
         yield (
             rows,
             check_vectors(
@@ -132,7 +131,7 @@ def pair_vectors(
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
     """Return an iterator of (passage, vector) pairs.
 
-    Raises `StoreError` unless there are as many vectors as passages.
+    Raises `StoreError` if the numbers of passages and vectors differ.
     """
     if len(passages) != len(vectors):
         raise StoreError(
@@ -142,17 +141,17 @@ def pair_vectors(
     return zip(passages, vectors, strict=True)
 
 
-def filter_ids(ids: Iterable[str]) -> list[str]:
+def select_storable_ids(ids: Iterable[str]) -> list[str]:
     """Return *ids* without duplicates and without ids that cannot be stored."""
-    return [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
+    return [id_ for id_ in dict.fromkeys(ids) if _is_storable_id(id_)]
 
 
-def check_row(passage: Passage) -> Row:
+def build_row(passage: Passage) -> Row:
     """Return the id, the text and the JSON metadata of *passage*, ready to be stored.
 
-    Raises `StoreError` if the id is not a text, or if the metadata cannot be written as JSON.
+    Raises `StoreError` if the id is not valid text, or if the metadata cannot be written as JSON.
     """
-    if not _is_storable(passage.id):
+    if not _is_storable_id(passage.id):
         raise StoreError(
             f"the id {passage.id!r} must be text that can be stored; nothing was written"
         )
@@ -166,8 +165,8 @@ def check_row(passage: Passage) -> Row:
     return passage.id, replace_surrogates(passage.text), metadata
 
 
-def _is_storable(id_: Any) -> bool:
-    """Return whether *id_* is a text that can be written as UTF-8."""
+def _is_storable_id(id_: Any) -> bool:
+    """Return whether *id_* is a text that can be encoded as UTF-8."""
     try:
         id_.encode()
     except (AttributeError, UnicodeEncodeError):
@@ -175,10 +174,11 @@ def _is_storable(id_: Any) -> bool:
     return True
 
 
-def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
+def check_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
     """Return the query vector as an array of *dimension* numbers (float32).
 
-    Raises `StoreError` if *query* is a text, because local stores do not embed texts.
+    Raises `StoreError` if the vector is invalid, or if *query* is a text. Local stores do not embed
+    texts.
     """
     if isinstance(query, str):
         raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -191,8 +191,8 @@ def check_vectors(
 ) -> Floats:
     """Return *vectors* as an array of float32, of shape (vectors, *dimension*).
 
-    Raises `StoreError` unless each vector has *dimension* finite numbers. *passage_ids* are the
-    ids for the error message. Without them, the vector is assumed to be a query's.
+    Raises `StoreError` unless each vector has *dimension* finite numbers. The error message names
+    the passage, or the query if there are no *passage_ids*.
     """
     try:
         import numpy as np
@@ -204,8 +204,7 @@ def check_vectors(
         with np.errstate(over="ignore"):
             array = np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        # There may be a text in place of numbers, even the one to be embedded, and numpy's message
-        # quotes it.
+        # An embedder may have returned the text instead of numbers, and numpy's message quotes it.
         raise StoreError(
             f"vectors must all be {dimension} numbers ({type(error).__name__})"
         ) from None
@@ -220,14 +219,14 @@ def check_vectors(
     return array
 
 
-def normalise(vectors: Floats) -> Floats:
-    """Scale each of *vectors* to length 1, in place, and return *vectors*.
+def normalise_vectors(vectors: Floats) -> Floats:
+    """Scale each vector to length 1, in place, and return *vectors*.
 
     The dot product of two scaled vectors is their cosine. A vector of length 0 is not changed.
     """
     import numpy as np
 
-    # Computed in double precision, as the squares of the largest numbers overflow single precision.
+    # In single precision, the squares of the largest numbers would overflow.
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
     lengths[lengths == 0] = 1
     np.divide(vectors, lengths, out=vectors, casting="same_kind")
@@ -235,10 +234,7 @@ def normalise(vectors: Floats) -> Floats:
 
 
 CATEGORIES: Final = "L* N* M* Co"
-"""The Unicode categories that words consist of.
-
-They are letters, numbers, the marks written on them, and private use.
-"""
+"""The Unicode categories of characters in words: letters, numbers, marks and private use."""
 
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _WORD: Final = r"[\p{L}\p{N}\p{M}\p{Co}]+"
@@ -250,20 +246,21 @@ _UNSPACED: Final = (
 
 
 def extract_index_words(text: str, metadata: str) -> str:
-    """Return the words of a passage to index, separated by spaces.
+    """Return the words to index for a passage, separated by spaces.
 
     The words come from *text*, and from the field ``context`` of *metadata* (JSON). In scripts
     without spaces, each character and each pair of adjacent characters is a word. Upper case
-    becomes lower case, and ß becomes ss. Accents are kept here, and removed by the index.
+    becomes lower case, and ß becomes ss. Accents are kept, because the index removes them.
     """
+    # Most passages have no context, and parsing JSON takes time.
     if '"context"' in metadata:
         context = json.loads(metadata).get("context")
         if isinstance(context, str):
             text = f"{text}\n{replace_surrogates(context)}"
     if text.isascii():
-        # Ten times as fast as the general way below, for the same words.
+        # This is ten times as fast as the general way below, and finds the same words.
         return " ".join(_PLAIN_WORD.findall(text.lower()))
-    return " ".join(_split_words(text, singles=True))
+    return " ".join(_split_words(text, with_characters=True))
 
 
 def extract_query_words(text: str) -> list[str]:
@@ -272,14 +269,14 @@ def extract_query_words(text: str) -> list[str]:
     In scripts without spaces, each pair of adjacent characters is a word. A single character is a
     word only if it stands alone.
     """
-    return list(dict.fromkeys(_split_words(text, singles=False)))
+    return list(dict.fromkeys(_split_words(text, with_characters=False)))
 
 
-def _split_words(text: str, *, singles: bool) -> Iterator[str]:
+def _split_words(text: str, *, with_characters: bool) -> Iterator[str]:
     """Yield the words of *text*, normalised (NFKC) and in lower case.
 
-    In scripts without spaces, each pair of adjacent characters is a word. With *singles*, each
-    character is a word, too.
+    In scripts without spaces, each pair of adjacent characters is a word. If *with_characters* is
+    true, each single character is a word, too.
     """
     import regex
 
@@ -289,7 +286,7 @@ def _split_words(text: str, *, singles: bool) -> Iterator[str]:
             start, end = match.span()
             if start > position:
                 yield word[position:start]
-            if singles or end - start == 1:
+            if with_characters or end - start == 1:
                 yield from word[start:end]
             yield from (word[left : left + 2] for left in range(start, end - 1))
             position = end

@@ -1,4 +1,4 @@
-"""Embedders: models that turn texts into vectors."""
+"""Connect embedding models, which turn texts into vectors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = [
 ]
 
 
-def query_embedder(given: Any) -> CallableEmbedder:
-    """Return *given* as an embedder of questions.
+def query_embedder(function_or_model: Any) -> CallableEmbedder:
+    """Return an embedder for questions that calls *function_or_model*.
 
-    *given* is a `CallableEmbedder`, or any function or object that `CallableEmbedder` accepts.
-    Raises `WrapError` for anything else.
+    *function_or_model* is a `CallableEmbedder`, or any function or object that `CallableEmbedder`
+    accepts. Raises `WrapError` for anything else.
     """
     return (
-        given.queries
-        if isinstance(given, CallableEmbedder)
-        else CallableEmbedder(given, for_queries=True)
+        function_or_model.queries
+        if isinstance(function_or_model, CallableEmbedder)
+        else CallableEmbedder(function_or_model, for_queries=True)
     )

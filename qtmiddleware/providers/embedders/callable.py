@@ -1,10 +1,10 @@
-"""Embed texts with any function, client method or object of another library.
+"""Embed texts with a function, a client's method or an object of another library.
 
 An embedding function takes one text and returns its vector, or takes a list of texts and returns a
-list of vectors. If the function's type and signature do not show which, the first calls do. A call
-that succeeds proves nothing. Given a list, a function of one text often returns the vector of the
-first text. Given a text, a function of lists returns the vectors of its letters. Therefore the
-vectors are checked: there must be one per text, and different texts must have different vectors.
+list of vectors. The function's type or signature usually shows which. Otherwise, the first calls
+do. A wrong call may succeed: with a list, a function for single texts often returns the vector of
+the first text, and with a text, a function for lists returns one vector per letter. So the vectors
+are compared. There must be one per text, and different texts must have different vectors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from qtmiddleware.providers import find_name
 from qtmiddleware.providers.embedders.vectors import (
     Vectors,
     check_vectors,
-    count_tokens,
+    read_input_tokens,
     read_vectors,
 )
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
@@ -42,7 +42,7 @@ from qtmiddleware.runtime.steps import adrive_generator, drive_generator
 
 
 class Contract(Enum):
-    """Whether an embedding function takes one text or a list of texts."""
+    """The argument of an embedding function: one text, or a list of texts."""
 
     ONE = "a function from a text to its vector"
     MANY = "a function from a list of texts to a list of vectors"
@@ -58,17 +58,17 @@ PASSAGE_METHODS: Final = (
 )
 """The methods of LangChain, LlamaIndex, this package's `Embedder` and sentence-transformers.
 
-The asynchronous ones have an ``a`` before the name.
+Their asynchronous versions have an ``a`` before the name.
 """
 CONCURRENCY: Final = 8
-"""The most calls at a time of a function that takes one text per call."""
+"""The most concurrent calls of a function that takes one text per call."""
 
 _LISTS: Final = (list, Sequence, Iterable, Collection)
 _PROBES: Final = ("How are invoices paid?", "How does a cat sleep on the sofa?")
 """Two texts that begin with the same letter.
 
-A function of lists that gets one of them may look at its first item alone, the letter; then both
-vectors are equal.
+A function for lists may treat a text as a list of letters, and return only the vector of the first
+letter. Then both texts get equal vectors.
 """
 _MISUSE: Final = (
     TypeError,
@@ -78,60 +78,65 @@ _MISUSE: Final = (
     AssertionError,
     NotImplementedError,
 )
-"""The exceptions of a function that got a wrong argument; others are about its service."""
+"""The exceptions that a wrong argument causes. All others come from the function's service."""
 _DRAIN_SECONDS: Final = 0.02
-"""How many seconds cancelled calls may take to clean up."""
+"""The most seconds to wait until cancelled calls have cleaned up."""
 
 _Calls = Sequence[str | list[str]]
-"""The arguments of the calls to make, one item per call."""
+"""The calls to make, as one argument per call."""
 _Vectors = list[list[float]]
 _Embedding = Generator[_Calls, Any, _Vectors]
-"""Yields calls, is sent their results or has the error thrown in, and returns the vectors."""
+"""A generator that yields calls and returns the vectors.
+
+The caller sends the calls' results, or throws their error.
+"""
 
 
 class CallableEmbedder:
     """Embeds texts with a function, or with an object of another library.
 
-    The function (or method, partial, callable object; synchronous or asynchronous) takes one text
-    and returns its vector, or takes a list of texts and returns one vector per text. Vectors are
-    lists, tuples, arrays or tensors. The function may also return a whole response of OpenAI's
+    The function takes one text and returns its vector, or takes a list of texts and returns one
+    vector per text. It may be a method, partial or callable object, and it may be async. Vectors
+    are lists, tuples, arrays or tensors. The function may also return a response of OpenAI's
     ``embeddings.create`` or Pinecone's ``inference.embed``. Accepted objects are LangChain's
     ``Embeddings``, LlamaIndex embeddings, sentence-transformers models and any `Embedder`.
 
-    The annotation of the function's parameter (``str``, ``list[str]``, ``Sequence[str]``) says
-    whether the function takes a text or a list. Without an annotation, the embedder finds out with
-    the first texts and remembers the answer. If there is only one text, the embedder sends a
-    constant second text with it. A function of single texts is called at least three more times.
+    The annotation of the function's parameter (``str``, ``list[str]``, ``Sequence[str]``) shows
+    whether the function takes a text or a list. Without an annotation, the first call tries a list.
+    If that fails, three more calls follow. The result is remembered.
 
-    Thread-safe if *given* is. Exceptions of the function pass through unchanged.
+    Thread-safe if the function is. Exceptions of the function pass through unchanged.
 
     Args:
-        given: The function or object.
-        name: The name that is stored in an index made with this embedder; by default the name of
-            the function or model.
+        function_or_model: The function or object.
+        name: The name to store in an index; by default the name of the function or model.
         dimension: The length of the vectors; by default the length of the first vectors.
         for_queries: Whether to call the object's method for questions instead of its method for
             passages.
 
     Raises:
-        WrapError: *given* cannot embed.
-        EmbeddingError: On use, if the results fit neither kind of function, or the vectors differ
-            in length or contain numbers that are not finite.
+        WrapError: *function_or_model* cannot embed texts.
+        EmbeddingError: A result contains no valid vectors, or not one per text.
     """
 
     def __init__(
-        self, given: Any, *, name: str = "", dimension: int | None = None, for_queries: bool = False
+        self,
+        function_or_model: Any,
+        *,
+        name: str = "",
+        dimension: int | None = None,
+        for_queries: bool = False,
     ) -> None:
-        self._given = given
-        self._plain, self._awaited = _find_methods(
-            given, QUERY_METHODS if for_queries else PASSAGE_METHODS
+        self._embedder = function_or_model
+        self._plain, self._awaited = _find_embedding_methods(
+            function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
-        self._keyword, self._contract = _read_signature(self._plain)
-        self._name = name or _find_name(given, self._plain)
-        self.model_name = "" if self._name == find_name(given) else self._name
+        self._keyword, self._contract = _find_keyword_and_contract(self._plain)
+        self._name = name or _find_name(function_or_model, self._plain)
+        self.model_name = "" if self._name == find_name(function_or_model) else self._name
         """The model's name; ``""`` for a function."""
-        self.provider: str = getattr(given, "provider", "")
-        """The model's provider, if *given* is an embedder of this package that knows it."""
+        self.provider: str = getattr(function_or_model, "provider", "")
+        """The model's provider; ``""`` if it is unknown."""
         self._dimension = dimension
 
     def __repr__(self) -> str:
@@ -139,13 +144,13 @@ class CallableEmbedder:
 
     @property
     def name(self) -> str:
-        """The *name* argument or, by default, the name of the function or model."""
+        """The argument *name*, or else the name of the function or model."""
         return self._name
 
     @property
     def server(self) -> Any:
-        """The host and port of the server that *given* calls; ``None`` if they are unknown."""
-        return getattr(self._given, "server", None)
+        """The server's host and port; ``None`` if they are unknown."""
+        return getattr(self._embedder, "server", None)
 
     @property
     def dimension(self) -> int:
@@ -156,109 +161,123 @@ class CallableEmbedder:
 
     @property
     def queries(self) -> CallableEmbedder:
-        """The embedder of the questions that search an index made with this embedder.
+        """The embedder that calls the model's method for questions.
 
-        This is the embedder itself if it embeds questions and passages in the same way.
+        If the model embeds questions and passages in the same way, this is the embedder itself.
         """
-        if _find_methods(self._given, QUERY_METHODS)[0] == self._plain:
+        if _find_embedding_methods(self._embedder, QUERY_METHODS)[0] == self._plain:
             return self
         return CallableEmbedder(
-            self._given, name=self._name, dimension=self._dimension, for_queries=True
+            self._embedder, name=self._name, dimension=self._dimension, for_queries=True
         )
 
-    def embed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
+    def embed(self, texts: Sequence[str], max_concurrency: int = CONCURRENCY) -> list[list[float]]:
         """Return one vector per text, in the order of *texts*.
 
-        An asynchronous function runs in the background loop. A function of single texts is called
-        for up to *limit* texts at a time, in threads if it is synchronous.
+        An async function runs in the background loop. A function that takes one text per call gets
+        up to *max_concurrency* calls at a time, in threads if it is synchronous.
         """
         if not texts:
             return []
-        return drive_generator(self._embed(list(texts)), partial(self._call_each, limit=limit))
+        return drive_generator(
+            self._embed(list(texts)), partial(self._call_each, max_concurrency=max_concurrency)
+        )
 
-    async def aembed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*, without blocking the running loop.
+    async def aembed(
+        self, texts: Sequence[str], max_concurrency: int = CONCURRENCY
+    ) -> list[list[float]]:
+        """Return one vector per text, in the order of *texts*, without blocking the event loop.
 
-        A synchronous function runs in a thread. A function of single texts is called for up to
-        *limit* texts at a time.
+        A synchronous function runs in a thread. A function that takes one text per call gets up to
+        *max_concurrency* calls at a time.
         """
         if not texts:
             return []
         fn = self._awaited or self._plain
         return await adrive_generator(
-            self._embed(list(texts)), partial(self._gather_calls, fn, limit=limit)
+            self._embed(list(texts)),
+            partial(self._gather_calls, fn, max_concurrency=max_concurrency),
         )
 
-    def _call_each(self, calls: _Calls, limit: int) -> list[Any]:
-        """Call the function once with each argument in *calls* and return the results.
+    def _call_each(self, calls: _Calls, max_concurrency: int) -> list[Any]:
+        """Call the function once per argument in *calls*, and return the results.
 
         A single call is made in this thread.
         """
         if len(calls) > 1:
-            return run_in_background_loop(lambda: self._gather_calls(self._plain, calls, limit))
-        returned = self._call(self._plain, calls[0])
+            return run_in_background_loop(
+                lambda: self._gather_calls(self._plain, calls, max_concurrency)
+            )
+        result = self._call_function(self._plain, calls[0])
         return [
-            run_in_background_loop(lambda: _await_result(returned))
-            if inspect.isawaitable(returned)
-            else returned
+            run_in_background_loop(lambda: _await_result(result))
+            if inspect.isawaitable(result)
+            else result
         ]
 
-    async def _gather_calls(self, fn: Callable[..., Any], calls: _Calls, limit: int) -> list[Any]:
-        """Call *fn* once with each argument in *calls* and return the results.
+    async def _gather_calls(
+        self, fn: Callable[..., Any], calls: _Calls, max_concurrency: int
+    ) -> list[Any]:
+        """Call *fn* once per argument in *calls*, and return the results.
 
-        At most *limit* calls run at once. If a call fails, all other calls are cancelled.
+        At most *max_concurrency* calls run at the same time. If one fails, the others are
+        cancelled.
         """
         if len(calls) == 1:
-            return [await self._acall(fn, calls[0])]
-        slots = asyncio.Semaphore(limit)
+            return [await self._acall_function(fn, calls[0])]
+        slots = asyncio.Semaphore(max_concurrency)
 
-        async def call(argument: str | list[str]) -> Any:
+        async def call_in_slot(argument: str | list[str]) -> Any:
             async with slots:
-                return await self._acall(fn, argument)
+                return await self._acall_function(fn, argument)
 
-        tasks = [asyncio.ensure_future(call(argument)) for argument in calls]
+        tasks = [asyncio.ensure_future(call_in_slot(argument)) for argument in calls]
         try:
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
+            # The cancelled calls get a moment to clean up before the error is raised.
             await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
 
-    def _call(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
+    def _call_function(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         if isinstance(argument, list):
             argument = list(argument)  # A copy, because the function may change its argument.
-        returned = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-        return returned if inspect.isawaitable(returned) else _list_if_iterator(returned)
+        result = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
+        return result if inspect.isawaitable(result) else _collect_iterator(result)
 
-    async def _acall(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
-        call = partial(self._call, fn, argument)
-        returned = call() if is_async(fn) else await in_thread(call)
-        return await _await_result(returned) if inspect.isawaitable(returned) else returned
+    async def _acall_function(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
+        call = partial(self._call_function, fn, argument)
+        result = call() if is_async(fn) else await in_thread(call)
+        return await _await_result(result) if inspect.isawaitable(result) else result
 
     def _embed(self, texts: list[str]) -> _Embedding:
-        """Yield the arguments of the calls needed to embed *texts*, and return the vectors."""
+        """Yield the calls that embed *texts*, and return the vectors."""
         if self._contract is Contract.ONE:
-            vectors = yield from self._embed_singly(texts)
+            vectors = yield from self._embed_each(texts)
         elif self._contract is Contract.MANY:
-            (returned,) = yield [texts]
-            vectors = self._read(returned, len(texts), self._dimension)
+            (result,) = yield [texts]
+            vectors = self._read_result(result, len(texts), self._dimension)
         else:
             vectors = yield from self._learn_contract(texts)
         self._dimension = len(vectors[0])
         return vectors
 
-    def _embed_singly(self, texts: list[str]) -> _Embedding:
+    def _embed_each(self, texts: list[str]) -> _Embedding:
         vectors = Vectors()
-        for returned in (yield texts):
-            vectors.add(self._read(returned, 1, len(vectors[0]) if vectors else self._dimension))
+        for result in (yield texts):
+            vectors.add(
+                self._read_result(result, 1, len(vectors[0]) if vectors else self._dimension)
+            )
         return vectors
 
     def _learn_contract(self, texts: list[str]) -> _Embedding:
-        """Return the vectors of *texts*, and find out whether the function takes a text or a list.
+        """Find out whether the function takes a text or a list, and return the vectors of *texts*.
 
-        Equal vectors from a list prove nothing, because two texts may have the same vector (for
-        some models "Fees" and "fees" do).
+        Different vectors prove that a list works. Equal vectors prove nothing, because some models
+        ignore case: "Fees" and "fees" get the same vector.
         """
+        # A list of one text shows nothing, so a constant text is added.
         sent = (
             texts
             if len(set(texts)) > 1
@@ -269,8 +288,8 @@ class CallableEmbedder:
             self._contract = Contract.MANY
             return list_attempt.vectors[: len(texts)]
         text_attempt, other_attempt = (
-            (yield from self._probe(_PROBES[0])),
-            (yield from self._probe(_PROBES[1])),
+            (yield from self._probe_function(_PROBES[0])),
+            (yield from self._probe_function(_PROBES[1])),
         )
         if text_attempt.vectors and other_attempt.vectors:
             if (
@@ -279,12 +298,12 @@ class CallableEmbedder:
                 )
             ):
                 self._contract = Contract.ONE
-                return (yield from self._embed_singly(texts))
+                return (yield from self._embed_each(texts))
             text_attempt = text_attempt._replace(report="treated the text as a list of letters")
         elif list_attempt.vectors and (yield from self._embeds_list_items_separately()):
             self._contract = Contract.MANY
             return list_attempt.vectors[: len(texts)]
-        if (error := _choose_error(text_attempt.error, list_attempt.error)) is not None:
+        if (error := _find_service_error(text_attempt.error, list_attempt.error)) is not None:
             raise error
         raise EmbeddingError(
             f"{self._name} must be {Contract.ONE.value} or {Contract.MANY.value}. "
@@ -295,25 +314,25 @@ class CallableEmbedder:
     def _reads_whole_texts(
         self, vector: list[float], other_vector: list[float]
     ) -> Generator[_Calls, Any, bool]:
-        """Return whether *vector* and *other_vector* represent whole texts, not only first letters.
+        """Return whether the function embedded whole texts rather than their first letters.
 
-        The vectors belong to two constant texts that begin with the same letter. Equal vectors may
-        also come from a function that returns one vector for every text, as in tests. In this case
-        a third call, with a list, decides.
+        *vector* and *other_vector* belong to two constant texts with the same first letter, so
+        different vectors prove it. A test double may return the same vector for every text. Then a
+        third call, with a list, decides.
         """
         if not _are_nearly_equal([vector, other_vector]):
             return True
-        attempt = yield from self._probe([_PROBES[0]])
+        attempt = yield from self._probe_function([_PROBES[0]])
         return _are_nearly_equal([vector, *(attempt.vectors or ())])
 
     def _embeds_list_items_separately(self) -> Generator[_Calls, Any, bool]:
-        """Return whether a text gets the same vector in a list of two texts as in a list by itself.
+        """Return whether a text gets the same vector in a list of two as in a list of one.
 
-        Used if different texts had equal vectors.
+        This test is needed if different texts had equal vectors.
         """
         pair, alone = (
-            (yield from self._probe(list(_PROBES))),
-            (yield from self._probe([_PROBES[1]])),
+            (yield from self._probe_function(list(_PROBES))),
+            (yield from self._probe_function([_PROBES[1]])),
         )
         return (
             _are_nearly_equal([*pair.vectors[1:], *alone.vectors])
@@ -321,11 +340,11 @@ class CallableEmbedder:
             else False
         )
 
-    def _probe(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
-        """Call the function with *argument* and return the attempt.
+    def _probe_function(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
+        """Call the function with *argument*, and return the attempt.
 
-        An error that shows an outage is raised, because a service that is down cannot show how the
-        function works.
+        Errors of an outage are raised, because the function cannot be examined while its service is
+        down.
         """
         attempt = yield from self._try_call(
             argument, 1 if isinstance(argument, str) else len(argument)
@@ -334,56 +353,56 @@ class CallableEmbedder:
             raise attempt.error
         return attempt
 
-    def _try_call(self, argument: str | list[str], count: int) -> Generator[_Calls, Any, _Attempt]:
-        """Call the function with *argument* and return the attempt, which may hold an error."""
+    def _try_call(
+        self, argument: str | list[str], text_count: int
+    ) -> Generator[_Calls, Any, _Attempt]:
+        """Call the function with *argument*, and return its vectors or its error."""
         try:
-            (returned,) = yield [argument]
+            (result,) = yield [argument]
         except Exception as error:
             return _Attempt(error=error, report=f"raised {type(error).__name__}")
         try:
-            vectors = self._read(returned, count, self._dimension)
+            vectors = self._read_result(result, text_count, self._dimension)
         except EmbeddingError as error:
             problem = str(error).removeprefix(f"{self._name} returned ")
-            return _Attempt(report=f"returned {type(returned).__name__} ({problem})")
+            return _Attempt(report=f"returned {type(result).__name__} ({problem})")
         return _Attempt(
-            vectors, report="returned the same vector for each" if count > 1 else "returned one"
+            vectors,
+            report="returned the same vector for each" if text_count > 1 else "returned one",
         )
 
-    def _read(self, returned: Any, count: int, dimension: int | None) -> Vectors:
-        """Return the *count* vectors in *returned*, a result of the function.
+    def _read_result(self, result: Any, text_count: int, dimension: int | None) -> Vectors:
+        """Return the vectors in the function's *result*.
 
-        Raises `EmbeddingError` if *returned* does not contain *count* valid vectors.
+        Raises `EmbeddingError` if *result* does not contain *text_count* valid vectors.
         """
-        data = (
-            returned.get("data")
-            if isinstance(returned, Mapping)
-            else getattr(returned, "data", None)
-        )
-        # A whole response of Pinecone's or OpenAI's client. Arrays have a `data`, too, but no list.
+        data = result.get("data") if isinstance(result, Mapping) else getattr(result, "data", None)
+        # A response of Pinecone's or OpenAI's client. Arrays also have `data`, which is no list.
         if isinstance(data, list):
             values = [
                 item.values for item in data if isinstance(getattr(item, "values", None), list)
             ]
-            returned = (
-                Vectors(values, count_tokens(returned))
+            result = (
+                Vectors(values, read_input_tokens(result))
                 if values
-                else read_vectors(returned, count, self._name)
+                else read_vectors(result, text_count, self._name)
             )
-        elif isinstance(returned, Mapping | Set):
-            returned = None
-        elif _is_single_vector(returned):
-            if count > 1:
-                raise EmbeddingError(f"{self._name} returned one vector for {count} texts")
-            returned = [returned]
-        return check_vectors(returned, count, dimension=dimension, name=self._name)
+        # Iterating over a dict or a set would yield numbers in the wrong order.
+        elif isinstance(result, Mapping | Set):
+            result = None
+        elif _is_single_vector(result):
+            if text_count > 1:
+                raise EmbeddingError(f"{self._name} returned one vector for {text_count} texts")
+            result = [result]
+        return check_vectors(result, text_count, dimension=dimension, name=self._name)
 
 
 class _Attempt(NamedTuple):
-    """The result of one call that was made to find out how a function works.
+    """The result of one call that shows what a function takes.
 
     Attributes:
-        vectors: The checked vectors, or ``None``.
-        error: The function's exception, if it raised one.
+        vectors: The checked vectors; ``None`` if the call failed.
+        error: The function's exception; ``None`` if it raised none.
         report: A description of the result for error messages.
     """
 
@@ -392,26 +411,26 @@ class _Attempt(NamedTuple):
     report: str = ""
 
 
-async def _await_result(pending: Awaitable[Any]) -> Any:
-    return _list_if_iterator(await pending)
+async def _await_result(awaitable: Awaitable[Any]) -> Any:
+    return _collect_iterator(await awaitable)
 
 
-def _list_if_iterator(returned: Any) -> Any:
-    """Return a list of the items if *returned* is an iterator, else *returned* unchanged."""
-    return list(returned) if isinstance(returned, Iterator) else returned
+def _collect_iterator(result: Any) -> Any:
+    """Return the items of *result* as a list if it is an iterator, else *result* unchanged."""
+    return list(result) if isinstance(result, Iterator) else result
 
 
-def _find_methods(
-    embedder: Any, names: Sequence[str]
+def _find_embedding_methods(
+    embedder: Any, method_names: Sequence[str]
 ) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    """Return the embedding method of *embedder*, and the asynchronous version of that method.
+    """Return the embedding method of *embedder*, and its async version.
 
-    *names* are the method names to try, in order. The second item is ``None`` if there is no
-    asynchronous version. If there is only an asynchronous method, both items are that method.
-    Raises `WrapError` if *embedder* has none of the methods and is not a function.
+    The first of *method_names* that exists is used. A function is its own method. The second item
+    is ``None`` if there is no async version. If there is only an async method, both items are that
+    method. Raises `WrapError` if *embedder* has no such method and is no function.
     """
     if not isinstance(embedder, str | bytes | type):
-        for name in names:
+        for name in method_names:
             plain, awaited = (
                 method if callable(method := getattr(embedder, f"{prefix}{name}", None)) else None
                 for prefix in ("", "a")
@@ -432,10 +451,10 @@ def _find_methods(
 
 
 def _find_name(embedder: Any, fn: Any) -> str:
-    """Return the name of the model or function.
+    """Return the name of the function or model that embeds.
 
-    If *embedder* is a function, this is its own name. If it is an object, this is the name of its
-    model, or else of its class.
+    For a function, this is the function's name. For an object, it is the model's name, or else the
+    name of the class.
     """
     if fn is embedder:
         return getattr(fn, "__qualname__", "") or type(fn).__qualname__
@@ -445,15 +464,15 @@ def _find_name(embedder: Any, fn: Any) -> str:
     )
 
 
-def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
-    """Return the keyword for passing texts to *fn*, and whether *fn* takes one text or a list.
+def _find_keyword_and_contract(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
+    """Return the keyword that passes texts to *fn*, and whether *fn* takes one text or a list.
 
-    The keyword is ``""`` if *fn* takes texts as its first positional argument. The second item is
-    ``None`` if the parameter's annotation does not show the answer.
+    The keyword is ``""`` if the texts are the first positional argument. The second item is
+    ``None`` if the annotation does not show what *fn* takes.
     """
     try:
         parameters = list(inspect.signature(fn, eval_str=True).parameters.values())
-    except Exception:  # Annotations are evaluated; names for type checkers only are missing then.
+    except Exception:  # An annotation may use a name that is imported only for type checkers.
         return "", None
     chosen = next(
         (
@@ -481,9 +500,9 @@ def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
 
 
 def _read_contract(annotation: Any) -> Contract | None:
-    """Return whether a parameter with this *annotation* takes one text or a list of texts.
+    """Return what a parameter with this *annotation* takes: one text, or a list of texts.
 
-    Returns ``None`` if the annotation does not show it.
+    Returns ``None`` if the annotation shows neither.
     """
     if annotation is str:
         return Contract.ONE
@@ -496,24 +515,23 @@ def _read_contract(annotation: Any) -> Contract | None:
     )
 
 
-def _is_single_vector(returned: Any) -> bool:
-    """Return whether *returned* is a single vector, that is, whether its first item is a number.
-
-    In an array or tensor, a number is an item without dimensions.
-    """
+def _is_single_vector(result: Any) -> bool:
+    """Return whether *result* is a single vector rather than a list of vectors."""
+    # The first item of a vector is a number, which cannot be iterated. In an array or tensor, the
+    # number is an item without dimensions, which cannot be iterated either.
     try:
-        iter(next(iter(returned)))
+        iter(next(iter(result)))
     except StopIteration:
         return False
     except TypeError:
-        return hasattr(returned, "__iter__")
+        return hasattr(result, "__iter__")
     return False
 
 
 def _are_nearly_equal(vectors: _Vectors) -> bool:
-    """Return whether all vectors are equal within a tolerance (relative 1e-4, absolute 1e-6).
+    """Return whether all *vectors* are equal within a tolerance (relative 1e-4, absolute 1e-6).
 
-    A service's vectors for the same text differ slightly from call to call.
+    The tolerance is needed because a service's vectors for one text differ slightly between calls.
     """
     reference, *others = vectors
     return all(
@@ -525,12 +543,12 @@ def _are_nearly_equal(vectors: _Vectors) -> bool:
     )
 
 
-def _choose_error(*errors: Exception | None) -> Exception | None:
-    """Return the first of *errors* that a service caused, or ``None``.
+def _find_service_error(*errors: Exception | None) -> Exception | None:
+    """Return the first error that the function's service caused; ``None`` if there is none.
 
     *errors* are the errors of two calls, one with a text and one with a list. An outage is always
-    the service's error. If both calls failed, other exceptions are the service's errors too, except
-    those about a wrong argument.
+    the service's error. If both calls failed, every error counts as the service's, except those
+    that a wrong argument causes.
     """
     raised = [error for error in errors if error is not None]
     candidates = (

@@ -1,11 +1,12 @@
-"""Embed texts with OpenAI, and with every service that has the same embeddings API.
+"""Embed texts with OpenAI, and with other services that have the same embeddings API.
 
-The service takes at most 2,048 texts and 300,000 tokens per request, and 8,191 tokens per text.
-Tokens are not counted, because counting needs a table that the vendor's package downloads. A token
-is at least one byte of UTF-8, so a request of 300,000 bytes is never too large. In European
-languages a token is three bytes or more, so a text of 24,573 bytes nearly always fits. If the
-service still says that a request is too long, the request is split in half; a single text is cut
-in half. The part of a text that is kept does not depend on the other texts.
+OpenAI accepts 2,048 texts and 300,000 tokens per request, and 8,191 tokens per text. This module
+counts bytes instead of tokens, because OpenAI's tokenizer must download a table. A token is at
+least one byte of UTF-8, so a request of 300,000 bytes is never too large. In European languages, a
+token is usually three bytes or more, so a text of 24,573 bytes nearly always fits.
+
+If the service still rejects a request as too long, the request is split in half, and a single text
+is cut in half. How much of a text is embedded does not depend on the other texts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.errors import ConfigError, EmbeddingError, explained
+from qtmiddleware.errors import ConfigError, EmbeddingError, explain_client_errors
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders.vectors import Vectors, check_vectors, read_vectors
 from qtmiddleware.providers.openai_client import (
@@ -36,9 +37,9 @@ from qtmiddleware.providers.openai_client import (
     read_client_error,
     read_host,
     read_key,
+    read_retry_after,
     read_server,
-    retry_after,
-    status_of,
+    read_status,
 )
 from qtmiddleware.types import NEVER, Deadline
 
@@ -52,14 +53,14 @@ FIXED: Final = frozenset({"text-embedding-ada-002"})
 MOST_TEXTS: Final = 2_048
 MOST_REQUEST_BYTES: Final = 300_000
 LONGEST: Final = 3 * 8_191
-"""How many bytes of a text are sent at first."""
+"""The most bytes that are sent of a text."""
 SHORTEST: Final = 256
-"""A text of so few bytes is not shortened further: something else must be wrong."""
+"""The length in bytes below which a text is not cut further. The error has another cause then."""
 MOST_ANSWER_BYTES: Final = 1 << 18
-"""The most bytes of an answer that are read per text; 4,096 numbers take some 90,000 bytes."""
+"""The most bytes to read of an answer, per text. A vector of 4,096 numbers takes about 90,000."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 8.0
-"""The longest pause in seconds between two tries, if the service names none."""
+"""The longest pause in seconds before a retry, if the service does not ask for one."""
 
 _RESOURCE: Final = "embeddings"
 # Most services send no code for this error, only a sentence.
@@ -75,29 +76,28 @@ _CONNECTIONS: Final = frozenset({"APIConnectionError", "TransportError", "OSErro
 class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
-    An empty text is sent as one space, because the service rejects empty texts. A text of more than
-    24,573 bytes (about 8,191 tokens) is cut to 24,573 bytes. If the service says that the text is
-    still too long, the text is cut in half, repeatedly if necessary.
+    The service rejects empty texts, so an empty text is sent as one space. A text is cut to 24,573
+    bytes (about 8,191 tokens). If the service still rejects it as too long, it is cut in half, and
+    again if necessary.
 
-    The embedder retries as often as the client allows (by default twice), with the pauses that the
-    service asks for. The SDK's own retries are not used, because they ignore the timeout. Threads
-    may share an embedder.
+    A failed request is retried as often as the client's ``max_retries`` says (by default twice),
+    after the pauses that the service asks for. The SDK's own retries are not used, because they
+    ignore the timeout. Thread-safe.
 
     Args:
         model: The model's name.
-        client: An ``openai.OpenAI``, which is never closed or changed. By default a client is made
-            on first use, with the key from ``OPENAI_API_KEY``. A user's own server needs no key.
+        client: An ``openai.OpenAI``, which is never closed or changed. By default, a client is made
+            on first use with the key from ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The address of the service; by default ``OPENAI_BASE_URL``, else the SDK's
             default.
-        dimensions: The length of the vectors, for models that can shorten them; sent only if given.
-            For an unknown model, the length is that of the first vectors.
+        dimensions: The length of the vectors, for models that can shorten them. By default, the
+            model chooses the length.
         batch_size: The most texts per request, at most 2,048.
-        timeout: How many seconds one request may take, including its retries and pauses. Many texts
-            take many requests, one after another.
+        timeout: The most seconds for one request, including its retries and pauses.
 
     Raises:
         ConfigError: The model does not support these *dimensions*.
-        EmbeddingError: On use, if the texts cannot be embedded.
+        EmbeddingError: A call failed.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class OpenAIEmbedder:
 
     @property
     def provider(self) -> str:
-        """The model's provider, as OpenTelemetry names it; ``openai`` if the host is unknown."""
+        """The provider's name in OpenTelemetry; ``openai`` if the host is unknown."""
         return find_provider(self._host)
 
     @property
@@ -153,7 +153,7 @@ class OpenAIEmbedder:
         if not texts:
             return []
         client, retries = self._choose_client(), 0
-        # Clients other than the SDK's retry by themselves, as they like.
+        # A wrapper or test double keeps its own retries.
         if is_vendor_client(client, _RESOURCE):
             client, retries = copy_without_retries(client), int(client.max_retries)
         vectors = Vectors()
@@ -162,7 +162,7 @@ class OpenAIEmbedder:
         return vectors
 
     def close(self) -> None:
-        """Close the client if the embedder made it; the next use makes a new client."""
+        """Close the client that the embedder made. The next use makes a new one."""
         self._own.close()
 
     @property
@@ -181,9 +181,9 @@ class OpenAIEmbedder:
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
 
     def _choose_client(self) -> Any:
-        """Return the client for a call.
+        """Return the user's client, or the client of this process.
 
-        Raises `EmbeddingError` if the client is async or there is no key.
+        Raises `EmbeddingError` if the user's client is async or there is no key.
         """
         if self._given is None:
             return self._own.get(self._make_client)
@@ -200,21 +200,21 @@ class OpenAIEmbedder:
                 f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
                 f" {SDK_ADDRESS_VARIABLE} (base_url) for a server that needs none"
             )
-        with explained(EmbeddingError):
+        with explain_client_errors(EmbeddingError):
             return make_client(address=address)
 
-    def _embed_batch(self, client: Any, texts: list[str], retries: int) -> Vectors:
-        """Return the vectors of *texts*, in several requests if one request would be too long."""
+    def _embed_batch(self, client: Any, texts: list[str], max_retries: int) -> Vectors:
+        """Return the vectors of *texts*. Split the request if the service says it is too long."""
         try:
-            answer = self._send_with_retries(client, texts, retries)
+            answer = self._send_with_retries(client, texts, max_retries)
         except EmbeddingError:
             raise
         except Exception as error:
             smaller_batches = _halve(texts) if _is_too_long(error) else []
             if not smaller_batches:
-                where = f"{self._model} at {self._host}"
+                service = f"{self._model} at {self._host}"
                 service_error = read_client_error(
-                    error, where, address="the base URL", timeout="the embedder's timeout"
+                    error, service, address="the base URL", timeout="the embedder's timeout"
                 )
                 raise EmbeddingError(str(service_error)) from None
         else:
@@ -226,35 +226,36 @@ class OpenAIEmbedder:
             return vectors
         halves = Vectors()
         for batch in smaller_batches:
-            halves.add(self._embed_batch(client, batch, retries))
+            halves.add(self._embed_batch(client, batch, max_retries))
         return halves
 
-    def _send_with_retries(self, client: Any, texts: list[str], retries: int) -> Any:
-        """Send one request, retry it up to *retries* times, and return the answer.
+    def _send_with_retries(self, client: Any, texts: list[str], max_retries: int) -> Any:
+        """Send a request, retry it up to *max_retries* times, and return the answer.
 
-        Raises the client's last exception.
+        If all tries fail, raises the client's last exception.
         """
         deadline = Deadline.after(self._timeout)
         tries = 0
         while True:
             tries += 1
             try:
-                return self._send(client, texts, deadline)
+                return self._send_request(client, texts, deadline)
             except Exception as error:
-                pause = _choose_pause(error, tries) if tries <= retries else NEVER
+                pause = _choose_pause(error, tries) if tries <= max_retries else NEVER
+                # A retry after the deadline is useless, so the error is raised without waiting.
                 if pause >= deadline.remaining():
                     raise
             time.sleep(pause)
 
-    def _send(self, client: Any, texts: list[str], deadline: Deadline) -> Any:
+    def _send_request(self, client: Any, texts: list[str], deadline: Deadline) -> Any:
         shorter = {} if self._asked is None else {"dimensions": self._asked}
         request = {"model": self._model, "input": texts, "timeout": deadline.remaining(), **shorter}
         if not is_vendor_client(client, _RESOURCE):
             return client.embeddings.create(**request)
         body, most = bytearray(), MOST_ANSWER_BYTES * (1 + len(texts))
         with client.embeddings.with_streaming_response.create(**request) as response:
-            # Read piece by piece, because a request's timeout holds for each read, and a body may
-            # take many reads.
+            # The request's timeout applies to each read, and a slow body takes many reads. So the
+            # deadline is checked after every chunk.
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > most:
@@ -268,7 +269,10 @@ class OpenAIEmbedder:
 
 
 def _check_dimensions(model: str, dimensions: int | None) -> None:
-    """Raise `ConfigError` if *model* is known not to support vectors of length *dimensions*."""
+    """Raise `ConfigError` if *model* cannot return vectors of length *dimensions*.
+
+    Unknown models are not checked.
+    """
     longest = DIMENSIONS.get(model)
     if dimensions is None or longest is None or (1 <= dimensions <= longest and model not in FIXED):
         return
@@ -285,11 +289,11 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
     )
 
 
-def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
-    """Split *texts* into groups that are small enough for one request each.
+def group_texts(texts: Sequence[str], max_texts: int) -> list[list[str]]:
+    """Split *texts* into one group per request, in the same order.
 
-    A group has at most *most_texts* texts and 300,000 bytes. The order stays the same. Long texts
-    are cut, and empty texts become one space.
+    A group has at most *max_texts* texts and 300,000 bytes. Long texts are cut, and an empty text
+    becomes one space.
     """
     groups: list[list[str]] = []
     size = 0
@@ -299,7 +303,7 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
         length = len(sent.encode())
         if (
             not groups
-            or len(groups[-1]) >= min(most_texts, MOST_TEXTS)
+            or len(groups[-1]) >= min(max_texts, MOST_TEXTS)
             or size + length > MOST_REQUEST_BYTES
         ):
             groups.append([])
@@ -310,14 +314,15 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
 
 
 def cut_to_bytes(text: str, max_bytes: int) -> str:
-    """Return the beginning of *text* that fits in *max_bytes* bytes of UTF-8."""
+    """Return the beginning of *text*, at most *max_bytes* bytes of UTF-8."""
+    # The cut may split a character, whose first bytes are then ignored.
     return text.encode()[:max_bytes].decode(errors="ignore")
 
 
 def _halve(texts: list[str]) -> list[list[str]]:
-    """Split *texts* into two halves, or cut a single text to half its length.
+    """Split *texts* into two lists. A single text is cut to half its length instead.
 
-    Returns an empty list for a single text that is already short.
+    Returns an empty list for a single text of at most `SHORTEST` bytes.
     """
     if len(texts) > 1:
         middle = len(texts) // 2
@@ -327,8 +332,8 @@ def _halve(texts: list[str]) -> list[list[str]]:
 
 
 def _is_too_long(error: Exception) -> bool:
-    """Return whether the service says that the request or one of its texts is too long."""
-    status = status_of(error)
+    """Return whether *error* says that the request or one of its texts is too long."""
+    status = read_status(error)
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(str(error)) is not None)
 
 
@@ -336,19 +341,20 @@ def _is_out_of_quota(error: Exception) -> bool:
     return read_body_field(error, "code") == "insufficient_quota"
 
 
-def _choose_pause(error: Exception, tries: int) -> float:
-    """Return the seconds to wait after *error* before a retry; infinite if a retry cannot help.
+def _choose_pause(error: Exception, failed_tries: int) -> float:
+    """Return the seconds to wait before a retry; infinite if a retry cannot help.
 
-    *tries* is the number of failed tries so far.
+    The service's own pause in *error* takes precedence. Otherwise, the pause doubles with each of
+    the *failed_tries*.
     """
-    status = status_of(error)
+    status = read_status(error)
     if status is None:
-        passing = has_class_named(error, _CONNECTIONS | TIMEOUTS)
+        is_temporary = has_class_named(error, _CONNECTIONS | TIMEOUTS)
     else:
-        passing = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
-    if not passing:
+        is_temporary = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
+    if not is_temporary:
         return NEVER
-    wanted = retry_after(error)
-    # The pause is random, so that callers that failed together do not all come back together.
-    pause = min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
-    return pause if wanted is None else wanted
+    service_pause = read_retry_after(error)
+    # The pause is random, so that callers that failed together do not retry at the same moment.
+    pause = min(FIRST_PAUSE * 2 ** (failed_tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
+    return pause if service_pause is None else service_pause

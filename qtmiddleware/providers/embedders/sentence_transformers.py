@@ -1,4 +1,4 @@
-"""Embed texts with any model that sentence-transformers runs."""
+"""Embed texts with a sentence-transformers model."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from qtmiddleware.runtime.forking import ForkLock
 class SentenceTransformersEmbedder:
     """Embeds texts with a sentence-transformers model.
 
-    Vectors have length 1. Queries and passages are embedded in the same way, with the model's
-    default prompt if it has one. The model cuts texts that are longer than its maximum.
+    Vectors are normalised to length 1. Questions and passages are embedded in the same way, with
+    the model's default prompt if it has one. The model cuts texts that are too long.
 
-    Nothing is imported, read or downloaded before the first use. Threads may share an embedder;
-    only one thread embeds at a time, because the tokenizers cannot be shared.
+    The model is loaded on first use, and downloaded if necessary. Thread-safe: one thread embeds at
+    a time, because the tokenizers cannot be shared.
 
     Args:
         model: The model's name on the model hub, or its folder.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
-        batch_size: How many texts are embedded at a time.
-        trust_remote_code: Whether code that comes with the model may run, which some models need.
-        dimensions: How many values of each vector to keep, from the first, for models trained for
-            shorter vectors (Kusupati et al. 2022, Matryoshka); by default all.
+        batch_size: The number of texts per batch.
+        trust_remote_code: Whether the model may run the code that comes with it. Some models need
+            this.
+        dimensions: The number of values to keep of each vector, from the first; by default all.
+            Use it with models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
 
     Raises:
-        MissingExtra: On use, without the extra ``models``.
-        EmbeddingError: On use, if the model cannot be loaded or fails.
+        MissingExtra: The extra ``models`` is missing at the first use.
+        EmbeddingError: The model cannot be loaded, or a call failed.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class SentenceTransformersEmbedder:
 
     @property
     def name(self) -> str:
-        """The model's name or folder, as given."""
+        """The model's name or folder."""
         return self._name
 
     @property
@@ -78,7 +79,7 @@ class SentenceTransformersEmbedder:
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*; an empty text gets a vector, too."""
+        """Return one vector per text, in the order of *texts*. An empty text also gets a vector."""
         if not texts:
             return []
         with self._lock.free:
@@ -99,7 +100,7 @@ class SentenceTransformersEmbedder:
         return vectors
 
     def _load_once(self) -> Any:
-        """Return the model. The first call loads the model, and other threads wait for it."""
+        """Return the model. The first call loads it, and other threads wait."""
         if self._model is None:
             self._model = load_model(
                 "SentenceTransformer",

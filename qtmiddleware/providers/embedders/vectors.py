@@ -20,7 +20,8 @@ class Vectors(list[list[float]]):
     """A list of vectors.
 
     Attributes:
-        input_tokens: How many tokens the service says it read; 0 if it gives no number.
+        input_tokens: The number of tokens in the texts, as the service counts them; 0 if it is
+            unknown.
     """
 
     __slots__ = ("input_tokens",)
@@ -30,32 +31,34 @@ class Vectors(list[list[float]]):
         self.input_tokens = input_tokens
 
     def add(self, vectors: Vectors) -> None:
-        """Append *vectors*, and add their number of input tokens."""
+        """Append *vectors*, and add their `input_tokens` to this list's."""
         self.extend(vectors)
         self.input_tokens += vectors.input_tokens
 
 
-def check_vectors(returned: Any, count: int, *, dimension: int | None, name: str) -> Vectors:
-    """Return *returned* as *count* lists of finite floats, all of the same length.
-
-    Raises `EmbeddingError` if *returned* is anything else.
+def check_vectors(result: Any, text_count: int, *, dimension: int | None, name: str) -> Vectors:
+    """Check a model's *result*, and return its vectors as lists of floats.
 
     Args:
-        returned: Lists, tuples or arrays of numbers.
-        count: How many vectors there must be.
-        dimension: The length that the vectors must have; ``None`` for any length.
+        result: The vectors, as lists, tuples or arrays of numbers.
+        text_count: The number of texts. There must be one vector per text.
+        dimension: The required length of the vectors; ``None`` allows any length.
         name: The model's name in error messages.
+
+    Raises:
+        EmbeddingError: The number of vectors is wrong, their lengths differ, or a number is not
+            finite.
     """
     try:
-        vectors = [_read_numbers(vector) for vector in returned]
+        vectors = [_read_numbers(vector) for vector in result]
     except (TypeError, ValueError, OverflowError) as error:
-        # The returned value may be the text that was to be embedded, and Python's error quotes it.
+        # A wrong function may return the text itself, and Python's error would quote it.
         kind = type(error).__name__
         raise EmbeddingError(
             f"{name} returned something other than lists of numbers ({kind})"
         ) from None
-    if len(vectors) != count:
-        raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {count} texts")
+    if len(vectors) != text_count:
+        raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {text_count} texts")
     lengths = {len(vector) for vector in vectors}
     if len(lengths) != 1 or lengths == {0}:
         raise EmbeddingError(
@@ -65,28 +68,29 @@ def check_vectors(returned: Any, count: int, *, dimension: int | None, name: str
         raise EmbeddingError(f"{name} returned vectors of {lengths.pop()} numbers, not {dimension}")
     if not all(all(map(isfinite, vector)) for vector in vectors):
         raise EmbeddingError(f"{name} returned numbers that are not finite (NaN or infinite)")
-    return Vectors(vectors, returned.input_tokens if isinstance(returned, Vectors) else 0)
+    return Vectors(vectors, result.input_tokens if isinstance(result, Vectors) else 0)
 
 
 def _read_numbers(vector: Sequence[Any]) -> list[float]:
     """Return *vector* as a list of floats."""
+    # A string is a sequence too, and "123" would become three numbers.
     if isinstance(vector, str | bytes):
         raise TypeError("a text instead of a vector")
     return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
 
 
-def read_vectors(answer: Any, count: int, name: str) -> Vectors:
-    """Return the vectors in a service's *answer*, sorted by index, with the number of tokens read.
+def read_vectors(answer: Any, text_count: int, name: str) -> Vectors:
+    """Return the vectors and the token count in a service's *answer*.
 
-    The vectors are not checked yet.
+    The vectors are in the order of the texts. `check_vectors` must still check them.
 
     Args:
-        answer: The response: the bytes of its body, a mapping or a client's own object.
-        count: How many vectors there must be.
+        answer: The response: its body in bytes, a mapping, or the client's own object.
+        text_count: The number of texts. There must be one vector per text.
         name: The model's name in error messages.
 
     Raises:
-        EmbeddingError: *answer* cannot be read or has another number of vectors.
+        EmbeddingError: *answer* cannot be read, or the number of vectors is wrong.
     """
     try:
         response = json.loads(answer) if isinstance(answer, bytes) else answer
@@ -100,18 +104,20 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
         raise EmbeddingError(
             f"{name} sent a response that cannot be read; check that the address is that of an API"
         ) from None
-    if len(items) != count or by_index.keys() != set(range(count)):
+    if len(items) != text_count or by_index.keys() != set(range(text_count)):
         raise EmbeddingError(
-            f"{name} must send one vector per text, not {len(items)} for {count} texts"
+            f"{name} must send one vector per text, not {len(items)} for {text_count} texts"
         )
-    return Vectors((by_index[position] for position in range(count)), count_tokens(response))
+    return Vectors(
+        (by_index[position] for position in range(text_count)), read_input_tokens(response)
+    )
 
 
-def count_tokens(answer: Any) -> int:
-    """Return how many tokens a service read, as its response *answer* says; 0 if unknown.
+def read_input_tokens(answer: Any) -> int:
+    """Return the number of input tokens in a service's *answer*; 0 if it is unknown.
 
-    OpenAI calls this number ``prompt_tokens``, Pinecone ``total_tokens``. Impossible numbers count
-    as unknown.
+    OpenAI calls this number ``prompt_tokens``, and Pinecone ``total_tokens``. An impossible number
+    counts as unknown.
     """
     usage = read_field(answer, "usage")
     counts = (read_field(usage, name) for name in ("prompt_tokens", "total_tokens"))
@@ -119,16 +125,19 @@ def count_tokens(answer: Any) -> int:
 
 
 def _read_index(item: Any, position: int) -> int:
-    """Return the index of the text to which *item* belongs, or *position* if *item* has no index.
+    """Return the index of the text that *item* belongs to. The default is *position*.
 
-    Some servers omit the index and return the vectors in the order of the texts.
+    Some servers omit the index, and return the vectors in the order of the texts.
     """
     index = read_field(item, "index")
     return index if isinstance(index, int) else position
 
 
 def _decode_vector(vector: Any) -> Any:
-    """Decode *vector* if it is base64 of little-endian 32-bit floats, else return it unchanged."""
+    """Return the floats of *vector* if it is a base64 string, else *vector* unchanged.
+
+    The string encodes little-endian 32-bit floats. The SDK asks for this format by default.
+    """
     if not isinstance(vector, str):
         return vector
     numbers = array("f", b64decode(vector, validate=True))

@@ -1,9 +1,9 @@
-"""Language models that implement one protocol, `qtmiddleware.protocols.LanguageModel`.
+"""Turn clients, chat models and functions into language models.
 
-`openai` calls OpenAI and every compatible service, `callable` calls any function, chat model or
-chain, and `recorded` writes and replays recordings. Every model can be called blocking; the
-attribute *can_async* says whether `acomplete` can be awaited, too. Importing this package loads no
-model.
+Every module implements the protocol `qtmiddleware.protocols.LanguageModel`. `openai` calls OpenAI
+and compatible services. `callable` calls a function, chat model or chain. `recorded` writes and
+replays recordings. Every model has a synchronous ``complete``. Its attribute *can_async* says
+whether ``acomplete`` also works.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ _ALLOWED = ", ".join(
 
 
 def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
-    """Return *client_or_model* as a language model, with the name and options from *settings*.
+    """Return a language model that calls *client_or_model* with the options from *settings*.
 
-    - ``None`` makes an ``openai`` client.
-    - An object with ``name``, ``complete`` and ``acomplete`` is returned unchanged.
-    - An ``openai`` client, or a pair of a sync and an async client, calls ``transformationModel``.
-    - A client of another supported vendor is used in the same way.
-    - Chat models and functions are called as described in `CallableModel`.
+    *client_or_model* is one of:
 
-    Raises `ConfigError` for anything else.
+    - ``None``: an ``openai`` client is made.
+    - An object with ``name``, ``complete`` and ``acomplete``: it is returned unchanged.
+    - An ``openai`` client, or a pair of a sync and an async client.
+    - A client of another supported vendor.
+    - A chat model or a function, called as `CallableModel` describes.
+
+    The clients call the model ``transformationModel``. Raises `ConfigError` for any other object.
     """
     candidate = client_or_model
     if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
@@ -56,9 +58,9 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
 
 
 def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
-    """Return the clients that `as_language_model` would make, for sharing between models.
+    """Return `Clients` that several models can share, made from *client_or_model*.
 
-    Returns ``None`` if `as_language_model` would make no clients.
+    Returns ``None`` if *client_or_model* is neither ``None`` nor an ``openai`` client.
     """
     from qtmiddleware.providers.llms.openai import accepts
     from qtmiddleware.providers.llms.openai.clients import Clients
@@ -71,11 +73,11 @@ def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
 
 
 def has_language_model(settings: Settings) -> bool:
-    """Return whether a language model is configured: a key or the address of a service is set.
+    """Return whether a language model is configured, by a key or by the address of a service.
 
-    The key or address may be in *settings* or in the environment. The service at an address may
-    need no key.
+    The key is read from the environment, and the address from *settings* or the environment. An
+    address is enough, because a user's own server may need no key.
     """
-    from qtmiddleware.providers.llms.openai.clients import is_reachable
+    from qtmiddleware.providers.llms.openai.clients import is_configured
 
-    return is_reachable(settings.llm.base_url)
+    return is_configured(settings.llm.base_url)

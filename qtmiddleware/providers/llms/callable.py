@@ -1,4 +1,4 @@
-"""Use any function, chat model or chain as a language model."""
+"""Use a function, chat model or chain as a language model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ModelError, retell
+from qtmiddleware.errors import ModelError, build_safe_error
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import find_name
 from qtmiddleware.providers.llms.calls import check_time_left, complete_in_background
@@ -27,7 +27,7 @@ from qtmiddleware.providers.llms.openai.replies import (
     read_reply,
     read_text,
 )
-from qtmiddleware.providers.openai_client import read_client_error, status_of
+from qtmiddleware.providers.openai_client import read_client_error, read_status
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.fields import read_field, read_parameters
@@ -37,37 +37,37 @@ from qtmiddleware.types import NEVER, Deadline
 Call = Callable[[Prompt], Any]
 
 _TAKES: Final = ("messages", "prompt")
-"""The parameters whose names say what they are given, whatever their position."""
+"""The names of parameters that get the prompt, at any position."""
 
 _LISTS: Final = ("list", "List", "Sequence", "Iterable", "Message", "dict")
-"""Words in the annotation of a parameter that takes messages."""
+"""Words in the annotation of a parameter that takes messages instead of one text."""
 
 
 class CallableModel:
     """Calls a function, a LangChain chat model or chain, or a LlamaIndex LLM.
 
-    A function is called with ``[{"role", "content"}, ...]`` as the parameter ``messages``, or else
-    as its first parameter. If the parameter is named ``prompt`` or the first parameter is annotated
-    ``str``, the function gets the instructions and the question as one text. The result, awaited if
-    necessary, is read by `read_returned`.
+    A function gets the messages ``[{"role", "content"}, ...]`` in its parameter ``messages``, or in
+    its first parameter. If the parameter is called ``prompt`` or is annotated ``str``, it gets one
+    text with the instructions and the question. `read_answer` reads the result, which may be
+    awaitable.
 
-    Async functions are awaited in the caller's loop, or in the background loop if the caller
-    blocks. They are cancelled at the deadline. Plain functions run in the caller's thread, or in a
-    daemon thread if the caller awaits. They cannot be stopped; at the deadline an awaiting caller
-    only stops waiting.
+    Async functions are awaited in the caller's event loop, and are cancelled at the deadline. For a
+    synchronous caller, they run in the background loop. Other functions run in the caller's thread.
+    For an async caller, they run in a daemon thread. They cannot be stopped: at the deadline, the
+    async caller only stops waiting.
 
     Args:
         fn: The function, chat model, chain or LLM.
-        name: The name, which is part of every cache key; by default the name of the model that *fn*
-            calls if it is known, else the name of *fn*.
+        name: The name, which is part of every cache key. The default is the name of the model that
+            *fn* calls, or the name of *fn* if that is unknown.
         model: The value for the function's parameter ``model``, if that parameter is required.
-        input_price: US dollars per million tokens read.
-        output_price: US dollars per million tokens written.
+        input_price: US dollars per million input tokens.
+        output_price: US dollars per million output tokens.
 
     Raises:
-        ModelError: On use. The reason is ``failed`` for a bug in *fn*, which is logged once. For
-            any other exception the reason follows from the HTTP status, or is ``unavailable``
-            without a status. A `ModelError` of *fn* keeps its reason.
+        ModelError: A call failed. The reason is ``failed`` for a bug in *fn*, which is logged once.
+            For any other exception, the reason follows from its HTTP status. Without a status, it
+            is ``unavailable``. A `ModelError` of *fn* keeps its reason.
     """
 
     can_async = True
@@ -84,7 +84,7 @@ class CallableModel:
         self._fn = fn
         self._label = find_name(fn)
         self._plain: Any
-        self._plain, awaited, takes_model = _find_calls(fn, model)
+        self._plain, awaited, takes_model = _build_callers(fn, model)
         # A plain function may return an awaitable, which must be awaited in the caller's loop.
         self._awaited = awaited or (lambda prompt: in_thread(partial(self._plain, prompt)))
         self._name = name or (model if takes_model else _find_model_name(fn)) or self._label
@@ -95,7 +95,7 @@ class CallableModel:
 
     @property
     def name(self) -> str:
-        """The name given to this model, or the name of the model or function that it calls."""
+        """The model's name: the argument *name*, or the name of the called model or function."""
         return self._name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -108,11 +108,11 @@ class CallableModel:
         except Exception as error:
             raise self._read_error(error) from error
         if not inspect.isawaitable(answer):
-            return read_returned(answer, prompt, self._label, self._prices)
+            return read_answer(answer, prompt, self._label, self._prices)
         return complete_in_background(partial(self._await_reply, lambda: answer), prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* without blocking the running loop.
+        """Return the reply to *prompt* without blocking the event loop.
 
         Raises `ModelError` on failure.
         """
@@ -128,21 +128,23 @@ class CallableModel:
                 while inspect.isawaitable(answer):
                     answer = await answer
         except Overloaded:
+            # No thread was free, which says nothing about the function.
             raise
         except Exception as error:
             if scope.expired() and not isinstance(error, ModelError):
                 raise ModelError("timeout", f"{self._label} did not answer in time") from error
             raise self._read_error(error) from error
-        return read_returned(answer, prompt, self._label, self._prices)
+        return read_answer(answer, prompt, self._label, self._prices)
 
     def _read_error(self, error: Exception) -> ModelError:
         if (defect := find_defect(error, self._label, self._fn)) is not None:
             return defect
         if isinstance(error, ModelError):
-            return retell(error, self._label)
+            return build_safe_error(error, self._label)
         message = f"{self._label} raised {type(error).__name__}"
-        if (status := status_of(error)) is None:
+        if (status := read_status(error)) is None:
             return ModelError("unavailable", message)
+        # The reason comes from the status, but the message says that the user's function failed.
         service_error = read_client_error(error, self._label)
         return ModelError(
             service_error.reason,
@@ -166,10 +168,10 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
 
 
-def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
-    """Return a blocking and an async function that call *fn*, and whether they pass *model*.
+def _build_callers(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
+    """Return a synchronous and an async function that call *fn*, and whether they pass *model*.
 
-    A function is ``None`` if *fn* cannot be called in this way.
+    The first is ``None`` if *fn* is async, and the second is ``None`` if *fn* is not.
     """
     if _has_methods(fn, "invoke", "ainvoke"):
         return (
@@ -188,15 +190,15 @@ def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
             lambda prompt: fn.achat(make_chat_messages(prompt)),
             False,
         )
-    call, takes_model = _make_call(fn, model)
+    call, takes_model = _build_caller(fn, model)
     return (None, call, takes_model) if is_async(fn) else (call, None, takes_model)
 
 
-def _make_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
-    """Return a function that calls *fn* with a prompt, and whether it passes *model* to *fn*."""
+def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
+    """Return a function that calls *fn* with a prompt, and whether it passes *model*."""
     try:
         parameters = list(read_parameters(fn).values())
-    except (ValueError, TypeError):  # Some builtins do not tell their parameters.
+    except (ValueError, TypeError):  # Some builtins have no readable signature.
         parameters = []
     fixed = {
         parameter.name: model
@@ -209,16 +211,17 @@ def _make_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     )
     if chosen is None:
         return lambda prompt: fn(_make_messages(prompt), **fixed), bool(fixed)
-    content = _join_texts if _takes_text(chosen) else _make_messages
+    content = _build_text_prompt if _takes_text(chosen) else _make_messages
     if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or (
         chosen.kind is chosen.POSITIONAL_OR_KEYWORD and chosen is parameters[0]
     ):
         return lambda prompt: fn(content(prompt), **fixed), bool(fixed)
+    # A function with only `**kwargs` gets the usual name.
     name = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
     return lambda prompt: fn(**{name: content(prompt)}, **fixed), bool(fixed)
 
 
-def _join_texts(prompt: Prompt) -> str:
+def _build_text_prompt(prompt: Prompt) -> str:
     return f"{prompt.system}\n\n{prompt.user}"
 
 
@@ -248,7 +251,7 @@ def accepts(candidate: Any) -> bool:
 
 
 def make_model(fn: Any, settings: Settings) -> CallableModel:
-    """Return a `CallableModel` that calls *fn*, with the prices from *settings*."""
+    """Return a `CallableModel` that calls *fn* with the model and prices from *settings*."""
     llm = settings.llm
     return CallableModel(
         fn,
@@ -259,7 +262,7 @@ def make_model(fn: Any, settings: Settings) -> CallableModel:
 
 
 _TEXTS: Final = ("output_text", "text", "content", "output", "response", "answer", "message")
-"""The fields that may hold the text, if the content of a message does not."""
+"""The fields of an answer that may contain its text."""
 
 _ENDS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "reason")
 
@@ -270,33 +273,39 @@ ACCEPTED: Final = (
 )
 
 
-def read_returned(
-    answer: Any, prompt: Prompt, label: str, prices: Callable[[str], Prices]
+def read_answer(
+    answer: Any, prompt: Prompt, label: str, find_prices: Callable[[str], Prices]
 ) -> Reply:
-    """Return *answer* as a `Reply`, with the tokens, cost and truncation that *answer* reports.
+    """Convert the *answer* of a user's function to a `Reply`.
+
+    The reply includes the token counts, the cost and the truncation, if *answer* reports them.
 
     Args:
-        answer: The result of the user's function: one of the forms in `ACCEPTED`, or a dict with
-            the fields that *prompt* asks for.
+        answer: The function's result: an object that `ACCEPTED` lists, or a dict with the fields
+            that *prompt* asks for.
         prompt: The prompt.
         label: The function's name in error messages.
-        prices: Returns the prices of the model with a given name.
+        find_prices: Returns the prices of a model by its name.
 
     Raises:
-        ModelError: The errors of `read_reply`; ``unparsable`` for any other value.
+        ModelError: The answer is a refusal, empty or truncated (see `read_reply`), or
+            ``unparsable`` because its type is unknown.
     """
     if isinstance(answer, str):
         reply = make_reply(answer, None)
     elif isinstance(answer, Mapping) and any(field.name in answer for field in prompt.fields):
         reply = make_reply(json.dumps(dict(answer), ensure_ascii=False, default=str), answer)
-    elif isinstance(read_field(answer, "choices"), list | tuple) and not _is_old_completion(answer):
+    elif isinstance(read_field(answer, "choices"), list | tuple) and not _is_legacy_completion(
+        answer
+    ):
         reply = read_reply(answer)
     else:
         reply = _read_message(answer, label)
-    return replace(reply, cost_usd=_find_cost(answer, reply, prices))
+    return replace(reply, cost_usd=_find_cost(answer, reply, find_prices))
 
 
-def _is_old_completion(answer: Any) -> bool:
+def _is_legacy_completion(answer: Any) -> bool:
+    # OpenAI's older completions API puts the text into the choice, without a message.
     return any(
         isinstance(read_field(choice, "text"), str) for choice in read_field(answer, "choices")
     )
@@ -317,7 +326,7 @@ def _read_message(answer: Any, label: str) -> Reply:
     )
     if holder_and_text is None:
         raise ModelError(
-            "unparsable", f"{label} returned {_describe_kind(answer)}; it must return {ACCEPTED}"
+            "unparsable", f"{label} returned {_describe_type(answer)}; it must return {ACCEPTED}"
         )
     message, text = holder_and_text
     holders = (
@@ -327,16 +336,16 @@ def _read_message(answer: Any, label: str) -> Reply:
         read_field(answer, "incomplete_details"),
     )
     ends = (read_field(holder, name) for holder in holders for name in _ENDS)
-    finish = next((end.lower() for end in ends if isinstance(end, str) and end), "")
-    raise_refusal(message, finish)
-    return make_reply(text, answer, finish=finish, reasoned=has_reasoning(message))
+    finish_reason = next((end.lower() for end in ends if isinstance(end, str) and end), "")
+    raise_refusal(message, finish_reason)
+    return make_reply(
+        text, answer, finish_reason=finish_reason, has_reasoned=has_reasoning(message)
+    )
 
 
 def _find_text(holder: Any) -> str | None:
-    """Return the text of *holder*, such as a message; ``None`` if *holder* contains no text.
-
-    If *holder* is itself a text, returns ``None``.
-    """
+    """Return the text in a field of *holder*, such as a message; ``None`` if there is none."""
+    # A string or `None` has no fields.
     if holder is None or isinstance(holder, str | bytes):
         return None
     if isinstance(read_field(holder, "content"), list | tuple):
@@ -346,13 +355,13 @@ def _find_text(holder: Any) -> str | None:
     )
 
 
-def _describe_kind(answer: Any) -> str:
+def _describe_type(answer: Any) -> str:
     if isinstance(answer, Mapping):
         return "a dict with none of the keys it may have"
     return "None" if answer is None else type(answer).__name__
 
 
-def _find_cost(answer: Any, reply: Reply, prices: Callable[[str], Prices]) -> float | None:
+def _find_cost(answer: Any, reply: Reply, find_prices: Callable[[str], Prices]) -> float | None:
     # LiteLLM computes the cost itself.
     cost = read_field(read_field(answer, "_hidden_params"), "response_cost")
     if isinstance(cost, int | float) and not isinstance(cost, bool):
@@ -362,4 +371,4 @@ def _find_cost(answer: Any, reply: Reply, prices: Callable[[str], Prices]) -> fl
         read_field(read_field(answer, "response_metadata"), "model_name"),
     )
     model = next((name for name in names if isinstance(name, str)), "")
-    return prices(model).cost(reply.input_tokens, reply.output_tokens)
+    return find_prices(model).compute_cost(reply.input_tokens, reply.output_tokens)

@@ -1,4 +1,4 @@
-"""Limit the time of model calls, and call async models from blocking code."""
+"""Limit the time of model calls, and call async models from synchronous code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from qtmiddleware.types import Deadline
 def check_time_left(
     deadline: Deadline, message: str = "no time was left to call the language model"
 ) -> float:
-    """Return the seconds until *deadline*; infinite if there is no deadline.
+    """Return the seconds left until *deadline*; raise `ModelError` if none are left.
 
-    If no time is left, raises `ModelError` with *message*. The reason is ``cancelled`` if the
+    The result is infinite if there is no deadline. The error's reason is ``cancelled`` if the
     deadline was cancelled, else ``timeout``.
     """
     seconds = deadline.remaining()
@@ -29,23 +29,23 @@ def check_time_left(
 
 
 LONGEST_WAIT: Final = 600.0
-"""The timeout in seconds of a request without a deadline, so that every request has a timeout."""
+"""The timeout in seconds of a request without a deadline."""
 
 LONGEST_CONNECT: Final = 5.0
-"""The most seconds to wait for a connection: a model may think long, but its host answers soon."""
+"""The most seconds to wait for a connection. A model may be slow, but its host answers soon."""
 
 
-def make_timeout(seconds: float) -> Any:
-    """Return the timeouts of a request that may take *seconds*, as an `openai.Timeout`."""
+def make_timeout(max_seconds: float) -> Any:
+    """Return an `openai.Timeout` for a request that may take *max_seconds*."""
     import openai
 
     # Connecting times out a little sooner than the request, because a TLS handshake is cleaned up
     # after a timeout, but not if it is cancelled.
-    return openai.Timeout(seconds, connect=min(0.9 * seconds, LONGEST_CONNECT))
+    return openai.Timeout(max_seconds, connect=min(0.9 * max_seconds, LONGEST_CONNECT))
 
 
 def find_request_timeout(deadline: Deadline) -> float:
-    """Return how many seconds a request may take; raise `ModelError` if no time is left."""
+    """Return the timeout of a request in seconds; raise `ModelError` if no time is left."""
     return min(check_time_left(deadline), LONGEST_WAIT)
 
 
@@ -59,9 +59,9 @@ def complete_in_background(
     prompt: Prompt,
     deadline: Deadline,
 ) -> Reply:
-    """Run *acomplete* in the background loop, wait, and return its reply.
+    """Run *acomplete* in the background loop, and wait for its reply.
 
-    Raises `ModelError` ``timeout`` or ``cancelled``, or the error of *acomplete*.
+    Raises `ModelError` ``timeout`` or ``cancelled``. Errors of *acomplete* pass through unchanged.
     """
     seconds = check_time_left(deadline)
     try:

@@ -1,4 +1,4 @@
-"""Distinguish bugs in a user's own function from failures of the service that it calls."""
+"""Distinguish bugs in a user's function from failures of the service that it calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TRANSPORT: Final = frozenset(
     | {"requests", "socket", "ssl", "urllib", "urllib3"}
 )
 """Libraries that handle connections."""
-# Such a library raises these if the other side, or another event loop, closed something under it.
+# Such a library raises these errors if the server or another event loop closed its connection.
 _TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
 
 _MOST_FRAMES: Final = 100
@@ -59,10 +59,10 @@ _reported: dict[tuple[object, str], object] = {}
 def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     """Return a `ModelError` ``failed`` if *error* is a bug in the code of *fn*, else ``None``.
 
-    An error is a bug if Python itself raised it (`TypeError`, `KeyError`, ...), unless it came from
-    a network library. The first bug per type and function is logged at ERROR with its stack. That
-    record has no local variables and no error message, because the message may quote the question.
-    Every error is also logged at DEBUG with its message.
+    Python's own errors, such as `TypeError` and `KeyError`, are bugs, unless a network library
+    raised them. The first bug per function and error type is logged at ERROR with its stack. This
+    log record contains no local variables and no error message, because the message may quote the
+    question. Every error is also logged at DEBUG with its message.
 
     Args:
         error: The exception.
@@ -107,8 +107,8 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
 
 
 def _is_defect(error: BaseException) -> bool:
-    # A subclass from a library, such as a client's own errors or a JSON decoder's, says that the
-    # service answered something unexpected, which is no defect of the function.
+    # A library's subclass, such as the JSON decoder's error, means that the service answered
+    # something unexpected. The function is not at fault.
     if (
         type(error).__module__ != "builtins"
         or isinstance(error, _OUTSIDE)
@@ -119,7 +119,7 @@ def _is_defect(error: BaseException) -> bool:
 
 
 def _find_library(traceback: TracebackType | None) -> str:
-    """Return the name of the top-level package whose code raised the exception."""
+    """Return the top-level package that raised the exception; ``""`` if it is unknown."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     name = "" if traceback is None else traceback.tb_frame.f_globals.get("__name__")
@@ -127,9 +127,9 @@ def _find_library(traceback: TracebackType | None) -> str:
 
 
 def _list_parameters(fn: Any) -> str:
-    """Return the names of the parameters of *fn* in brackets, or ``""`` if they are unknown.
+    """Return the parameter names of *fn* in brackets; ``""`` if they are unknown.
 
-    Default values are omitted, because they may contain a key.
+    Default values are omitted, because one may be an API key.
     """
     try:
         names = read_parameters(fn)
@@ -138,7 +138,7 @@ def _list_parameters(fn: Any) -> str:
     return f" (it takes: {', '.join(names)})" if names else " (it takes nothing)"
 
 
-def _format_stack(frames: Sequence[FrameSummary], kind: str, fn: Any) -> str:
+def _format_stack(frames: Sequence[FrameSummary], error_type: str, fn: Any) -> str:
     lines = StackSummary.from_list(frames).format()
     code = getattr(fn, "__code__", None)
     if not lines and code is not None:
@@ -146,6 +146,6 @@ def _format_stack(frames: Sequence[FrameSummary], kind: str, fn: Any) -> str:
         place = f'File "{code.co_filename}", line {code.co_firstlineno}'
         lines = [f"  {place}, called with one argument, the messages\n"]
     return (
-        f"Traceback (most recent call last):\n{''.join(lines)}{kind} (its message is logged at"
-        " DEBUG)"
+        f"Traceback (most recent call last):\n{''.join(lines)}{error_type} (its message is logged"
+        " at DEBUG)"
     )

@@ -1,6 +1,6 @@
-"""Google's models, through a ``google.genai.Client`` for the Gemini API or for Vertex.
+"""Call Google's models through a ``google.genai.Client``, for the Gemini API or for Vertex.
 
-The same client makes blocking and awaited calls.
+The same client makes synchronous and asynchronous calls.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Final
 from qtmiddleware.providers.llms.vendors import (
     Chunk,
     Vendor,
-    count_tokens,
-    find_limit,
-    find_schema,
     make_chunk,
     make_provider_functions,
-    split_messages,
+    make_usage,
+    read_schema,
+    read_system_and_user_messages,
+    read_token_limit,
 )
 from qtmiddleware.runtime.fields import read_field
 
 _SHORTEST: Final = 10
-"""The shortest server timeout in seconds that the service accepts.
+"""The shortest server timeout that the service accepts, in seconds.
 
-The client itself does not wait longer than its deadline.
+The client itself still stops waiting at the deadline.
 """
 _ENDS: Final = {"stop": "stop", "max_tokens": "length"}
 _DECLINED: Final = frozenset(
@@ -53,39 +53,40 @@ class _Google(Vendor):
     def find_resource(self, client: Any, *, is_async: bool) -> Any:
         return client.aio.models if is_async else client.models
 
-    def find_http(self, client: Any, *, is_async: bool) -> Any:
-        # The client keeps asynchronous connections per event loop, where they cannot be copied, and
-        # for Vertex it fetches credentials once per client.
+    def find_http_client(self, client: Any, *, is_async: bool) -> Any:
+        # The client keeps a separate set of async connections per event loop, which cannot be
+        # copied. For Vertex, each client fetches credentials once, and a copy would fetch them
+        # again.
         return None if is_async or client._api_client.vertexai else client._api_client._httpx_client
 
-    def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:  # noqa: ARG002
+    def copy_resource(self, client: Any, http_client: Any, *, is_async: bool) -> Any:  # noqa: ARG002
         api = copy(client._api_client)
         kind: Any = type(api)
         # The class closes its connections when it is garbage-collected, but the copy does not own
         # them.
         api.__class__ = _make_class_without_destructor(kind)
-        api._httpx_client = http
+        api._httpx_client = http_client
         return type(client.models)(api)
 
     def find_address(self, client: Any) -> str:
         return str(client._api_client._http_options.base_url)
 
-    def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
-        system, user = split_messages(request)
+    def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
+        system, user = read_system_and_user_messages(request)
         config: dict[str, Any] = {
             "system_instruction": system,
             "temperature": request.get("temperature"),
-            "max_output_tokens": find_limit(request),
+            "max_output_tokens": read_token_limit(request),
             "automatic_function_calling": {"disable": True},
             "http_options": {
-                "timeout": max(1, int(seconds * 1_000)),
-                "headers": {"X-Server-Timeout": str(max(_SHORTEST, ceil(seconds)))},
+                "timeout": max(1, int(timeout_seconds * 1_000)),
+                "headers": {"X-Server-Timeout": str(max(_SHORTEST, ceil(timeout_seconds)))},
                 "retry_options": {"attempts": 1},
             },
         }
         if "response_format" in request:
             config["response_mime_type"] = "application/json"
-            config["response_json_schema"] = find_schema(request)
+            config["response_json_schema"] = read_schema(request)
         effort = request.get("reasoning_effort")
         if effort == "none":
             config["thinking_config"] = {"thinking_budget": 0}
@@ -97,32 +98,32 @@ class _Google(Vendor):
         settings = {name: value for name, value in config.items() if value is not None}
         return call(model=request["model"], contents=user, config=settings)
 
-    def read_whole(self, answer: Any) -> Any:
+    def convert_answer(self, answer: Any) -> Any:
         return _convert_answer(answer, "message")
 
-    def make_reader(self) -> Callable[[Any], Chunk | None]:
+    def make_chunk_reader(self) -> Callable[[Any], Chunk | None]:
         return lambda event: _convert_answer(event, "delta")
 
 
 @cache
-def _make_class_without_destructor(kind: Any) -> Any:
-    return type(kind.__name__, (kind,), {"__del__": lambda _: None})
+def _make_class_without_destructor(class_: Any) -> Any:
+    return type(class_.__name__, (class_,), {"__del__": lambda _: None})
 
 
-def _convert_answer(answer: Any, part: str) -> Chunk:
+def _convert_answer(answer: Any, message_key: str) -> Chunk:
     usage = read_field(answer, "usage_metadata")
     output_counts = [
         read_field(usage, f"{kind}_token_count") or 0 for kind in ("candidates", "thoughts")
     ]
-    # Tokens from Google's cache count as read.
+    # The prompt's tokens include those from Google's cache.
     tokens = (
         None
         if usage is None
-        else count_tokens(read_field(usage, "prompt_token_count"), sum(output_counts))
+        else make_usage(read_field(usage, "prompt_token_count"), sum(output_counts))
     )
     candidates = read_field(answer, "candidates")
     if read_field(read_field(answer, "prompt_feedback"), "block_reason"):
-        return make_chunk("", "content_filter", tokens, part=part)
+        return make_chunk("", "content_filter", tokens, message_key=message_key)
     if not candidates:
         return {"choices": [], "usage": tokens}
     content_parts = read_field(read_field(candidates[0], "content"), "parts") or []
@@ -132,7 +133,9 @@ def _convert_answer(answer: Any, part: str) -> Chunk:
         if not read_field(piece, "thought")
     )
     names = {"model": read_field(answer, "model_version"), "id_": read_field(answer, "response_id")}
-    return make_chunk(text, _read_finish_reason(candidates[0]), tokens, part=part, **names)
+    return make_chunk(
+        text, _read_finish_reason(candidates[0]), tokens, message_key=message_key, **names
+    )
 
 
 def _read_finish_reason(candidate: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""A language model with a circuit breaker and a budget."""
+"""Add a circuit breaker and a budget to a language model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause, retell
+from qtmiddleware.errors import REASONS, ConfigError, ModelError, build_safe_error, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.calls import check_time_left
 from qtmiddleware.providers.llms.defects import find_defect
@@ -20,39 +20,40 @@ from qtmiddleware.runtime.circuit_breaker import PROBE_REST, Attempt, Breaker
 from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded
 from qtmiddleware.types import Deadline
 
-# Failures that show that the service works, although this question got no answer.
+# Errors that prove that the service works, although this question got no answer.
 _ANSWERED: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
-# A caller that cancels at its deadline may be early by so many seconds.
+# A caller that cancels at its deadline may be this many seconds early.
 _NEARLY: Final = 0.005
 
 
 class _NoReply(ModelError):
-    """Raised if a model returns something other than a `Reply`; the message never quotes it."""
+    """Raised if a model returns something other than a `Reply`. The message never quotes it."""
 
 
-def is_ours(model: object) -> bool:
+def is_builtin_model(model: object) -> bool:
     """Return whether the class of *model* belongs to this package.
 
-    Error messages of all other models may quote the prompt.
+    The error messages of other models may quote the prompt.
     """
     return type(model).__module__.startswith("qtmiddleware.")
 
 
 class GovernedModel:
-    """Calls *inner*, unless its circuit breaker is open or the call would exceed the budget.
+    """Calls *inner*, unless the circuit breaker is open or the budget is used up.
 
-    If the call is not allowed, raises `ModelError` ``circuit_open`` or ``over_budget`` at once. The
-    breaker counts the result of a call as follows:
+    In these two cases, a call raises `ModelError` ``circuit_open`` or ``over_budget`` at once.
 
-    - A reply or a refusal is an answer.
-    - A cancelled call, a bug in the user's own code or a lack of threads is neither an answer nor a
-      failure.
-    - A late call is a failure only if it had at least half of the time that *settings* allow.
-    - Every other error is a failure.
+    The breaker counts each call as follows:
+
+    - success: a reply, and an answer that is refused, empty or too long;
+    - failure: a timeout after at least half of the time that *settings* allow, and every error that
+      is not listed here;
+    - not counted: a timeout after less time, a cancelled call, a bug in the user's code, and a lack
+      of threads.
 
     If the service asks for a pause (429 with Retry-After), it is not called until the pause ends.
 
-    Raises `ConfigError` if the budget limits money and the price of *inner* is unknown.
+    Raises `ConfigError` if the budget limits the cost and the price of *inner* is unknown.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class GovernedModel:
     ) -> None:
         self.inner = inner
         self.can_async: bool = getattr(inner, "can_async", True)
-        self.is_ours = is_ours(inner)
+        self.is_builtin = is_builtin_model(inner)
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter
@@ -72,7 +73,7 @@ class GovernedModel:
         self.prices = prices or Prices(
             inner.name, settings.llm.input_price, settings.llm.output_price
         )
-        if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:
+        if self._budget.max_usd is not None and self.prices.compute_cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}, which is not known; set"
                 " llm.inputPrice and llm.outputPrice (US dollars per million tokens)",
@@ -87,18 +88,18 @@ class GovernedModel:
 
     @property
     def provider(self) -> str:
-        """The model's provider; ``""`` if unknown."""
+        """The model's provider; ``""`` if it is unknown."""
         return getattr(self.inner, "provider", "")
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if unknown."""
+        """The server's host and port; ``None`` if they are unknown."""
         return getattr(self.inner, "server", None)
 
-    def reason_to_wait(self) -> ModelError | None:
-        """Return the error that a call would raise now; ``None`` if a call would be made.
+    def find_wait_reason(self) -> ModelError | None:
+        """Return the error that a call raises now, or ``None`` if calls are allowed.
 
-        The model is not called.
+        The error is ``circuit_open`` or ``over_budget``. The model is not called.
         """
         rest = self.breaker.rest
         if rest > 0:
@@ -116,21 +117,21 @@ class GovernedModel:
         # If two threads import the same packages, one may see a half-initialised package.
         wait_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call:
-            return call.settle(self.inner.complete(prompt, deadline))
+            return call.record_reply(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* without blocking the running loop.
+        """Return the reply to *prompt* without blocking the event loop.
 
         Raises `ModelError` on failure.
         """
         await await_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call:
-            return call.settle(await self.inner.acomplete(prompt, deadline))
+            return call.record_reply(await self.inner.acomplete(prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
-        """Yield the pieces of the reply and, at the end, the whole reply as a `Reply`.
+        """Yield the pieces of the reply to *prompt*, then the whole `Reply`.
 
-        A model that cannot stream yields only the `Reply`.
+        A model that cannot stream yields only the `Reply`. Raises `ModelError` on failure.
         """
         inner: Any = self.inner
         if not hasattr(inner, "stream"):
@@ -139,17 +140,19 @@ class GovernedModel:
         wait_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call, ExitStack() as stack:
             pieces = inner.stream(prompt, deadline)
+            # If the caller stops early, closing the stream ends the connection at once.
             if hasattr(pieces, "close"):
                 stack.callback(pieces.close)
             for piece in pieces:
-                yield call.receive(piece)
+                yield call.record_piece(piece)
 
     async def astream(
         self, prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[str | Reply, None]:
-        """Yield the pieces of the reply and, at the end, the whole reply as a `Reply`.
+        """Yield the pieces of the reply to *prompt*, then the whole `Reply`.
 
-        The running loop is not blocked. A model that cannot stream yields only the `Reply`.
+        The event loop is not blocked. A model that cannot stream yields only the `Reply`. Raises
+        `ModelError` on failure.
         """
         inner: Any = self.inner
         if not hasattr(inner, "astream"):
@@ -162,7 +165,7 @@ class GovernedModel:
                 if hasattr(pieces, "aclose"):
                     stack.push_async_callback(pieces.aclose)
                 async for piece in pieces:
-                    yield call.receive(piece)
+                    yield call.record_piece(piece)
 
     def _begin_call(self, prompt: Prompt, deadline: Deadline) -> _Call:
         # This raises before the call begins, because a caller without time says nothing about the
@@ -170,7 +173,7 @@ class GovernedModel:
         seconds = check_time_left(deadline)
         attempt = self.breaker.begin_attempt(deadline.at, has_time=seconds >= self._enough)
         if attempt is None:
-            raise self.reason_to_wait() or ModelError(
+            raise self.find_wait_reason() or ModelError(
                 "circuit_open", f"{self.name} failed and is being tested with one call"
             )
         try:
@@ -178,9 +181,10 @@ class GovernedModel:
             # bytes.
             prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._most or prompt.max_tokens)
-            usd = self.prices.cost(prompt_tokens, most) or 0.0
+            usd = self.prices.compute_cost(prompt_tokens, most) or 0.0
             reservation = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
         except BaseException:
+            # A half-open breaker allows only one attempt at a time, so this one must end.
             attempt.abandon()
             raise
         # The time is copied, because the deadline may be cancelled, which changes it.
@@ -191,19 +195,19 @@ class GovernedModel:
 
 
 class _Call:
-    """One running call, which reports its result to the breaker and its cost to the meter."""
+    """One running call. It reports its result to the breaker and its cost to the meter."""
 
     def __init__(
-        self, model: GovernedModel, attempt: Attempt, reservation: Reservation, until: float
+        self, model: GovernedModel, attempt: Attempt, reservation: Reservation, deadline_time: float
     ) -> None:
         self._model = model
         self._attempt = attempt
         self._reserved = reservation
-        self._until = until
+        self._deadline_time = deadline_time
         self._has_output = False
 
-    def settle(self, reply: object) -> Reply:
-        """Record that the call ended with *reply*, record its cost, and return *reply*.
+    def record_reply(self, reply: object) -> Reply:
+        """Record the call as a success, record the cost of *reply*, and return *reply*.
 
         Raises `ModelError` if *reply* is not a `Reply`.
         """
@@ -216,29 +220,33 @@ class _Call:
         self._attempt.succeed()
         usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
         if usd is None:
-            usd = self._model.prices.cost(reply.input_tokens, reply.output_tokens)
+            usd = self._model.prices.compute_cost(reply.input_tokens, reply.output_tokens)
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
             tokens, usd = self._reserved.tokens, self._reserved.usd
         self._reserved.settle(tokens, usd or 0.0, calls=reply.calls)
         return reply
 
-    def receive(self, piece: str | Reply) -> str | Reply:
-        """Return *piece* of a stream; if it is a `Reply`, record the cost of the call."""
+    def record_piece(self, piece: str | Reply) -> str | Reply:
+        """Record a *piece* of a stream, and return it. A `Reply` also records the cost."""
         self._has_output = True
-        return self.settle(piece) if isinstance(piece, Reply) else piece
+        return self.record_reply(piece) if isinstance(piece, Reply) else piece
 
     def __enter__(self) -> _Call:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
     ) -> None:
         if isinstance(error, ModelError):
             self._record_error(error)
-            is_ours = self._model.is_ours and error.reason in REASONS
-            if not is_ours and not isinstance(error, _NoReply):
-                raise retell(error, self._model.name) from error
+            is_safe = self._model.is_builtin and error.reason in REASONS
+            # Another model's message may quote the prompt, so it is replaced.
+            if not is_safe and not isinstance(error, _NoReply):
+                raise build_safe_error(error, self._model.name) from error
         elif error is None:
             self._attempt.succeed()
         elif not isinstance(error, Exception):
@@ -249,6 +257,7 @@ class _Call:
             self._attempt.fail()
 
     def _record_error(self, error: ModelError) -> None:
+        # The request cost nothing, so the reserved amount is released.
         if error.is_free and not self._has_output:
             self._reserved.settle(0, 0.0)
         if error.reason == "cancelled":
@@ -263,7 +272,8 @@ class _Call:
             self._attempt.fail(limit_pause(error.retry_after))
 
     def _record_abandonment(self) -> None:
-        if monotonic() >= self._until - _NEARLY:
+        # A caller that gives up at its deadline has seen a timeout.
+        if monotonic() >= self._deadline_time - _NEARLY:
             self._attempt.time_out()
         else:
             self._attempt.abandon()

@@ -1,6 +1,6 @@
-"""Mistral's models, through a client of the package ``mistralai``.
+"""Call Mistral's models through a client of the package ``mistralai``.
 
-The same client makes blocking and awaited calls.
+The same client makes synchronous and asynchronous calls.
 """
 
 from __future__ import annotations
@@ -9,7 +9,12 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Final
 
-from qtmiddleware.providers.llms.vendors import Chunk, Vendor, find_limit, make_provider_functions
+from qtmiddleware.providers.llms.vendors import (
+    Chunk,
+    Vendor,
+    make_provider_functions,
+    read_token_limit,
+)
 from qtmiddleware.runtime.fields import read_field
 
 _KEPT: Final = ("model", "messages", "response_format", "temperature", "reasoning_effort")
@@ -26,39 +31,39 @@ class _Mistral(Vendor):
     def find_resource(self, client: Any, *, is_async: bool) -> Any:  # noqa: ARG002
         return client.chat
 
-    def find_http(self, client: Any, *, is_async: bool) -> Any:
+    def find_http_client(self, client: Any, *, is_async: bool) -> Any:
         config = client.sdk_configuration
         return config.async_client if is_async else config.client
 
-    def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:
+    def copy_resource(self, client: Any, http_client: Any, *, is_async: bool) -> Any:
         config = copy(client.sdk_configuration)
-        setattr(config, "async_client" if is_async else "client", http)
+        setattr(config, "async_client" if is_async else "client", http_client)
         return type(client.chat)(config, parent_ref=client)
 
     def find_address(self, client: Any) -> str:
         return str(client.sdk_configuration.get_server_details()[0])
 
-    def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:
+    def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:
         options = {name: request[name] for name in _KEPT if name in request}
-        if (limit := find_limit(request)) is not None:
+        if (limit := read_token_limit(request)) is not None:
             options["max_tokens"] = limit
         call = ("stream" if "stream" in request else "complete") + ("_async" if is_async else "")
         # `retries=None` turns retries off; without the argument, the client's own retries apply.
         return getattr(resource, call)(
-            **options, retries=None, timeout_ms=max(1, int(seconds * 1_000))
+            **options, retries=None, timeout_ms=max(1, int(timeout_seconds * 1_000))
         )
 
-    def read_whole(self, answer: Any) -> Any:
+    def convert_answer(self, answer: Any) -> Any:
         return _convert_answer(answer)
 
-    def make_reader(self) -> Callable[[Any], Chunk | None]:
+    def make_chunk_reader(self) -> Callable[[Any], Chunk | None]:
         return lambda event: _convert_answer(read_field(event, "data"))
 
 
 def _convert_answer(answer: Any) -> Any:
-    """Return Mistral's *answer* in OpenAI's format.
+    """Convert Mistral's *answer* to OpenAI's format.
 
-    The only difference is the finish reason ``model_length``, which becomes ``length``.
+    Only the finish reason ``model_length`` is changed, to ``length``.
     """
     choices = read_field(answer, "choices")
     if (

@@ -1,9 +1,9 @@
-"""Recorded replies: a model that replays replies, and a wrapper that records them.
+"""Record a model's replies to a file, and replay them without a model.
 
-A recording is JSON lines, one object per query: ``_id``, ``standalone`` (only if there is history),
-``rewrite``, ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``, ``keywords``, all optional.
-A line may contain ``query`` and ``history``; otherwise the recording's query set must be given.
-``mode`` names the prompt that a line answers; a line without ``mode`` answers every prompt.
+A recording is a JSON Lines file with one object per query. Its keys are ``_id``, ``standalone``
+(only if there is history), ``rewrite``, ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``
+and ``keywords``. All keys are optional. Without ``query`` and ``history`` in its lines, a recording
+needs its query set. A line with ``mode`` answers only the prompts of that mode.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Deadline
 
 MOST_CHARS: Final = 10_000_000
-"""The most characters of a line; no recorded reply is longer."""
+"""The most characters of a line. No recorded reply is longer."""
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of the recording at *path*.
 
-    If a record cannot be read, raises `ConfigError` with the line number.
+    Raises `ConfigError` with the line number if a record cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
@@ -58,26 +58,26 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         ) from error
 
 
-def _read_record(line: str, where: str) -> dict[str, Any]:
+def _read_record(line: str, location: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
         raise ConfigError(
-            f"{where} must be a JSON object; fix or delete that line", path="recording"
+            f"{location} must be a JSON object; fix or delete that line", path="recording"
         )
     if not isinstance(record.get("history") or [], list):
         raise ConfigError(
-            f"{where} must have a list as its history; fix or delete that line", path="recording"
+            f"{location} must have a list as its history; fix or delete that line", path="recording"
         )
     return record
 
 
-def fit_shape(value: Any, reply_field: ReplyField) -> Any:
-    """Return *value* if it is valid for *reply_field*, else ``None`` or an empty list.
+def keep_valid_value(value: Any, reply_field: ReplyField) -> Any:
+    """Return *value* if it is valid for *reply_field*, else ``None``.
 
-    From a list, only its texts are kept, and only as many as the field may have.
+    For a list field, return the texts in *value*, up to the field's maximum.
     """
     if reply_field.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
@@ -89,19 +89,25 @@ def fit_shape(value: Any, reply_field: ReplyField) -> Any:
     return items[: reply_field.max_items or None]
 
 
-def normalise(text: Any) -> str:
-    """Return *text* with each run of white space as one space; ``""`` if *text* is not a string."""
+def normalise_spaces(text: Any) -> str:
+    """Replace each run of white space in *text* with one space.
+
+    Returns ``""`` if *text* is not a string.
+    """
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
-def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
+def read_message_texts(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     """Return the texts of the messages in *history*, with white space normalised.
 
-    These messages are skipped, as they are in prompts: blank messages, system messages, and a last
-    message that equals *query*.
+    Skips blank messages, system messages, and a last message that equals *query*. Prompts omit the
+    same messages.
     """
     turns = (
-        (_read_message_field(message, "role"), normalise(_read_message_field(message, "content")))
+        (
+            _read_message_field(message, "role"),
+            normalise_spaces(_read_message_field(message, "content")),
+        )
         for message in history
     )
     contents = [text for role, text in turns if text and role != "system"]
@@ -116,13 +122,13 @@ def _read_message_field(message: Any, name: str) -> Any:
 
 @dataclass(slots=True)
 class _Entry:
-    """The recorded reply for one question.
+    """The recorded reply to one question.
 
     Attributes:
         history: The messages before the question; ``None`` if they are unknown.
         in_conversation: Whether the question has history.
-        fields: The recorded fields of all modes, by name.
-        by_mode: The recorded fields of each mode, by name.
+        fields: The recorded values of all modes, by field name.
+        by_mode: The recorded values per mode, by field name.
     """
 
     history: tuple[str, ...] | None
@@ -136,27 +142,28 @@ class _Entry:
         if mode := record.get("mode"):
             self.by_mode.setdefault(str(mode), {}).update(fields)
 
-    def get_value(self, name: str, mode: str) -> Any:
-        return self.by_mode.get(mode, {}).get(name) or self.fields.get(name)
+    def get_value(self, field_name: str, mode: str) -> Any:
+        return self.by_mode.get(mode, {}).get(field_name) or self.fields.get(field_name)
 
 
 class RecordedModel:
-    """Answers from a recording, at once, without tokens or costs.
+    """Replays replies from a recording, without delay, tokens or costs.
 
-    A question is found by its text (ignoring white space) and its history, because follow-ups such
-    as "Why?" occur in several conversations. If several records have the same text, the model uses
-    the record whose history shares the most messages with the end of the prompt's history. If
-    several records fit equally well, there is no answer. A question is also found by its recorded
-    standalone form. The reply is JSON with the requested fields that were recorded; ``standalone``
-    is included only if the prompt has history.
+    A record is found by the question's text and history, because follow-ups such as "Why?" occur in
+    several conversations. White space is ignored. Among records with the same text, the model uses
+    the one whose last messages match the prompt's history best. If two match equally well, the
+    question counts as unrecorded. A question can also match the ``standalone`` text of a record.
+
+    The reply is JSON with those requested fields that were recorded. It includes ``standalone``
+    only if the prompt has history.
 
     Args:
-        records: The records, as `read_lines` yields them.
-        queries: The query set: ``{"_id", "text", "metadata": {"history"}}``.
+        records: The records, as `read_records` yields them.
+        queries: The query set: ``{"_id", "text", "metadata": {"history"}}`` per query.
         name: The model's name.
 
     Raises:
-        ConfigError: No record can ever be found, because none has a query.
+        ConfigError: No record has a query, so the model can answer no prompt.
     """
 
     can_async = True
@@ -188,8 +195,8 @@ class RecordedModel:
 
         Raises `ConfigError` if the recording cannot be read.
         """
-        where = Path(path)
-        return cls(read_lines(where), queries, name=f"recorded:{where.stem}")
+        recording = Path(path)
+        return cls(read_records(recording), queries, name=f"recorded:{recording.stem}")
 
     def __repr__(self) -> str:
         return f"RecordedModel({self._name!r}, queries={sum(map(len, self._by_text.values()))})"
@@ -203,8 +210,8 @@ class RecordedModel:
         """Return the recorded reply to *prompt*.
 
         Raises:
-            ModelError: ``unrecorded`` if there is no record; ``empty`` if the record has none of
-                the requested fields.
+            ModelError: ``unrecorded`` if no record matches; ``empty`` if the record has none of the
+                requested fields.
         """
         entry = self._find_entry(prompt)
         if entry is None:
@@ -213,7 +220,7 @@ class RecordedModel:
             wanted for wanted in prompt.fields if wanted.name != "standalone" or prompt.history
         ]
         values = {
-            wanted.name: fit_shape(entry.get_value(wanted.name, prompt.mode), wanted)
+            wanted.name: keep_valid_value(entry.get_value(wanted.name, prompt.mode), wanted)
             for wanted in requested
         }
         answer = {name: value for name, value in values.items() if value}
@@ -224,19 +231,19 @@ class RecordedModel:
         return Reply(json.dumps(answer, ensure_ascii=False), cost_usd=0.0)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the recorded reply to *prompt*, like `complete`."""
+        """Return the recorded reply to *prompt*. Same as `complete`."""
         return self.complete(prompt, deadline)
 
     def _add_record(
         self, record: Mapping[str, Any], queries_by_id: Mapping[str, tuple[str, tuple[str, ...]]]
     ) -> None:
-        """Index *record* by its question's text and by its standalone form."""
+        """Index *record* by the texts of its question and of its standalone question."""
         key = str(record.get("_id", ""))
         query_text, history = queries_by_id.get(key, ("", None))
-        text = normalise(record.get("query") or query_text)
+        text = normalise_spaces(record.get("query") or query_text)
         if "history" in record:
-            history = read_contents(record["history"] or (), text)
-        standalone = normalise(record.get("standalone"))
+            history = read_message_texts(record["history"] or (), text)
+        standalone = normalise_spaces(record.get("standalone"))
         in_conversation = bool(standalone) if history is None else bool(history)
         entry = _Entry(history, in_conversation)
         if text:
@@ -248,14 +255,14 @@ class RecordedModel:
             self._by_standalone.setdefault(standalone, entry)
 
     def _find_entry(self, prompt: Prompt) -> _Entry | None:
-        """Return the record for *prompt*; ``None`` if there is none or several fit equally well."""
-        text = normalise(prompt.query)
+        """Return the best record for *prompt*; ``None`` if none matches or two match equally."""
+        text = normalise_spaces(prompt.query)
         entries = self._by_text.get(text, {}).values()
-        if not (contents := read_contents(prompt.history, text)):
+        if not (contents := read_message_texts(prompt.history, text)):
             plain = (entry for entry in entries if not entry.in_conversation)
             return next(plain, None) or self._by_standalone.get(text)
         ranked = [
-            (_count_equal_last_messages(entry.history or (), contents), entry)
+            (_rank_shared_ending(entry.history or (), contents), entry)
             for entry in entries
             if entry.in_conversation
         ]
@@ -271,18 +278,16 @@ class RecordedModel:
 
 
 def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the text of *query* and the texts of the messages before it.
+    """Return the text of *query*, an item of a query set, and the texts of its history."""
+    text = normalise_spaces(str(query["text"]))
+    return text, read_message_texts((query.get("metadata") or {}).get("history") or (), text)
 
-    *query* is one item of a query set.
+
+def _rank_shared_ending(contents: Sequence[str], other_contents: Sequence[str]) -> tuple[int, bool]:
+    """Return the number of last messages that two conversations share, and whether all are equal.
+
+    Larger tuples mean a better match.
     """
-    text = normalise(str(query["text"]))
-    return text, read_contents((query.get("metadata") or {}).get("history") or (), text)
-
-
-def _count_equal_last_messages(
-    contents: Sequence[str], other_contents: Sequence[str]
-) -> tuple[int, bool]:
-    """Return how many last messages two conversations share, and whether they are equal."""
     count = 0
     for message, other_message in zip(reversed(contents), reversed(other_contents), strict=False):
         if not _are_same_message(message, other_message):
@@ -294,7 +299,7 @@ def _count_equal_last_messages(
 def _are_same_message(message: str, other_message: str) -> bool:
     """Return whether two messages are equal, or one is a truncated copy of the other.
 
-    In prompts, long messages are cut and end with an ellipsis.
+    Prompts truncate long messages and end them with an ellipsis.
     """
     short, full = sorted((message, other_message), key=len)
     return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
@@ -304,13 +309,14 @@ _log = get_logger("qtmiddleware.llms")
 
 
 class RecordingModel:
-    """Passes every prompt to *inner* and appends the reply to the recording at *path*.
+    """Passes every prompt to *inner*, and appends the reply to the recording at *path*.
 
-    Each query and mode gets one line, and concurrent threads never mix their lines. A query and
-    mode that the file already contains are not written again. A reply without a usable JSON object
-    is returned but not recorded. If the file cannot be written, no reply is recorded. In both cases
-    a warning is logged, without any text of the reply. The file contains queries and replies. A new
-    file can be read only by its owner; an existing file keeps its permissions.
+    The file contains queries and replies. Each query gets one line per mode, unless the file has
+    that line already. Concurrent threads never mix their lines. Only the owner can read a new file.
+    An existing file keeps its permissions.
+
+    A reply without a usable JSON object is returned but not recorded. The same happens if the file
+    cannot be written. In both cases, a warning without any text of the reply is logged.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
@@ -325,24 +331,24 @@ class RecordingModel:
 
     @property
     def name(self) -> str:
-        """The name of the model that answers."""
+        """The name of the inner model."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return *inner*'s reply to *prompt* and record the reply.
+        """Return the reply of *inner* to *prompt*, and record it.
 
-        Errors from *inner* pass through unchanged.
+        Errors of *inner* pass through unchanged.
         """
-        return self._record(prompt, self._inner.complete(prompt, deadline))
+        return self._record_reply(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return *inner*'s reply to *prompt* and record the reply.
+        """Return the reply of *inner* to *prompt*, and record it, without blocking the event loop.
 
-        The running loop is not blocked. Errors from *inner* pass through unchanged.
+        Errors of *inner* pass through unchanged.
         """
-        return self._record(prompt, await self._inner.acomplete(prompt, deadline))
+        return self._record_reply(prompt, await self._inner.acomplete(prompt, deadline))
 
-    def _record(self, prompt: Prompt, reply: Reply) -> Reply:
+    def _record_reply(self, prompt: Prompt, reply: Reply) -> Reply:
         objects = (
             fragment.value
             for fragment in find_json(reply.text)
@@ -350,7 +356,8 @@ class RecordingModel:
         )
         fields = dict(next(objects, ()))
         values = {
-            wanted.name: fit_shape(fields.get(wanted.name), wanted) for wanted in prompt.fields
+            wanted.name: keep_valid_value(fields.get(wanted.name), wanted)
+            for wanted in prompt.fields
         }
         answer = {name: value for name, value in values.items() if value}
         if not answer:
@@ -361,8 +368,9 @@ class RecordingModel:
                 mode=prompt.mode,
             )
             return reply
+        # The fields are recorded, not the reply's text, so that other modes can use them too.
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
-        key = _make_id(prompt)
+        key = _make_query_id(prompt)
         record = {
             "_id": key,
             "query": prompt.query,
@@ -372,7 +380,7 @@ class RecordingModel:
         }
         try:
             with self._lock.free:
-                self._append(key, prompt.mode, record)
+                self._append_record(key, prompt.mode, record)
         except ConfigError as error:
             _log.warning("a reply could not be recorded: %s", error, event="reply_not_recorded")
         except OSError as error:
@@ -385,9 +393,10 @@ class RecordingModel:
             )
         return reply
 
-    def _append(self, key: str, mode: str, record: Mapping[str, Any]) -> None:
+    def _append_record(self, key: str, mode: str, record: Mapping[str, Any]) -> None:
+        # The file is read only once. Later records come from this object.
         if self._written is None:
-            lines = read_lines(self._path) if self._path.exists() else ()
+            lines = read_records(self._path) if self._path.exists() else ()
             self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
         if (key, mode) in self._written:
             return
@@ -399,9 +408,9 @@ class RecordingModel:
         self._written.add((key, mode))
 
 
-def _make_id(prompt: Prompt) -> str:
+def _make_query_id(prompt: Prompt) -> str:
     texts = [
-        normalise(prompt.query),
+        normalise_spaces(prompt.query),
         *(f"{message.role}: {message.content}" for message in prompt.history),
     ]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]

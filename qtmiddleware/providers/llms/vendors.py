@@ -1,9 +1,9 @@
-"""Models of other vendors, called through the vendors' own clients.
+"""Call the models of other vendors through the vendors' own clients.
 
-Each vendor's module only translates: a request for a chat completion into the vendor's call, and
-the vendor's answer into a completion or its chunks. `OpenAIModel` does everything else, such as
-stepping down and reading streams. This package never imports a vendor's package; it uses one that
-the user has imported.
+Each vendor's module only translates. It turns a request for a chat completion into a call of the
+client, and the client's answer into a completion or its chunks. `OpenAIModel` does everything else,
+such as fallbacks and streams. The vendor's package is never imported here, because the user has
+already imported it.
 """
 
 from __future__ import annotations
@@ -32,52 +32,51 @@ from qtmiddleware.providers.llms.openai.clients import (
 from qtmiddleware.providers.llms.openai.prices import find_prices
 from qtmiddleware.providers.llms.openai.requests import Received
 from qtmiddleware.providers.openai_client import (
-    bound_error_bodies,
-    copy_with_bounded_error_bodies,
+    copy_with_limited_error_bodies,
     find_provider,
+    limit_error_bodies,
     read_host,
 )
 from qtmiddleware.types import Deadline
 
 DEFAULT_MODELS: Final = frozenset({Settings().transformation_model, Settings().chat_model})
-"""The models that are asked for if nobody names a model: OpenAI's."""
+"""The default models in the settings, which only OpenAI offers."""
 
 Chunk = Mapping[str, Any]
-"""A completion, or a piece of one, in OpenAI's form."""
+"""A completion, or a piece of a completion, in OpenAI's format."""
 
 
 class Vendor(ABC):
-    """Translates requests for one vendor's client, and the client's answers.
+    """Translates requests and answers for one vendor's client.
 
-    In the methods' parameters, *resource* is the object inside the client whose methods call the
-    service.
+    A *resource* is the object inside the client whose methods call the service.
     """
 
     name: str
-    """The vendor's name for people."""
+    """The vendor's name in messages."""
     package: str
-    """The package of its clients."""
+    """The package with the vendor's clients."""
     prices: str
-    """The vendor's name in genai-prices."""
+    """The vendor's name in the package genai-prices."""
     provider: str
-    """The vendor's name in OpenTelemetry, unless the host tells another, as Bedrock's does."""
+    """The vendor's name in OpenTelemetry. A known host, such as Bedrock's, overrides it."""
     key: str
-    """The environment variable of its key."""
+    """The environment variable of the vendor's key."""
     async_client: str = ""
-    """The class of the clients that can only be awaited; ``""`` if each client serves both ways."""
+    """The name of the async client's class; ``""`` if one client makes sync and async calls."""
 
     def accepts(self, candidate: Any) -> bool:
-        """Return whether *candidate* is a client of this vendor, or several clients.
+        """Return whether *candidate* is a client of this vendor, or a tuple or list of them.
 
-        Never imports the vendor's package.
+        The vendor's package is not imported.
         """
         members = candidate if isinstance(candidate, tuple | list) else (candidate,)
         return bool(members) and all(self._is_client(member) for member in members)
 
     def _is_client(self, candidate: Any) -> bool:
-        kinds = type(candidate).__mro__
+        classes = type(candidate).__mro__
         if isinstance(candidate, type) or not any(
-            kind.__module__.startswith(f"{self.package}.") for kind in kinds
+            class_.__module__.startswith(f"{self.package}.") for class_ in classes
         ):
             return False
         try:
@@ -86,13 +85,13 @@ class Vendor(ABC):
             return False
 
     calls: tuple[str, ...]
-    """The resource's methods that are called.
+    """The resource's methods that call the service.
 
-    A resource with a method that somebody has replaced is used as it is.
+    If a tracing library has replaced one of these methods, the resource is not copied.
     """
 
     def find_effort(self, model: str) -> str | None:  # noqa: ARG002
-        """Return the least reasoning effort that *model* accepts; ``None`` if unknown."""
+        """Return the least reasoning effort that *model* accepts; ``None`` if it is unknown."""
         return None
 
     @abstractmethod
@@ -100,14 +99,14 @@ class Vendor(ABC):
         """Return the object inside *client* whose methods call the service."""
 
     @abstractmethod
-    def find_http(self, client: Any, *, is_async: bool) -> Any:
-        """Return the `httpx` client inside *client*; ``None`` if it must not be used."""
+    def find_http_client(self, client: Any, *, is_async: bool) -> Any:
+        """Return the `httpx` client inside *client*, or ``None`` if it must not be copied."""
 
     @abstractmethod
-    def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:
-        """Return a copy of the resource of *client* that uses *http* and does not retry.
+    def copy_resource(self, client: Any, http_client: Any, *, is_async: bool) -> Any:
+        """Return a copy of the client's resource that uses *http_client* and does not retry.
 
-        *http* is an `httpx` client.
+        *http_client* is an `httpx` client.
         """
 
     @abstractmethod
@@ -115,73 +114,74 @@ class Vendor(ABC):
         """Return the address of the service that *client* calls."""
 
     @abstractmethod
-    def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:
-        """Send *request* and return the client's answer; if *is_async*, an awaitable of the answer.
+    def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:
+        """Send *request* and return the client's answer.
 
-        If the request asks for a stream, the answer is an iterator of events.
+        If *is_async* is true, the result is an awaitable of the answer. If the request asks for a
+        stream, the answer is an iterator of events.
         """
 
     @abstractmethod
-    def read_whole(self, answer: Any) -> Any:
-        """Return *answer*, a whole answer of the client, as a completion in OpenAI's format."""
+    def convert_answer(self, answer: Any) -> Any:
+        """Convert a client's whole *answer* to a completion in OpenAI's format."""
 
     @abstractmethod
-    def make_reader(self) -> Callable[[Any], Chunk | None]:
-        """Return a function that converts each event of one stream to a chunk in OpenAI's format.
+    def make_chunk_reader(self) -> Callable[[Any], Chunk | None]:
+        """Return a function that converts the events of one stream to chunks in OpenAI's format.
 
-        The function returns ``None`` for an event without a chunk.
+        The function returns ``None`` for an event that carries neither text nor a finish reason.
         """
 
 
-def split_messages(request: Chunk) -> tuple[str, str]:
+def read_system_and_user_messages(request: Chunk) -> tuple[str, str]:
     """Return the system message and the user message of *request*."""
     system, user = request["messages"]
     return system["content"], user["content"]
 
 
-def find_limit(request: Chunk) -> int | None:
+def read_token_limit(request: Chunk) -> int | None:
     """Return the token limit of *request*; ``None`` if it has no limit."""
     limit: int | None = request.get("max_tokens", request.get("max_completion_tokens"))
     return limit
 
 
-def find_schema(request: Chunk) -> dict[str, Any] | None:
-    """Return the JSON schema that *request* asks for; ``None`` if it asks for no schema."""
+def read_schema(request: Chunk) -> dict[str, Any] | None:
+    """Return the JSON schema that *request* asks for; ``None`` if there is none."""
     json_schema: dict[str, Any] = request.get("response_format", {}).get("json_schema", {})
     return json_schema.get("schema")
 
 
 def make_chunk(
     text: Any,
-    finish: str | None,
+    finish_reason: str | None,
     usage: Chunk | None,
     *,
-    part: str = "delta",
+    message_key: str = "delta",
     model: Any = None,
     id_: Any = None,
 ) -> Chunk:
-    """Return a chunk with *text* in OpenAI's format, or a completion if *part* is ``message``.
+    """Return a chunk or a completion with *text*, in OpenAI's format.
 
     Args:
         text: The text.
-        finish: Why the answer ended; ``None`` if it goes on.
-        usage: The token counts, as returned by `count_tokens`.
-        part: ``delta`` for a chunk, ``message`` for a completion.
+        finish_reason: The reason for the end of the answer; ``None`` if the answer continues.
+        usage: The token counts, as returned by `make_usage`.
+        message_key: ``delta`` makes a chunk, ``message`` makes a completion.
         model: The name of the model that answered.
         id_: The service's id of the completion.
     """
-    choices = [{part: {"content": text}, "finish_reason": finish}]
+    choices = [{message_key: {"content": text}, "finish_reason": finish_reason}]
     return {"choices": choices, "usage": usage, "model": model, "id": id_}
 
 
-def count_tokens(input_tokens: int | None, output_tokens: int | None) -> Chunk:
+def make_usage(input_tokens: int | None, output_tokens: int | None) -> Chunk:
     """Return the token counts in the format of OpenAI's completions."""
     return {"prompt_tokens": input_tokens or 0, "completion_tokens": output_tokens or 0}
 
 
 @dataclass
-class _OwnResource:
-    """A copied resource, and its HTTP client, which this package closes."""
+class _CopiedResource:
+    """A copied resource and its HTTP client. Closing this object closes the HTTP client."""
 
     resource: Any
     http: Any
@@ -194,12 +194,12 @@ class _OwnResource:
 
 
 class VendorClients(Clients):
-    """Provides the resources of a user's clients, which are never closed or changed.
+    """Provides copies of the resources in a user's clients.
 
-    A resource is the object inside a client whose methods call the service. Resources are copied,
-    as in `Clients`. For a blocking call, the copy shares the client's connections and limits error
-    bodies. In a forked process, and for asynchronous calls in each event loop, the copy has its own
-    connections. A client is used directly if its connections cannot be found or its methods were
+    A resource is the object inside a client whose methods call the service. The user's clients are
+    never closed or changed. For a synchronous call, the copy shares the client's connections and
+    limits error bodies. In a forked process, and in each event loop, the copy has its own
+    connections. A client is used directly if its HTTP client is not found or its methods were
     replaced.
     """
 
@@ -208,7 +208,7 @@ class VendorClients(Clients):
         self._vendor = vendor
         self._async_kind = f"{vendor.package}.{vendor.async_client}()"
         if not vendor.async_client:
-            self._given_async = self._given_sync
+            self._user_async_client = self._user_sync_client
 
     @property
     def host(self) -> str:
@@ -217,64 +217,69 @@ class VendorClients(Clients):
         return read_host(address) if address else self._vendor.name
 
     def _find_address(self) -> str:
-        client = self._given_sync if self._given_sync is not None else self._given_async
+        client = (
+            self._user_sync_client
+            if self._user_sync_client is not None
+            else self._user_async_client
+        )
         try:
             return self._vendor.find_address(client)
         except Exception:
+            # Vendors keep the address in private attributes, which another version may lack.
             return ""
 
-    def get_sync(self) -> Any:
-        """Return the resource for a synchronous call."""
-        client = self._given_sync
-        http = self._find_http(client, is_async=False)
+    def get_sync_client(self) -> Any:
+        """Return the resource for a synchronous call: a copy, if it can be copied."""
+        client = self._user_sync_client
+        http = self._find_http_client(client, is_async=False)
         if http is None:
             return self._vendor.find_resource(client, is_async=False)
         # In a forked process the parent's sockets must not be used.
         if os.getpid() != self._process and has_known_pools(http):
-            return self._per_process.get(self._make_sync).resource
+            return self._per_process.get(self._make_sync_client).resource
         return self._vendor.copy_resource(
-            client, copy_with_bounded_error_bodies(http), is_async=False
+            client, copy_with_limited_error_bodies(http), is_async=False
         )
 
-    async def get_async(self) -> Any:
+    async def get_async_client(self) -> Any:
         """Return the resource for an asynchronous call in the running event loop."""
-        resource = await super().get_async()
+        resource = await super().get_async_client()
         return (
             resource.resource
-            if isinstance(resource, _OwnResource)
+            if isinstance(resource, _CopiedResource)
             else self._vendor.find_resource(resource, is_async=True)
         )
 
-    def _find_http(self, client: Any, *, is_async: bool) -> Any:
+    def _find_http_client(self, client: Any, *, is_async: bool) -> Any:
         resource = self._vendor.find_resource(client, is_async=is_async)
+        # A tracing library may have replaced a method. A copy would bypass it.
         if any(call in vars(resource) for call in self._vendor.calls):
             return None
         try:
-            http = self._vendor.find_http(client, is_async=is_async)
+            http = self._vendor.find_http_client(client, is_async=is_async)
         except AttributeError:
             # Another version of the package may keep its HTTP client elsewhere.
             return None
         return http if hasattr(http, "event_hooks") else None
 
     def _can_copy(self, client: Any) -> bool:
-        http = self._find_http(client, is_async=True)
+        http = self._find_http_client(client, is_async=True)
         return http is not None and has_known_pools(http)
 
-    def _copy(self, client: Any, *, is_async: bool = True) -> Any:
-        http = copy_with_empty_pools(self._find_http(client, is_async=is_async))
-        bound_error_bodies(http)
-        return _OwnResource(self._vendor.copy_resource(client, http, is_async=is_async), http)
+    def _copy_client(self, client: Any, *, is_async: bool = True) -> Any:
+        http = copy_with_empty_pools(self._find_http_client(client, is_async=is_async))
+        limit_error_bodies(http)
+        return _CopiedResource(self._vendor.copy_resource(client, http, is_async=is_async), http)
 
-    def _make_sync(self) -> Any:
-        return self._copy(self._given_sync, is_async=False)
+    def _make_sync_client(self) -> Any:
+        return self._copy_client(self._user_sync_client, is_async=False)
 
 
 class VendorModel(OpenAIModel):
-    """Calls *model* of *vendor* through a *client* of the vendor's package.
+    """Calls a vendor's model through a *client* of the vendor's package.
 
-    The *options*, requests, deadlines, stepping down and token counts are as in `OpenAIModel`. A
-    whole answer is read by the vendor's client. If a server sends the answer very slowly, a daemon
-    thread keeps reading, but the caller waits no longer than the deadline.
+    Options, deadlines, fallbacks and token counts work as in `OpenAIModel`. If the server sends its
+    answer very slowly, the caller stops waiting at the deadline, but a daemon thread keeps reading.
     """
 
     def __init__(self, vendor: Vendor, model: str, *, client: Any, **options: Any) -> None:
@@ -289,21 +294,25 @@ class VendorModel(OpenAIModel):
 
     @property
     def provider(self) -> str:
-        """The model's provider, as OpenTelemetry names it."""
+        """The provider's name in OpenTelemetry."""
         return find_provider(self._clients.host, self._vendor.provider)
 
     def warm_up(self) -> None:
-        """Load the modules and prices that a request needs, without sending anything."""
+        """Load the modules and prices that the first request needs. Send nothing."""
         find_prices(self._model, self._price_list)
         if self._clients.can_block:
-            self._clients.get_sync()
+            self._clients.get_sync_client()
 
-    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
+    def _send_request(
+        self, request: dict[str, Any], deadline: Deadline, stack: ExitStack
+    ) -> Received:
         seconds = find_request_timeout(deadline)
         with _convert_errors():
-            answer = self._vendor.send(self._clients.get_sync(), request, seconds, is_async=False)
+            answer = self._vendor.send(
+                self._clients.get_sync_client(), request, seconds, is_async=False
+            )
             if "stream" not in request:
-                return iter((self._vendor.read_whole(answer),)), 0
+                return iter((self._vendor.convert_answer(answer),)), 0
             if hasattr(answer, "close"):
                 stack.callback(answer.close)
             events = iter(answer)
@@ -311,24 +320,24 @@ class VendorModel(OpenAIModel):
             first_event = next(events, None)
         return self._read_events(first_event, events), 0
 
-    def _read_events(self, event: Any, events: Iterator[Any]) -> Iterator[Chunk]:
-        read = self._vendor.make_reader()
+    def _read_events(self, event: Any, later_events: Iterator[Any]) -> Iterator[Chunk]:
+        read_chunk = self._vendor.make_chunk_reader()
         with _convert_errors():
             while event is not None:
-                if (chunk := read(event)) is not None:
+                if (chunk := read_chunk(event)) is not None:
                     yield chunk
-                event = next(events, None)
+                event = next(later_events, None)
 
-    async def _aopen(
+    async def _asend_request(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        resource = await self._clients.get_async()
+        resource = await self._clients.get_async_client()
         seconds = find_request_timeout(deadline)
         with _convert_errors():
             async with asyncio.timeout(seconds):
                 answer = await self._vendor.send(resource, request, seconds, is_async=True)
                 if "stream" not in request:
-                    return _yield_once(self._vendor.read_whole(answer)), 0
+                    return _yield_once(self._vendor.convert_answer(answer)), 0
                 close = getattr(answer, "close", None) or getattr(answer, "aclose", None)
                 if close is not None:
                     stack.push_async_callback(close)
@@ -336,13 +345,15 @@ class VendorModel(OpenAIModel):
                 first_event = await anext(events, None)
         return self._aread_events(first_event, events), 0
 
-    async def _aread_events(self, event: Any, events: AsyncIterator[Any]) -> AsyncIterator[Chunk]:
-        read = self._vendor.make_reader()
+    async def _aread_events(
+        self, event: Any, later_events: AsyncIterator[Any]
+    ) -> AsyncIterator[Chunk]:
+        read_chunk = self._vendor.make_chunk_reader()
         with _convert_errors():
             while event is not None:
-                if (chunk := read(event)) is not None:
+                if (chunk := read_chunk(event)) is not None:
                     yield chunk
-                event = await anext(events, None)
+                event = await anext(later_events, None)
 
 
 async def _yield_once(answer: Any) -> AsyncIterator[Any]:
@@ -350,11 +361,11 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
 
 
 def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> VendorModel:
-    """Return a model that calls the model named in *settings* through *client*.
+    """Return the *vendor*'s model that *settings* name, called through *client*.
 
-    OpenAI's default model is never requested from another vendor. If only one of
-    ``transformationModel`` and ``chatModel`` is changed, the changed name is used for both. If
-    neither is changed, raises `ConfigError`.
+    The name is the one of ``transformationModel`` and ``chatModel`` that differs from its default,
+    because only OpenAI offers the default models. If both have default values, raises
+    `ConfigError`.
     """
     names = (settings.transformation_model, settings.chat_model)
     model = next((name for name in names if name not in DEFAULT_MODELS), None)
@@ -374,7 +385,7 @@ def make_provider_functions(
 ) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
     """Return the functions ``accepts`` and ``make_model`` for the module of *vendor*.
 
-    Every module in `MODEL_PROVIDERS` must define both.
+    `MODEL_PROVIDERS` requires both functions in each provider's module.
     """
     return vendor.accepts, partial(make_vendor_model, vendor)
 
@@ -383,7 +394,7 @@ def make_provider_functions(
 
 
 class ServiceError(Exception):
-    """A vendor's error with its HTTP status, body and headers, like the errors of ``openai``."""
+    """A vendor's error with HTTP status, body and headers, like the errors of ``openai``."""
 
     def __init__(self, status: int, body: Chunk, headers: Any) -> None:
         super().__init__()
@@ -392,7 +403,7 @@ class ServiceError(Exception):
         self.response = SimpleNamespace(headers=headers)
 
 
-# The status for errors that come inside a stream, whose own status is 200.
+# The statuses for errors inside a stream, because the stream itself has the status 200.
 _STATUS_OF_TYPE: Final = {
     "overloaded_error": 529,
     "rate_limit_error": 429,
@@ -415,7 +426,7 @@ _MOST_WORDS: Final = 2_000
 
 @contextmanager
 def _convert_errors() -> Iterator[None]:
-    """Convert a vendor's exception into a `ServiceError` or `ModelError`.
+    """Convert a vendor's exception to a `ServiceError` or a `ModelError`.
 
     An exception without an HTTP status passes through unchanged.
     """
@@ -427,11 +438,15 @@ def _convert_errors() -> Iterator[None]:
         converted = read_vendor_error(error)
         if converted is error:
             raise
+        # The vendor's message may quote the query, so the original error does not become the cause.
         raise converted from None
 
 
 def read_vendor_error(error: Exception) -> Exception:
-    """Return *error* as a `ServiceError` or `ModelError`; unchanged if it has no HTTP status."""
+    """Return the `ServiceError` or `ModelError` for a vendor's *error*.
+
+    An error without an HTTP status is returned unchanged.
+    """
     status = next(
         (
             number
@@ -465,8 +480,8 @@ def read_vendor_error(error: Exception) -> Exception:
     words = json.dumps(fields, default=str)[:_MOST_WORDS].lower()
     code = next((code for code, pattern in _CAUSES if pattern.search(words)), None)
     if code is not None and status in (400, 403, 413, 422):
-        # These causes have the same status, so the code must tell them apart. Of an error with
-        # status 400 the code is read.
+        # Vendors use these statuses for several causes. The code is read only if the status is 400,
+        # so the status is changed to 400.
         status, fields["code"] = 400, code
     elif not isinstance(fields.get("code"), str):
         fields["code"] = str(fields.get("type") or fields.get("status") or "").lower()
@@ -475,9 +490,9 @@ def read_vendor_error(error: Exception) -> Exception:
 
 
 def _read_headers(response: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the headers of *response*, with their names in lower case.
+    """Return the headers of *response*, with lower-case names.
 
-    If the body *fields* contain a pause, as Google's do, the pause is added as ``retry-after``.
+    If the body's *fields* ask for a pause, as Google's do, it is added as ``retry-after``.
     """
     headers = dict(getattr(response, "headers", None) or {})
     headers = {str(name).lower(): value for name, value in headers.items()}

@@ -1,6 +1,6 @@
-"""Rerankers: models that score how well passages answer a question.
+"""Connect rerankers, which score how well passages answer a question.
 
-`cross_encoder` runs sentence-transformers models, `pinecone` calls models hosted by Pinecone, and
+`cross_encoder` runs sentence-transformers models. `pinecone` calls models that Pinecone hosts.
 `CallableReranker` calls a user's function. Importing this package loads no model.
 """
 
@@ -19,7 +19,7 @@ from qtmiddleware.retrieval.reranking import check_scores
 __all__ = ["as_reranker", "check_scores"]
 
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
-"""Pinecone's models that are recognised by their bare names."""
+"""The models of Pinecone that need no prefix ``pinecone/``."""
 _PINECONE: Final = "pinecone/"
 _ALLOWED: Final = (
     "None for the model named by rerank.model, an object with name and rerank(query, texts), "
@@ -28,17 +28,19 @@ _ALLOWED: Final = (
 
 
 def as_reranker(candidate: Any, settings: Settings) -> Reranker:
-    """Return *candidate* as a reranker; raise `ConfigError` if *candidate* cannot be a reranker.
+    """Return a reranker that uses *candidate*.
 
-    - ``None`` becomes the model that ``rerank.model`` names, loaded on first use.
-    - An object with ``name`` and ``rerank`` is returned unchanged.
-    - An object with ``predict`` is used as a sentence-transformers cross-encoder.
-    - Any other callable is called with the question and the texts, and returns scores.
+    *candidate* is one of:
 
-    Async functions are rejected.
+    - ``None``: the model that ``rerank.model`` names is loaded on first use.
+    - An object with ``name`` and ``rerank``: it is returned unchanged.
+    - A sentence-transformers cross-encoder, or another object with ``predict``.
+    - A function that takes the question and the texts, and returns scores.
+
+    Raises `ConfigError` for any other object, and for async functions.
     """
     if candidate is None:
-        return _find_reranker(
+        return _make_reranker(
             settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code
         )
     if not isinstance(candidate, type):
@@ -49,7 +51,8 @@ def as_reranker(candidate: Any, settings: Settings) -> Reranker:
                     path="reranker",
                 )
             return candidate
-        # Before other callables, because a torch model can be called, too, but with tensors.
+        # This check comes before `callable`, because a torch model can be called too, but only with
+        # tensors.
         if callable(getattr(candidate, "predict", None)):
             from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 
@@ -64,37 +67,37 @@ def as_reranker(candidate: Any, settings: Settings) -> Reranker:
     )
 
 
-def _find_reranker(model: str, *, trust_remote_code: bool) -> Reranker:
-    """Return a `PineconeReranker` if Pinecone hosts *model*, else a `CrossEncoderReranker`."""
-    if model in _HOSTED or model.startswith(_PINECONE):
+def _make_reranker(model_name: str, *, trust_remote_code: bool) -> Reranker:
+    """Return a `PineconeReranker` if Pinecone hosts the model, else a `CrossEncoderReranker`."""
+    if model_name in _HOSTED or model_name.startswith(_PINECONE):
         from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 
-        return PineconeReranker(model.removeprefix(_PINECONE))
+        return PineconeReranker(model_name.removeprefix(_PINECONE))
     from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 
-    return CrossEncoderReranker(model, trust_remote_code=trust_remote_code)
+    return CrossEncoderReranker(model_name, trust_remote_code=trust_remote_code)
 
 
 class CallableReranker:
     """Reranks with a function that scores texts for a question.
 
-    Exceptions of *fn* pass through unchanged.
+    Exceptions of the function pass through unchanged.
 
     Args:
-        fn: A plain function of the question and a list of strings, called in a thread. It returns
-            one score per text in the order of the texts (a list, tuple or array; higher is better),
-            or one ``(index, score)`` pair per text, in any order.
+        fn: A synchronous function that takes the question and a list of texts. It returns one score
+            per text, in the order of the texts, as a list, tuple or array. Higher is better. It may
+            also return one ``(index, score)`` pair per text, in any order.
         name: The reranker's name; by default the function's name.
 
     Raises:
         ConfigError: *fn* is async.
-        ModelError: On use, ``unparsable`` if *fn* does not return one finite number per text.
+        ModelError: ``unparsable`` if a call does not return one finite number per text.
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
         self._name = name or find_name(fn)
         self.model_name = name
-        """The model's name, if one was given."""
+        """The argument *name*; ``""`` by default."""
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
             raise ConfigError(
                 f"{self._name} must be a plain function, not async, because a reranker is called in"
@@ -108,39 +111,41 @@ class CallableReranker:
 
     @property
     def name(self) -> str:
-        """The *name* argument, or else the function's name."""
+        """The argument *name*, or else the function's name."""
         return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score per text, in the order of *texts*; higher is better."""
+        """Return one score per text, in the order of *texts*. Higher is better."""
         if not texts:
             return []
-        returned = self._fn(query, list(texts))
-        if inspect.isawaitable(returned):
-            if inspect.iscoroutine(returned):
-                returned.close()
+        result = self._fn(query, list(texts))
+        if inspect.isawaitable(result):
+            # Without this, Python would warn that the coroutine was never awaited.
+            if inspect.iscoroutine(result):
+                result.close()
             raise ModelError(
                 "unparsable",
                 f"the reranker {self._name} returned an awaitable; pass a plain function",
             )
-        return check_scores(_sort_by_index(returned), len(texts))
+        return check_scores(_sort_scores(result), len(texts))
 
 
-def _sort_by_index(returned: Any) -> Any:
+def _sort_scores(result: Any) -> Any:
     """Return the scores of ``(index, score)`` pairs, sorted by index.
 
-    Any other value is returned unchanged.
+    Any other *result* is returned unchanged, except that an array becomes a list.
     """
-    scores = returned.tolist() if hasattr(returned, "tolist") else returned
+    scores = result.tolist() if hasattr(result, "tolist") else result
     if (
         not isinstance(scores, list | tuple)
         or not scores
-        or not all(_is_pair(item) for item in scores)
+        or not all(_is_index_score_pair(item) for item in scores)
     ):
         return scores
     by_index = {int(index): score for index, score in scores}
+    # A missing index becomes `None`, which the check of the scores rejects.
     return [by_index.get(position) for position in range(len(scores))]
 
 
-def _is_pair(item: Any) -> bool:
+def _is_index_score_pair(item: Any) -> bool:
     return isinstance(item, list | tuple) and len(item) == 2 and hasattr(item[0], "__index__")

@@ -14,15 +14,15 @@ from qtmiddleware.runtime.logs import get_logger
 
 DEFAULT_MODEL: Final = "cross-encoder/ms-marco-MiniLM-L6-v2"
 WITH_CODE: Final = frozenset({"jinaai/jina-reranker-v2-base-multilingual"})
-"""Models that run code that comes with them."""
+"""The models that come with their own code."""
 LICENCES: Final = {
     "jinaai/jina-reranker-v2-base-multilingual": (
         "CC BY-NC 4.0, which does not allow commercial use"
     ),
 }
-"""Models whose licence forbids uses that many users intend."""
+"""The models whose licence forbids some uses, and the licence."""
 AGAIN_SECONDS: Final = 60.0
-"""How many seconds after a failure loading is not tried again: each try may take seconds."""
+"""The pause in seconds before loading is tried again, because each try may take seconds."""
 
 _log = get_logger("qtmiddleware.rerankers")
 _warned: Final[set[str]] = set()
@@ -31,28 +31,29 @@ _warned: Final[set[str]] = set()
 class CrossEncoderReranker:
     """Scores passages with a sentence-transformers cross-encoder (Nogueira and Cho 2019).
 
-    The default model is English, with 23 million parameters (91 MB), under the Apache License 2.0.
-    Its scores are logits, which may be negative. For other languages there is
-    ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters). Its licence, CC BY-NC
-    4.0, does not allow commercial use; a warning says so once. The multilingual model runs its own
-    code, so it needs *trust_remote_code* (``rerank.trustRemoteCode``).
+    The default model is for English. It has 23 million parameters (91 MB) and the Apache License
+    2.0. Its scores are logits and may be negative.
 
-    Nothing is imported, read or downloaded before the first use or `load`. Threads may share a
-    reranker; only one thread scores at a time, because the tokenizers cannot be shared.
+    ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters) is for other languages.
+    Its licence, CC BY-NC 4.0, does not allow commercial use. A warning is logged once. This model
+    runs its own code, so it needs *trust_remote_code* (``rerank.trustRemoteCode``).
+
+    The model is loaded by the first call or by `load`. Thread-safe: one thread scores at a time,
+    because the tokenizers cannot be shared.
 
     Args:
         model: A name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
-        batch_size: How many pairs are scored at a time.
-        trust_remote_code: Whether code that comes with the model may run.
+        batch_size: The number of question-passage pairs per batch.
+        trust_remote_code: Whether the model may run the code that comes with it.
         max_length: The most tokens per pair; by default the model's maximum. Longer texts are cut.
 
     Raises:
-        ConfigError: The model is known to need *trust_remote_code*.
-        MissingExtra: On use, without the extra ``models``.
-        ModelError: On use, ``unavailable`` if the model fails or cannot be loaded (loading is tried
-            again after a minute); ``unparsable`` if it does not return one finite number per
-            passage.
+        ConfigError: The model needs *trust_remote_code*.
+        MissingExtra: The extra ``models`` is missing at the first use.
+        ModelError: A call failed: ``unavailable`` if the model cannot be loaded or fails, and
+            ``unparsable`` if it does not return one finite number per passage. Loading is tried
+            again after a minute.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CrossEncoderReranker:
         max_length: int | None = None,
     ) -> None:
         is_name = isinstance(model, str)
-        self._name = model if is_name else _find_name(model)
+        self._name = model if is_name else _read_model_name(model)
         if is_name and model in WITH_CODE and not trust_remote_code:
             raise ConfigError(
                 f"{model} runs its own code; to allow that, set rerank.trustRemoteCode to"
@@ -100,12 +101,12 @@ class CrossEncoderReranker:
         return self._model is None and monotonic() >= self._again_at
 
     def load(self) -> None:
-        """Load the model now, unless it is loaded already; raises the same errors as `rerank`."""
+        """Load the model, unless it is loaded already. Raises the same errors as `rerank`."""
         with self._lock.free:
             self._load_once()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score per text, in the order of *texts*; higher is better."""
+        """Return one score per text, in the order of *texts*. Higher is better."""
         if not texts:
             return []
         with self._lock.free:
@@ -121,11 +122,11 @@ class CrossEncoderReranker:
         return check_scores(scores, len(texts))
 
     def _load_once(self) -> Any:
-        """Return the model. The first call loads the model, and other threads wait for it."""
+        """Return the model. The first call loads it, and other threads wait."""
         if self._model is None:
             if not self.is_unread:
                 raise ModelError("unavailable", self._failure)
-            _warn_of_licence(self._name)
+            _warn_about_licence(self._name)
             try:
                 self._model = load_model(
                     "CrossEncoder",
@@ -141,15 +142,17 @@ class CrossEncoderReranker:
         return self._model
 
 
-def _warn_of_licence(model: str) -> None:
-    """Warn once per process if the licence of *model* restricts its use."""
-    if model in LICENCES and model not in _warned:
-        _warned.add(model)
-        about: dict[str, Any] = {"event": "reranker_licence", "model": model}
-        _log.warning("the reranker %s is licensed under %s", model, LICENCES[model], **about)
+def _warn_about_licence(model_name: str) -> None:
+    """Log a warning, once per process, if the model's licence forbids some uses."""
+    if model_name in LICENCES and model_name not in _warned:
+        _warned.add(model_name)
+        about: dict[str, Any] = {"event": "reranker_licence", "model": model_name}
+        _log.warning(
+            "the reranker %s is licensed under %s", model_name, LICENCES[model_name], **about
+        )
 
 
-def _find_name(model: Any) -> str:
-    """Return the name of a loaded model."""
+def _read_model_name(model: Any) -> str:
+    """Return the name of a loaded *model*, or else the name of its class."""
     name = getattr(getattr(model, "config", None), "_name_or_path", None)
     return name if isinstance(name, str) and name else type(model).__name__

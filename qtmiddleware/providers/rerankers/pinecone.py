@@ -16,28 +16,27 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 _MOST_DOCUMENTS: Final = {"cohere-rerank-3.5": 200}
 _MOST_DOCUMENTS_ELSEWHERE: Final = 100
 _WITHOUT_TRUNCATE: Final = ("cohere-",)
-"""Models that split long texts themselves and do not know the parameter ``truncate``."""
+"""The prefixes of models that split long texts themselves and reject ``truncate``."""
 
 
 class PineconeReranker:
     """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
-    Scores are between 0 and 1. If there are more texts than the model takes at once (100 or 200),
-    they are sent in several requests; the scores are the same, because each text is scored
-    independently. Pinecone cuts texts that are too long for the model. A blank text is not sent and
-    scores 0.
+    Scores are from 0 to 1. If there are more texts than a request allows (100 or 200), several
+    requests are sent. This does not change the scores, because each text is scored independently.
+    Pinecone cuts texts that are too long. A blank text is not sent and scores 0.
 
-    The client retries by itself, so limit the wait (``rerank.timeoutMs`` does). Exceptions of the
-    client pass through.
+    The client retries failed requests. ``rerank.timeoutMs`` limits the total time. Exceptions of
+    the client pass through unchanged.
 
     Args:
-        model: The model's name, with or without ``pinecone/`` before it.
-        client: A ``pinecone.Pinecone``; by default a client is made on first use, with the key from
+        model: The model's name, with or without the prefix ``pinecone/``.
+        client: A ``pinecone.Pinecone``. By default, a client is made on first use with the key from
             ``PINECONE_API_KEY``.
 
     Raises:
-        ModelError: On use, if there is no key, or the answer does not have one finite score per
-            text.
+        ModelError: A call failed: there is no key, or the answer does not contain one finite score
+            per text.
     """
 
     def __init__(self, model: str, *, client: Any = None) -> None:
@@ -58,7 +57,7 @@ class PineconeReranker:
         return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score per text, in the order of *texts*; higher is better."""
+        """Return one score per text, in the order of *texts*. Higher is better."""
         scores = [0.0] * len(texts)
         positions = [position for position, text in enumerate(texts) if text.strip()]
         most = _MOST_DOCUMENTS.get(self._name, _MOST_DOCUMENTS_ELSEWHERE)
@@ -71,14 +70,14 @@ class PineconeReranker:
         return scores
 
     def close(self) -> None:
-        """Close the client if this reranker made it; the next use makes a new client."""
+        """Close the client that this reranker made. The next use makes a new one."""
         with self._lock.free:
             client, self._made = self._made, None
         if callable(close := getattr(client, "close", None)):
             close()
 
     def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
-        """Return the scores of *texts* for *query*, by position in *texts*."""
+        """Return the scores for *query*, keyed by position in *texts*."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
         answer = self._choose_client().inference.rerank(
             model=self._name,
@@ -88,6 +87,7 @@ class PineconeReranker:
             return_documents=False,
             parameters=options,
         )
+        # Pinecone returns the texts in the order of their scores.
         ranked = list(answer.data)
         places = [item.index for item in ranked if type(item.index) is int]
         if len(ranked) != len(texts) or set(places) != set(range(len(texts))):

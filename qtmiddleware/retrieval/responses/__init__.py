@@ -1,7 +1,7 @@
-"""Read the passages of any response, and write them back in exactly the same structure.
+"""Read the passages of any response, and rebuild the response with other passages.
 
 Responses are recognised by the names of their fields, not by their library. The items of a response
-are either in a list inside it, such as ``result.hits``, or in parallel columns.
+are either in a list inside the response, such as ``result.hits``, or in parallel columns.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from qtmiddleware.retrieval.responses.fields import (
     build_similar_container,
     find_kind,
     get_field,
-    get_path,
+    get_nested_value,
     is_array,
     is_list,
     is_number,
     list_fields,
     remove_field,
-    replace_items,
-    replace_path,
+    replace_nested_items,
+    replace_nested_value,
     to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
@@ -93,7 +93,7 @@ __all__ = [
     "wait_for_response",
 ]
 
-# The singular names of columns whose items are named in the plural.
+# The name of an item's field, for each column with a name in the plural.
 _FIELDS: Final = {
     "ids": "id",
     "documents": "document",
@@ -104,7 +104,7 @@ _FIELDS: Final = {
     "embeddings": "embedding",
     "uris": "uri",
 }
-# Beside one of these, "documents" is one column of several and no list of items.
+# If a response has one of these columns, its "documents" is a column too and not a list of items.
 _LEADING: Final = ("ids", "metadatas")
 # Chroma's list of the columns that were asked for.
 _NO_COLUMN: Final = "included"
@@ -125,7 +125,7 @@ _GENERAL_ENVELOPES: Final = (
     ),
     *("items", "value", "data", "result"),
 )
-"""Names that are also used for other data, so they count only if the list contains passages."""
+"""Names that are also used for other data. They count only if the list contains passages."""
 
 _ENVELOPES: Final = (*_KNOWN_ENVELOPES, *_GENERAL_ENVELOPES)
 _PATHS: Final = {name: tuple(name.split(".")) for name in _ENVELOPES}
@@ -135,14 +135,14 @@ _USUAL: Final = KeywordEvidenceSettings()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
-    """Two functions that read the items of a response and write a response with other items.
+    """How to read the items of a response, and how to rebuild the response with other items.
 
     Attributes:
-        items: Returns the items of a response in the backend's order, as the same objects:
-            mappings, ``(id, score)`` pairs, documents, objects with an id, or strings.
-        rebuild: Returns a copy of a response with other items, and leaves the response unchanged.
-            It gets any number of items in any order. They may come from other responses of the same
-            function, and have new scores.
+        items: Returns the items of a response in the backend's order, without copying them. Items
+            may be mappings, ``(id, score)`` pairs, documents, objects with an id, or strings.
+        rebuild: Returns a copy of a response with other items. It accepts any number of items in
+            any order. They may have new scores, and they may come from other responses of the same
+            function.
         name: A description of the structure, such as "a list".
     """
 
@@ -179,7 +179,8 @@ def read_response(
     Args:
         variant: The variant that was searched.
         response: The function's response.
-        custom_shape: The user's shape; ``None`` to recognise the response.
+        custom_shape: The user's functions to read and rebuild responses; ``None`` to detect the
+            structure.
         options: The settings that name the fields of ids, texts and scores.
         initial: The lists that the search merged, by name.
 
@@ -202,10 +203,10 @@ def read_keys_and_scores(
 
     Items with the same key are the same passage.
 
-    - The namespace is the item's own, or else the response's.
-    - If an item has no id, the id in the key is NUL and the item's text.
-    - If an item has only the id of its document, NUL and the text are added, so that chunks of one
-      document have different keys.
+    - The namespace is that of the item, or else that of the response.
+    - If an item has no id, the id in the key is a NUL character and the item's text.
+    - If an item has only the id of its document, NUL and the text are added to this id, so that
+      chunks of one document have different keys.
 
     Raises:
         ResponseShapeError: An item is not a passage.
@@ -216,6 +217,7 @@ def read_keys_and_scores(
         else to_namespace(get_field(response, "namespace"))
     )
     ids, namespaces, scores = read_columns(items, options, response_namespace)
+    # Most responses have an id for every item and need no further work.
     if None not in ids and PlainRow not in set(map(type, items)):
         return list(zip(namespaces, ids, strict=True)), scores  # type: ignore[arg-type]
     keys: list[Key] = []
@@ -223,21 +225,22 @@ def read_keys_and_scores(
         if type(item) is PlainRow and options.id_field is None:
             keys.append((response_namespace, item.key))
             continue
-        keys.append((namespace, _build_id(item, options) if id_ is None else id_))
+        keys.append((namespace, _build_substitute_id(item, options) if id_ is None else id_))
     return keys, scores
 
 
-def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
-    """Return an id for *item*, which has none: the document's id, NUL, and the item's text.
+def _build_substitute_id(item: Any, options: KeywordEvidenceSettings) -> str:
+    """Build an id for *item*, which has none: its document's id, a NUL character, and its text.
 
-    The document's id may be empty. An item without text is represented by its printed form.
+    If there is no document's id, the id begins with NUL. If there is no text, the item's fields are
+    printed instead.
     """
     text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
     return f"{read_id(item, options.id_field) or ''}\0{text or format_item(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
-    """Return the functions that read and rebuild *response*.
+    """Detect the structure of *response*, and return the functions that read and rebuild it.
 
     ``None`` is read as an empty response.
 
@@ -247,15 +250,20 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
     """
     if type(response) is list or type(response) is tuple:
         return _find_list_shape(response)
-    if _is_record(response) and len(response) == 2 and (shape := _find_parallel_shape(response, 0)):
+    if (
+        _is_row_or_named_tuple(response)
+        and len(response) == 2
+        and (shape := _find_parallel_shape(response, 0))
+    ):
         return shape
-    if (path := _find_envelope(response, options)) is not None:
-        _check_other_columns(response, path)
-        return _find_parallel_shape(response, path[0]) or _build_envelope_shape(path)
+    if (path := _find_list_path(response, options)) is not None:
+        _check_parallel_lists(response, path)
+        return _find_parallel_shape(response, path[0]) or _build_list_shape(path)
     if response is None:
         return Shape(lambda _: (), lambda _, items: list(items) or None, "None")
     if _has_columns(response):
-        _split_columns(response)
+        # Raises now if the columns cannot be read, so that callers get the error from here.
+        _get_columns_and_nesting(response)
         return Shape(_read_columns, _write_columns, "columns, as Chroma's")
     if _is_data_frame(response):
         return Shape(
@@ -270,47 +278,52 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
         raise ResponseShapeError(
             "the response must be awaited; wrap the function with kind='async'", shape="coroutine"
         )
-    if not is_list(response) or _is_record(response):
+    if not is_list(response) or _is_row_or_named_tuple(response):
         raise build_shape_error(response, "no list of matches was found in a response of type")
     return _find_list_shape(response)
 
 
-def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
-    """Return the path of field names to the list of passages in *response*; ``None`` if not found.
+def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
+    """Return the path of field names to the list of passages in *response*.
 
-    The usual names are tried in order. The first with an empty list or a list of passages is used,
-    or else the first known name whose value is ``None`` or another list.
+    The usual names are tried in order. The first name with a list of passages or an empty list is
+    used, or else the first known name with ``None`` or another list. Returns ``None`` if there is
+    no such name.
     """
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
-        items = _get_path_safely(response, _PATHS[name])
+        items = _get_nested_value_safely(response, _PATHS[name])
+        # Chroma's column of texts has the same name as other libraries' list of passages.
         if name == "documents" and _has_columns(response):
             continue
         if is_list(items) and _holds_passages(items, options):
             return _PATHS[name]
         if items is None or is_list(items):
             fallbacks.append(_PATHS[name])
-    for name in () if _is_container(response) else _GENERAL_ENVELOPES:
-        items = _get_path_safely(response, _PATHS[name])
+    for name in () if _is_list_or_columns(response) else _GENERAL_ENVELOPES:
+        items = _get_nested_value_safely(response, _PATHS[name])
         if is_list(items) and _holds_passages(items, options):
             return _PATHS[name]
     return next(iter(fallbacks), None)
 
 
-def _is_container(response: Any) -> bool:
-    """Return whether *response* is a list, an array, a mapping of columns or ``None``."""
+def _is_list_or_columns(response: Any) -> bool:
+    """Return whether *response* is ``None``, a list, an array or a mapping of columns.
+
+    An attribute of such an object, such as ``data``, is not a list of passages.
+    """
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
-    return is_list(response) and not _is_record(response)
+    return is_list(response) and not _is_row_or_named_tuple(response)
 
 
-def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
-    """Raise `ResponseShapeError` if *response* has a list that may run parallel to the passages.
+def _check_parallel_lists(response: Any, path: tuple[str, ...]) -> None:
+    """Raise `ResponseShapeError` if a second list in *response* may belong to the passages.
 
-    Such a list would no longer match the passages after reranking. It has as many values as there
-    are passages in *path*. Unless the passages are texts, the values must be numbers.
+    After reranking, such a list would no longer match the passages. It has one value for each
+    passage in *path*. Unless the passages are texts, all its values are numbers.
     """
-    items = get_path(response, path)
+    items = get_nested_value(response, path)
     if len(path) > 1 or not items:
         return
     for name, value in (
@@ -324,16 +337,16 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
             )
 
 
-def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at the end of *path* in *response*; `ABSENT` if missing or unreadable."""
+def _get_nested_value_safely(response: Any, path: tuple[str, ...]) -> Any:
+    """Return the value at *path* in *response*; `ABSENT` if it is missing or unreadable."""
     try:
-        return get_path(response, path)
+        return get_nested_value(response, path)
     except Exception:
         return ABSENT
 
 
 def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
-    """Return whether *items* is empty or seems to be a list of passages."""
+    """Return whether *items* is empty or looks like a list of passages."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
             isinstance(item, str) and reads_like_text(item) for item in items
@@ -341,12 +354,12 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
     try:
         return may_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
     except Exception:
-        # Reading an item may raise anything.
+        # Items come from the user's code, so reading them may raise anything.
         return False
 
 
-def _is_record(response: Any) -> bool:
-    """Return whether *response* is a named tuple or a database row, not a list of passages."""
+def _is_row_or_named_tuple(response: Any) -> bool:
+    """Return whether *response* is a named tuple or a database row, and so not a list."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
@@ -358,36 +371,38 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
         and (shape := _find_parallel_shape(response, 0))
     ):
         return shape
-    return _build_envelope_shape(())
+    return _build_list_shape(())
 
 
 # --- the items in one list ------------------------------------------------------------------------
 
 
 @cache
-def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
-    """Return the shape of responses with their items in the list at the end of *path*.
+def _build_list_shape(path: tuple[str, ...]) -> Shape:
+    """Return the shape of responses that have their items in the list at *path*.
 
     If *path* is empty, the response itself is the list.
     """
 
     def read_items(response: Any) -> Sequence[Any]:
-        items = get_path(response, path)
+        items = get_nested_value(response, path)
         if items is None or items is ABSENT:
             return ()
         return items if isinstance(items, (list, Sequence)) else list(items)
 
     name = f"the list in {'.'.join(path)!r}" if path else "a list"
-    return Shape(read_items, lambda response, items: replace_items(response, path, items), name)
+    return Shape(
+        read_items, lambda response, items: replace_nested_items(response, path, items), name
+    )
 
 
 # --- a list of passages and a list of their scores; an item is the pair of both -------------------
 
 
 def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
-    """Return the shape of *response* with passages in *field* and their scores in another field.
+    """Return the shape of *response* if it has passages in *field* and scores in another field.
 
-    Returns ``None`` if no other field contains scores.
+    Returns ``None`` if no other field contains as many numbers as there are passages.
     """
     for scores_field in (1,) if field == 0 else _NUMBERS:
         if (numbers := get_field(response, scores_field)) is not ABSENT and _are_parallel(
@@ -402,7 +417,7 @@ def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
-    """Return whether *numbers* may be the scores of *passages*: as many numbers as passages."""
+    """Return whether *numbers* may be the scores of *passages*: one number for each passage."""
     if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
@@ -426,11 +441,11 @@ def _write_pairs(
     passages_field: str | int, scores_field: str | int, response: Any, items: Sequence[Any]
 ) -> Any:
     """Return a copy of *response* with the (passage, score) pairs *items* in its two fields."""
-    response = replace_items(response, (passages_field,), [passage for passage, _ in items])
-    return replace_items(response, (scores_field,), [score for _, score in items])
+    response = replace_nested_items(response, (passages_field,), [passage for passage, _ in items])
+    return replace_nested_items(response, (scores_field,), [score for _, score in items])
 
 
-# --- a mapping of columns, each a list or, for a query of several texts, a list with one list in it
+# --- a mapping of columns, each a list, or a list with one list for each text of the query --------
 
 
 def _has_columns(response: Any) -> bool:
@@ -443,7 +458,7 @@ def _read_columns(response: Any) -> Sequence[Any]:
 
     The keys are the singular names of the columns: ``ids`` becomes ``id``.
     """
-    columns, _ = _split_columns(response)
+    columns, _ = _get_columns_and_nesting(response)
     names = [_FIELDS.get(name, name) for name in columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
@@ -453,12 +468,12 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
     Columns that are ``None`` stay ``None``.
     """
-    columns, is_nested = _split_columns(response)
+    columns, is_nested = _get_columns_and_nesting(response)
     for name, column in columns.items():
         values = build_similar_container(
             column, [item.get(_FIELDS.get(name, name)) for item in items]
         )
-        response = replace_path(
+        response = replace_nested_value(
             response,
             (name,),
             build_similar_container(response[name], [values]) if is_nested else values,
@@ -466,8 +481,8 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
     return response
 
 
-def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
-    """Return the columns of *response* by name, and whether each is nested in another list.
+def _get_columns_and_nesting(response: Any) -> tuple[dict[str, Any], bool]:
+    """Return the columns of *response* by name, and whether each one is nested in another list.
 
     Raises:
         ResponseShapeError: *response* has the results of several queries, or columns of different
@@ -514,8 +529,11 @@ class _Row(dict[Any, Any]):
 def _is_data_frame(response: Any) -> bool:
     """Return whether *response* is a data frame that may contain passages.
 
-    It must be empty, have a column or index with a usual name for an id or text, or have a string
-    in its first row.
+    One of the following must be true:
+
+    - It is empty.
+    - A column or index level has a usual name for an id or text.
+    - Its first row contains a string.
     """
     class_ = type(response)
     if not (hasattr(class_, "iloc") and hasattr(class_, "columns") and response.columns.is_unique):
@@ -557,6 +575,7 @@ def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) 
     for name in SCORES if score_field is None else (score_field,):
         if name in frame.columns:
             old_values, new_values = frame[name].tolist(), [row.get(name) for row in items]
+            # A column without new scores is not assigned, so that it keeps its type.
             if any(
                 is_number(new_value) and new_value != old_value
                 for new_value, old_value in zip(new_values, old_values, strict=True)
@@ -567,7 +586,7 @@ def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) 
 
 
 def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
-    """Return *rows*, from several data frames, as one data frame with the columns of *response*.
+    """Join *rows* of several data frames into one data frame with the columns of *response*.
 
     A column keeps its type unless the type would change a value.
     """
@@ -595,8 +614,8 @@ def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
 
 
 def _build_column(values: Sequence[Any], dtype: Any) -> Any:
-    """Return *values* as a pandas array of *dtype*, or of another type if values do not fit."""
-    # A data frame was passed in, so pandas is loaded already.
+    """Return *values* as a pandas array of *dtype*, or of another type if a value does not fit."""
+    # The user's function returned a data frame, so pandas is already loaded.
     import pandas as pd
 
     try:
@@ -609,10 +628,7 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
 
 
 def read_usage(response: Any) -> float | None:
-    """Return the read units that *response* reports; ``None`` if it reports none.
-
-    Responses of Pinecone report them.
-    """
+    """Return the read units that a response of Pinecone reports; ``None`` if there are none."""
     if type(response) is list or type(response) is tuple:
         return None
     try:
@@ -621,7 +637,7 @@ def read_usage(response: Any) -> float | None:
             return None
         units = [to_number(get_field(usage, name)) for name in ("read_units", "readUnits")]
     except Exception:
-        # Reading a response may raise anything, and that is no reason to lose the response.
+        # Reading a response may raise anything. Missing read units are no reason to lose it.
         return None
     return next(
         (
@@ -637,9 +653,10 @@ def read_usage(response: Any) -> float | None:
 
 
 def wait_for_response(response: Any) -> Any:
-    """Return *response*; if it is a future or an async result of a pool, wait for its result.
+    """Wait for *response* if it is a future or an async result of a pool, and return its result.
 
-    Awaitables are returned unchanged, because the caller can await them.
+    Any other response is returned unchanged. This includes awaitables, because the caller can await
+    them.
 
     Raises:
         Exception: The error of the future.
@@ -655,5 +672,5 @@ def wait_for_response(response: Any) -> Any:
 
 
 def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
-    """Return whether *class_* has a method with each of *names*."""
+    """Return whether *class_* has all methods in *names*."""
     return all(callable(getattr(class_, name, None)) for name in names)

@@ -1,7 +1,7 @@
-"""Read the ids, scores, texts and metadata of a list of items, faster than item by item.
+"""Read the ids, scores, texts and metadata of many items at once.
 
-The results are the same as for reading each item. Field names are looked up once, in the first
-item. Items with other fields than the first item are read one by one.
+The results are the same as for reading each item. This is faster, because field names are looked up
+only once, in the first item. Items with other fields than the first item are read one by one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NODE_CONTENT = Names(("_node_content",))
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _Layout:
-    """The class and field names of an item. All items with the same layout are read the same way.
+    """The class and the field names of an item. Items with the same layout are read the same way.
 
     Attributes:
         class_: The class of the items.
@@ -69,8 +69,8 @@ class _Layout:
     has_namespace: bool
     is_packed: bool
 
-    def check_fit(self, items: Sequence[Any]) -> list[bool]:
-        """Return for each of *items* whether it has this layout."""
+    def check_items(self, items: Sequence[Any]) -> list[bool]:
+        """Return, for each item, whether it has this layout."""
         class_, instance_names = self.class_, self.instance_names
         if class_ is dict:
             keys = dict.fromkeys(instance_names).keys()
@@ -105,15 +105,15 @@ def _build_dict_layout(keys: tuple[Any, ...]) -> _Layout:
 def _build_object_layout(class_: type, instance_names: tuple[str, ...]) -> _Layout | None:
     """Return the layout of objects of *class_* with the instance attributes *instance_names*.
 
-    Returns ``None`` for objects that must be read one by one: those without a score field, wrappers
-    of another item, strings and numbers.
+    Returns ``None`` for objects that must be read one by one: objects without a score field,
+    wrappers of another item, strings and numbers.
     """
 
     def pick_names(names: Names) -> Sequence[str]:
         return names.pick(class_, instance_names)
 
-    # Unusual objects are read by themselves: without a score of its own an object may have a score
-    # in its metadata, and a wrapper holds the item inside.
+    # Unusual objects are read one by one. An object without a score field may have a score in its
+    # metadata, and the fields of a wrapper are in another object.
     is_usual = (
         pick_names(SCORES)
         and pick_names(NAMES)
@@ -129,13 +129,13 @@ def _build_layout(
     get: Callable[[Any, str], Any],
     pick_names: Callable[[Names], Sequence[str]],
 ) -> _Layout:
-    """Return a layout with the names of fields that *pick_names* selects.
+    """Return a layout with the field names that *pick_names* selects.
 
     Args:
         class_: The class of the items.
         instance_names: The keys of a dict, or the names of an object's instance attributes.
         get: Returns the value of an item's field, given the item and the field's name.
-        pick_names: Returns those of the given names that the items have.
+        pick_names: Takes alternative names, and returns the names that the items have.
     """
     names = pick_names(IDS), pick_names(SCORES), pick_names(TEXTS), pick_names(METADATA)
     return _Layout(
@@ -172,7 +172,7 @@ def read_columns(
         scores = [read_score(item, options.score_field) for item in items]
         ids = [read_passage_id(item, options.id_field) for item in items]
         return ids, [read_namespace(item, namespace) for item in items], scores
-    fits_layout = layout.check_fit(items)
+    fits_layout = layout.check_items(items)
     if not all(fits_layout):
         for item, fits in zip(items, fits_layout, strict=True):
             if not fits:
@@ -255,7 +255,7 @@ def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
     try:
         return list(map(read_metadata, items)) if layout is None else _read_metadata(items, layout)
     except Exception:
-        # Reading an item may raise anything. Read each item alone, so that only that one is lost.
+        # Reading an item may raise anything. Read one by one, only this item loses its metadata.
         return list(map(_read_metadata_safely, items))
 
 
@@ -275,7 +275,8 @@ def read_titles(metadata: Sequence[Mapping[str, Any]]) -> list[str]:
     try:
         titles = [fields.get("title") for fields in metadata]
     except Exception:
-        # Reading a foreign mapping may raise anything, and a title is not worth a failed call.
+        # The mappings come from the user's code, so reading them may raise anything. A call must
+        # not fail for a title.
         return [""] * len(metadata)
     return [title if isinstance(title, str) else "" for title in titles]
 
@@ -286,7 +287,7 @@ def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, A
     if not names:
         return list(map(read_metadata, items))
     first, metadata = names[0], []
-    for item, fits in zip(items, layout.check_fit(items), strict=True):
+    for item, fits in zip(items, layout.check_items(items), strict=True):
         fields = get(item, first) if fits else None
         metadata.append(fields if type(fields) is dict and fields else read_metadata(item))
     return metadata
@@ -295,14 +296,14 @@ def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, A
 def _find_texts(
     holders: Sequence[Any], layout: _Layout, read_single: Callable[[Any], str | None]
 ) -> list[str | None]:
-    """Return the text in each of *holders*, which are items or their metadata.
+    """Return the text of each object in *holders*, which are items or their metadata.
 
-    *read_single* reads the text of a holder that does not have this *layout*. The text is ``None``
-    if no field with a usual name contains one.
+    *read_single* reads the text of an object that does not have this *layout*. The text is ``None``
+    if no usual field contains a text.
     """
     names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []
-    for holder, fits in zip(holders, layout.check_fit(holders), strict=True):
+    for holder, fits in zip(holders, layout.check_items(holders), strict=True):
         text = None
         if not fits:
             text = read_single(holder)

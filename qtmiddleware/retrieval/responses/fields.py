@@ -1,8 +1,8 @@
-"""Read a field of any object, or copy the object with a new value in that field.
+"""Read a field of any object, or copy the object with a new value in this field.
 
 Objects may be mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs,
 database rows, OpenAPI models of older SDKs, and plain objects. They are recognised by their
-attributes, never by their library. A field of a list or tuple is named by its index.
+attributes, never by their library. In a list or tuple, the name of a field is its index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from qtmiddleware.errors import ResponseShapeError
 
 ABSENT: Final = object()
-"""The value of a missing field, because ``None`` may be the value of a field."""
+"""Returned for a missing field, because an existing field may be ``None``."""
 
 ADVICE: Final = "pass read= (response -> list of items) and write= (response, items -> response)"
 
@@ -27,8 +27,8 @@ NAMED: Final = "named"
 ROW: Final = "row"
 OBJECT: Final = "object"
 
-# Classes with one of these are no rows, though they may have keys(): models, structs, arrays and
-# what pandas makes.
+# Classes with one of these attributes are not rows, although they may have keys(): models, structs,
+# arrays and the classes of pandas.
 _NO_ROWS: Final = (
     "__dataclass_fields__",
     "__struct_fields__",
@@ -39,14 +39,14 @@ _NO_ROWS: Final = (
 )
 
 
-def _find_kind(class_: type) -> str:
-    """Return how to read the fields of an object of class *class_*.
+def _find_access_kind(class_: type) -> str:
+    """Return how to read the fields of objects of *class_*.
 
     ``mapping``  By key.
     ``plain``    By index: a list, or a tuple that is not a named tuple.
     ``named``    As attributes of a named tuple.
-    ``row``      By column name. Each row of a database, such as ``sqlite3.Row`` or SQLAlchemy's
-                 ``Row``, has its own column names.
+    ``row``      By column name, as in ``sqlite3.Row`` and SQLAlchemy's ``Row``. Rows of the same
+                 class may have different columns.
     ``object``   As attributes.
     """
     if issubclass(class_, Mapping):
@@ -61,22 +61,22 @@ def _find_kind(class_: type) -> str:
     return PLAIN if issubclass(class_, (tuple, list)) else OBJECT
 
 
-# Cached, since it is called for every item of a response, and items are of few classes.
-find_kind: Final = cast("Callable[[type[Any]], str]", lru_cache(maxsize=1_024)(_find_kind))
+# Cached, because it is called for every item of a response, and items have few classes.
+find_kind: Final = cast("Callable[[type[Any]], str]", lru_cache(maxsize=1_024)(_find_access_kind))
 
 
 class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
-    """Alternative names of a field, such as ``id`` and ``_id``, in order of preference."""
+    """The alternative names of a field, such as ``id`` and ``_id``, in order of preference."""
 
     pick: Callable[[type, tuple[str, ...]], tuple[str, ...]]
-    """Returns the names that a class declares or that are among an object's own fields."""
+    """Takes a class and the names of an object's own fields. Returns the names that exist."""
     pick_keys: Callable[[tuple[Any, ...]], tuple[str, ...]]
-    """Returns the names that are among the keys of a dict."""
+    """Takes the keys of a dict. Returns the names that are among them."""
 
     def __new__(cls, names: Iterable[str]) -> Names:
-        """Create the tuple of *names*, with cached lookups of the names that an object has.
+        """Create the tuple of *names*, with caches for the lookups in objects and dicts.
 
-        The items of a list usually have the same fields, so most lookups repeat.
+        The items of a list usually have the same fields, so most lookups are repeated.
         """
         self = super().__new__(cls, names)
         self.pick_keys = lru_cache(maxsize=1_024)(partial(_pick_names_in_keys, tuple(self)))
@@ -85,10 +85,10 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 
 
 def pick_field_names(holder: Any, names: Names) -> Sequence[str]:
-    """Return those of *names* that *holder* declares as attributes or columns.
+    """Return the *names* that *holder* declares as attributes or columns.
 
-    *holder* must not be a mapping. Its attributes are not read, because OpenAPI models return
-    ``None`` for any name, and documents return the user's own fields.
+    *holder* must not be a mapping. Its attributes are not read: OpenAPI models return ``None`` for
+    any name, and documents return the user's fields.
     """
     return names.pick(type(holder), list_instance_names(holder))
 
@@ -100,14 +100,14 @@ def list_instance_names(holder: Any) -> tuple[str, ...]:
 
 
 def _pick_names_in_keys(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return those of *names* that are in *keys*."""
+    """Return the *names* that are among *keys*, in the order of *names*."""
     return tuple(name for name in names if name in keys)
 
 
 def _pick_declared_names(
     names: Iterable[str], class_: type, instance_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return those of *names* that *class_* declares or that are in *instance_names*."""
+    """Return the *names* that *class_* declares or that are among *instance_names*."""
     declared = getattr(class_, "attribute_map", None)
     if isinstance(declared, Mapping):
         return tuple(name for name in names if name in declared or name in instance_names)
@@ -125,14 +125,14 @@ def _get_column(row: Any, name: str) -> Any:
 
 
 def has_field(holder: Any, name: str) -> bool:
-    """Return whether *holder* declares an attribute or column *name*. Not for mappings."""
+    """Return whether *holder*, which is not a mapping, has an attribute or column *name*."""
     class_: type = type(holder)
     return _has_declared_name(name, class_, list_instance_names(holder))
 
 
 @lru_cache(maxsize=1_024)
 def _has_declared_name(name: str, class_: type, instance_names: tuple[str, ...]) -> bool:
-    """Return whether *class_* declares an attribute *name* or *instance_names* contains it."""
+    """Return whether *name* is an attribute of *class_* or among *instance_names*."""
     return bool(_pick_declared_names((name,), class_, instance_names))
 
 
@@ -152,8 +152,8 @@ def get_field(holder: Any, name: str | int) -> Any:
     return getattr(holder, name, ABSENT) if has_field(holder, name) else ABSENT
 
 
-def get_path(holder: Any, path: Path) -> Any:
-    """Return the value at the end of *path* in *holder*; `ABSENT` if a field is missing."""
+def get_nested_value(holder: Any, path: Path) -> Any:
+    """Follow *path* from *holder* and return the last value; `ABSENT` if a field is missing."""
     for name in path:
         if (holder := get_field(holder, name)) is ABSENT:
             return ABSENT
@@ -161,7 +161,7 @@ def get_path(holder: Any, path: Path) -> Any:
 
 
 def list_fields(holder: Any) -> Mapping[str, Any]:
-    """Return the fields of *holder* by name. Not for mappings."""
+    """Return the fields of *holder*, which is not a mapping, by name."""
     class_ = type(holder)
     if find_kind(class_) is ROW:
         return {name: _get_column(holder, name) for name in _list_columns(holder)}
@@ -219,15 +219,15 @@ def to_number(value: Any) -> float | None:
 
 
 def build_similar_container(container: Any, values: Sequence[Any]) -> Any:
-    """Return *values* as a tuple or numpy array if *container* is one; otherwise as a list.
+    """Return *values* in a container like *container*: a tuple, a numpy array, or else a list.
 
-    An array keeps its dtype unless the values do not fit.
+    An array has the same dtype as *container* unless the values do not fit.
     """
     if type(container) is tuple:
         return tuple(values)
     if not is_array(container):
         return list(values)
-    # An array was passed in, so numpy is loaded already.
+    # The container is an array, so numpy is already loaded.
     import numpy as np
 
     dtype_kind, shape = container.dtype.kind, (len(values), *container.shape[1:])
@@ -245,8 +245,8 @@ def build_similar_container(container: Any, values: Sequence[Any]) -> Any:
     ).reshape(shape)
 
 
-def replace_path(holder: Any, path: Path, value: Any) -> Any:
-    """Return a copy of *holder* with *value* at the end of *path*.
+def replace_nested_value(holder: Any, path: Path, value: Any) -> Any:
+    """Return a copy of *holder* with *value* at *path*. An empty path returns *value*.
 
     Raises:
         ResponseShapeError: No copy can be made.
@@ -254,25 +254,27 @@ def replace_path(holder: Any, path: Path, value: Any) -> Any:
     if not path:
         return value
     return _copy_with_field(
-        holder, path[0], replace_path(get_field(holder, path[0]), path[1:], value)
+        holder, path[0], replace_nested_value(get_field(holder, path[0]), path[1:], value)
     )
 
 
-def replace_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
-    """Return a copy of *holder* in which *items* replace the items at the end of *path*.
+def replace_nested_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
+    """Return a copy of *holder* with *items* in the list at *path*.
 
-    They are in a list, tuple or numpy array, as before.
+    A tuple or numpy array there stays a tuple or numpy array.
 
     Raises:
         ResponseShapeError: No copy can be made.
     """
-    return replace_path(holder, path, build_similar_container(get_path(holder, path), items))
+    return replace_nested_value(
+        holder, path, build_similar_container(get_nested_value(holder, path), items)
+    )
 
 
 def remove_field(holder: Any, name: str) -> Any:
     """Return a copy of *holder* without the field *name*.
 
-    *holder* is a mapping or a view of a dict. It is returned unchanged if it has no such field.
+    *holder* is a mapping or a view of a dict. It is returned unchanged if it lacks the field.
 
     Raises:
         ResponseShapeError: No copy can be made.
@@ -322,10 +324,10 @@ def _copy_with_field(holder: Any, name: str | int, value: Any) -> Any:
         raise build_shape_error(holder, f"{name!r} cannot be changed in a copy of type") from error
 
 
-def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
-    """Return a copy of *holder*, a list or tuple, with *value* at the index *place*."""
+def _copy_sequence(holder: Sequence[Any], index: int, value: Any) -> Any:
+    """Return a copy of *holder*, a list or tuple, with *value* at *index*."""
     class_: Any = type(holder)
-    return getattr(class_, "_make", class_)((*holder[:place], value, *holder[place + 1 :]))
+    return getattr(class_, "_make", class_)((*holder[:index], value, *holder[index + 1 :]))
 
 
 def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
@@ -335,7 +337,7 @@ def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Map
     """
     if type(holder) is dict or not isinstance(holder, MutableMapping):
         return {**holder, name: value}
-    copied = _copy_shallow(holder)
+    copied = _make_shallow_copy(holder)
     copied[name] = value
     return copied  # type: ignore[no-any-return]
 
@@ -356,8 +358,8 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
         return holder._replace(**{name: value})  # type: ignore[attr-defined]
     store = getattr(holder, "__dict__", {}).get("_data_store")
     if isinstance(store, dict):
-        # The copy module cannot copy OpenAPI models, and their constructors would check the type of
-        # every item again.
+        # The copy module cannot copy OpenAPI models, and their constructors would validate every
+        # item again.
         copied = object.__new__(class_)
         copied.__dict__.update(holder.__dict__, _data_store={**store, name: value})
         return copied
@@ -366,13 +368,13 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
     ):
         # A view of a dict, such as Pinecone's Document.
         return class_({**fields, name: value})
-    copied = _copy_shallow(holder)
-    # Frozen classes raise in their own __setattr__.
+    copied = _make_shallow_copy(holder)
+    # Frozen classes raise an error in their own __setattr__, so the one of `object` is called.
     object.__setattr__(copied, name, value)
     return copied
 
 
-def _copy_shallow(holder: Any) -> Any:
+def _make_shallow_copy(holder: Any) -> Any:
     """Return a shallow copy of *holder*.
 
     Raises:

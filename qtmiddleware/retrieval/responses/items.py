@@ -1,4 +1,4 @@
-"""Read the id, score, metadata and text of one item of a response. Items may have any type."""
+"""Read the id, score, metadata and text of one item of a response, whatever its type is."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from qtmiddleware.retrieval.responses.fields import (
     build_shape_error,
     find_kind,
     get_field,
-    get_path,
+    get_nested_value,
     has_field,
     is_array,
     is_number,
     list_fields,
     pick_field_names,
-    replace_path,
+    replace_nested_value,
     to_number,
 )
 from qtmiddleware.retrieval.responses.rows import (
@@ -41,7 +41,7 @@ from qtmiddleware.retrieval.responses.rows import (
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
 IDS: Final = Names(("id", "_id", "id_", "chunk_id", "node_id", "uuid", "pk"))
-# Often shared by all chunks of one document.
+# All chunks of one document often have the same value.
 _DOCUMENT_IDS: Final = Names(("document_id", "doc_id"))
 _ALL_IDS: Final = Names((*IDS, *_DOCUMENT_IDS))
 SCORES: Final = Names(
@@ -97,10 +97,10 @@ _NOT_METADATA: Final = frozenset(
     (*IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
 )
 NAMES: Final = Names((*_ALL_IDS, *TEXTS))
-# The field of LlamaIndex's wrapper that holds the item itself.
+# LlamaIndex wraps an item and its score in an object. The item is in this field.
 _NODE: Final = "node"
 _TELLING: Final = Names((_NODE, *NAMES))
-# The characters of a 32-bit float in JSON, with its comma.
+# The number of characters of a 32-bit float in JSON, with its comma.
 _NUMBER_CHARS: Final = 12
 _ID_NAME: Final = re.compile(r"(?:id|key|ref|ur[il])$", re.IGNORECASE)
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
@@ -109,8 +109,13 @@ _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 def check_item(item: Any, text_field: str | None = None, id_field: str | None = None) -> None:
     """Raise `ResponseShapeError` if *item* cannot be a passage.
 
-    A passage has an id, a text or another field that looks like a text. Mappings and strings are
+    A passage has an id, a text, or another field with several words. Mappings and strings are
     always accepted. The error names the type of *item*.
+
+    Args:
+        item: An item of a response.
+        text_field: The name of the field of the text; ``None`` to try the usual names.
+        id_field: The name of the field of the id; ``None`` to try the usual names.
     """
     kind = find_kind(type(item))
     if kind is MAPPING or isinstance(item, str):
@@ -133,9 +138,9 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
 
 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
-    """Return whether *item* has an id, a text or another field that looks like a text.
+    """Return whether *item* has an id, a text, or another field with several words.
 
-    *text_field* and *id_field* name the fields; ``None`` to try the usual names.
+    *text_field* and *id_field* name the fields. If they are ``None``, the usual names are tried.
     """
     try:
         check_item(item, text_field, id_field)
@@ -147,7 +152,7 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
 
 
 def format_item(item: Any) -> str:
-    """Return *item* as a string that identifies it, if it has neither an id nor a text.
+    """Return a string that identifies an *item* without an id and a text, from its other fields.
 
     Scores and other fractional numbers are left out, because they may differ between searches.
     """
@@ -172,7 +177,7 @@ def read_id(item: Any, id_field: str | None = None) -> str | None:
 
 
 def read_passage_id(item: Any, id_field: str | None = None) -> str | None:
-    """Return the id of *item*; ``None`` if it has none, or only the id of its document."""
+    """Return the id of *item*; ``None`` if there is no id, or only the id of its document."""
     return _read_id(item, id_field, IDS)
 
 
@@ -200,7 +205,7 @@ def read_namespace(item: Any, default: str) -> str:
 
 
 def read_score(item: Any, score_field: str | None = None) -> float | None:
-    """Return the backend's score of *item*; ``None`` if there is no finite number.
+    """Return the backend's score of *item*; ``None`` if there is no finite score.
 
     *score_field* names the field of the score. If it is ``None``, the usual names are tried.
     """
@@ -237,9 +242,9 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
 def read_text(item: Any, text_field: str | None) -> str | None:
     """Return the passage's text in *item*; ``None`` if there is no text.
 
-    If *text_field* is set, only this field is read, from the metadata or else from the item. A dot
-    separates the names of nested fields. If *text_field* is ``None``, the usual names are tried,
-    first in the item, then in the metadata.
+    *text_field* names the field of the text. It is searched in the metadata, then in the item. A
+    dot separates the names of nested fields. If *text_field* is ``None``, the usual names are
+    tried, first in the item, then in the metadata.
     """
     if text_field is not None:
         return next(
@@ -259,17 +264,17 @@ def read_text(item: Any, text_field: str | None) -> str | None:
 def holds_text(item: Any, text_field: str | None) -> bool:
     """Return whether *item* contains a passage's text.
 
-    If *item* itself is a single word, it does not count, because it is probably an id.
+    A bare string without spaces does not count as a text, because it is probably an id.
     """
     text = read_text(item, text_field)
     return text is not None and (text is not _unwrap_item(item) or reads_like_text(text))
 
 
 def estimate_chars(item: Any) -> int:
-    """Return roughly how many characters the texts and numbers of *item* take up in JSON."""
-    # A pair may have a bare text in front and the fields behind it.
+    """Estimate how many characters the texts and numbers of *item* have in JSON."""
+    # A pair may have a bare text in front and its metadata behind it.
     remaining: list[Any] = [_list_own_fields(item) or (_unwrap_item(item), read_metadata(item))]
-    # A structure may hold itself, or one part several times: each container counts once.
+    # A container may contain itself, or the same container twice. Each one counts once.
     count, seen_ids = 0, set[int]()
     while remaining:
         value = remaining.pop()
@@ -287,7 +292,7 @@ def estimate_chars(item: Any) -> int:
         elif is_number(value):
             count += _NUMBER_CHARS
         elif isinstance(value, (list, tuple)) and value and is_number(value[0]):
-            # An embedding has a thousand numbers: count them without looking at each.
+            # An embedding has about a thousand numbers, so they are counted without a look at each.
             count += len(value) * _NUMBER_CHARS
         elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen_ids:
             seen_ids.add(id(value))
@@ -296,9 +301,9 @@ def estimate_chars(item: Any) -> int:
 
 
 def find_text_field(item: Any, text_field: str | None) -> str | None:
-    """Return the name of the field from which `read_text` reads the text.
+    """Return the name of the field from which `read_text` reads the text of *item*.
 
-    Returns ``""`` if the item itself is the text, and ``None`` if there is no text.
+    Returns ``""`` if *item* itself is the text, and ``None`` if there is no text.
     """
     text = read_text(item, text_field)
     if text is None or text_field is not None:
@@ -317,9 +322,10 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
 
 
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
-    """Return (problem, fix), two clauses about *items* in which no text was found.
+    """Describe why no text was found in *items*, and return (problem, fix).
 
-    The clauses may name a field whose values look like texts, but never quote any content.
+    Both are clauses for a message. They may name a field with values that look like texts, but they
+    never quote a value.
     """
     if all(isinstance(_unwrap_item(item), str | int) and not read_metadata(item) for item in items):
         return (
@@ -351,8 +357,8 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
 def suggest_id_field(items: Sequence[Any]) -> str | None:
     """Return the name of a field that may contain the ids of *items*.
 
-    The name must look like that of an id, and all values must be different. Returns ``""`` if there
-    is no such field, and ``None`` if the items have no fields.
+    The name must end like the name of an id, and all values must be different. Returns ``""`` if
+    there is no such field, and ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
         return None
@@ -363,7 +369,7 @@ def suggest_id_field(items: Sequence[Any]) -> str | None:
 def suggest_score_field(items: Sequence[Any]) -> str | None:
     """Return the name of a field that may contain the scores of *items*.
 
-    Its values must be numbers that only rise or only fall, and not all of them whole. Returns
+    Its values must be numbers that only rise or only fall, and some must be fractional. Returns
     ``""`` if there is no such field, and ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
@@ -374,23 +380,25 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
 def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     """Return a copy of *item*, of the same type, with *score* as its score.
 
-    If *item* has no score or cannot be copied, as with a database row, *item* itself is returned.
-    *score_field* names the field of the score; ``None`` to try the usual names.
+    If *item* has no score, or cannot be copied, such as a database row, *item* itself is returned.
+    *score_field* names the field of the score. If it is ``None``, the usual names are tried.
     """
     if read_score(item, score_field) == score or find_kind(type(item)) is ROW:
         return item
     if type(item) is PlainRow:
         return item.rescore(score, score_field or "score")
     for path in (
-        _find_score_paths(item) if score_field is None else _find_named_paths(item, score_field)
+        _find_score_paths(item) if score_field is None else _find_field_paths(item, score_field)
     ):
-        if _runs_setter_code(type(item), str(path[-1])) or not is_number(get_path(item, path)):
+        if _runs_setter_code(type(item), str(path[-1])) or not is_number(
+            get_nested_value(item, path)
+        ):
             continue
         try:
-            copied = replace_path(item, path, score)
+            copied = replace_nested_value(item, path, score)
         except ResponseShapeError:
             continue
-        # The class may compute the value. Then the copy does not show the new score.
+        # If the class computes its score, the copy does not show the new score and is useless.
         if type(copied) is type(item) and read_score(copied, score_field) == score:
             return copied
     return item
@@ -409,7 +417,7 @@ def _is_pair_with_id(item: Any) -> bool:
 
 
 def _unwrap_item(item: Any) -> Any:
-    """Return the object with the fields of *item*.
+    """Return the object inside *item* that has the passage's fields.
 
     This is the first value of a pair, the node in LlamaIndex's wrapper, the document in a database
     row, or else *item* itself.
@@ -425,9 +433,9 @@ def _unwrap_item(item: Any) -> Any:
 
 
 def _unwrap_row(row: Any) -> Any:
-    """Return the document in *row*, as in ``(document, distance)``, or else *row* itself.
+    """Return the document in *row*, a database row such as ``(document, distance)``.
 
-    *row* is returned if one of its columns is an id or a text, or if it contains no document.
+    *row* itself is returned if one of its columns is an id or a text, or if it has no document.
     """
     get = get_field if find_kind(type(row)) is ROW else getattr
     for name in pick_field_names(row, _TELLING):
@@ -447,7 +455,7 @@ def _is_document(value: Any) -> bool:
 
 
 def _find_score_paths(item: Any) -> Iterator[Path]:
-    """Return the paths to the fields of *item* that may contain its score, best candidate first."""
+    """Return the paths to fields of *item* that may contain its score, likeliest field first."""
     kind = find_kind(type(item))
     if kind is PLAIN:
         return iter(((1,),))
@@ -455,38 +463,37 @@ def _find_score_paths(item: Any) -> Iterator[Path]:
         return ((name,) for name in SCORES if name in item)
     names: Sequence[str] = pick_field_names(item, SCORES)
     if not names and kind in (NAMED, ROW) and _unwrap_item(item) is not item:
-        # A computed distance beside a document has whatever name the database gave it.
+        # Next to a document, a computed distance has whatever name the database gave it.
         names = [name for name, value in list_fields(item).items() if is_number(value)]
     if not names and has_field(item, "metadata") and not isinstance(item.metadata, Mapping):
-        # In Weaviate the metadata is an object that holds the scores. The user's fields are beside
-        # it.
+        # In Weaviate, the metadata is an object with the scores. The user's fields are elsewhere.
         return (("metadata", name) for name in SCORES)
     return ((name,) for name in names)
 
 
 def _read_scores(item: Any) -> Iterable[Any]:
-    """Return the values in *item* that may be its score, best candidate first."""
+    """Return the values in *item* that may be its score, likeliest value first."""
     if type(item) is dict:
         return _list_values(item, SCORES)
-    return (get_path(item, path) for path in _find_score_paths(item))
+    return (get_nested_value(item, path) for path in _find_score_paths(item))
 
 
 def _read_named_field(item: Any, name: str) -> Iterator[Any]:
     """Yield the values of the field *name* in *item*. A dot separates the names of nested fields.
 
-    The field is searched in the metadata, then in the document or node inside *item*, then in
-    *item* itself.
+    The field is searched in the metadata, in the document or node inside *item*, and in *item*
+    itself, in this order.
     """
     for root in (read_metadata(item), _unwrap_item(item), item):
         for path in ((name,), name.split(".")):
-            if (value := get_path(root, path)) is not ABSENT:
+            if (value := get_nested_value(root, path)) is not ABSENT:
                 yield value
 
 
-def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
-    """Yield the paths to all fields *name* in *item*, its metadata, and the object inside it.
+def _find_field_paths(item: Any, name: str) -> Iterator[Path]:
+    """Yield the paths to all fields called *name* in *item*, in its metadata and in its node.
 
-    A dot separates the names of nested fields.
+    A dot in *name* separates the names of nested fields.
     """
     starts: Sequence[Path] = (
         [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
@@ -495,14 +502,14 @@ def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
         for middle in (*METADATA, None):
             for inner in ((name,), name.split(".")):
                 path = (*start, *inner) if middle is None else (*start, middle, *inner)
-                if get_path(item, path) is not ABSENT:
+                if get_nested_value(item, path) is not ABSENT:
                     yield path
 
 
 def find_text(holder: Any) -> str | None:
-    """Return the first text in *holder* under a usual name; ``None`` if there is no text.
+    """Return the text in *holder*, from the first usual field that has one.
 
-    LlamaIndex's ``_node_content`` is read last.
+    The JSON in LlamaIndex's ``_node_content`` is read last. Returns ``None`` if there is no text.
     """
     for value in _list_values(holder, TEXTS):
         if isinstance(value, str) and value and not value.isspace():
@@ -516,11 +523,12 @@ def find_text(holder: Any) -> str | None:
         node = json.loads(packed)
     except (ValueError, RecursionError):
         return None
+    # Without this field, a node that contains another node cannot recurse without end.
     return find_text({**node, "_node_content": None}) if isinstance(node, dict) else None
 
 
 def _list_values(holder: Any, names: Names) -> Iterable[Any]:
-    """Return the values of those fields of *holder* whose names are in *names*."""
+    """Return the values of *holder*'s fields that are listed in *names*."""
     if type(holder) is dict:
         picked = names.pick_keys(tuple(holder))
         return [holder[name] for name in picked] if picked else ()
@@ -532,7 +540,7 @@ def _list_values(holder: Any, names: Names) -> Iterable[Any]:
 
 
 def get_attribute(holder: Any, name: str) -> Any:
-    """Return the attribute *name* of *holder*; ``None`` if there is no such attribute."""
+    """Return the attribute *name* of *holder*, or ``None`` if it does not exist."""
     return getattr(holder, name, None)
 
 
@@ -545,7 +553,7 @@ def _list_own_fields(item: Any) -> Mapping[str, Any]:
 
 
 def _measure_text_lengths(item: Any) -> dict[str, int]:
-    """Return the number of characters of each field of *item* with several words, by field name."""
+    """Return the length in characters of each field with several words, by the field's name."""
     leaves = _flatten_item(item).items()
     return {
         name: len(value)
@@ -560,7 +568,10 @@ def _flatten_item(item: Any) -> dict[str, Any]:
 
 
 def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
-    """Return the values in nested *fields*, down to *depth* levels, by names joined with dots."""
+    """Return the values in nested *fields* by their names, which are joined by dots.
+
+    *depth* is the number of levels to read. Fields with unusual names are left out.
+    """
     leaves: dict[str, Any] = {}
     for name, value in fields.items():
         if not (isinstance(name, str) and _FIELD_NAME.fullmatch(name)) or name in _NOT_METADATA:
@@ -599,7 +610,7 @@ def _are_distinct_ids(column: Sequence[Any]) -> bool:
 
 
 def _find_first_value(holder: Any, names: Names) -> Any:
-    """Return the first value that *holder* has under any of *names*; ``None`` if there is none."""
+    """Return the first value other than ``None`` in *holder*'s fields *names*, or else ``None``."""
     for value in _list_values(holder, names):
         if value is not None:
             return value
@@ -614,7 +625,7 @@ def _to_text(value: Any) -> str | None:
 def _runs_setter_code(class_: type, name: str) -> bool:
     """Return whether setting the attribute *name* runs code of *class_*, such as a property setter.
 
-    Such code might change data that a copy shares with the original.
+    Such code may change data that a copy shares with the original.
     """
     descriptor = getattr(class_, name, None)
     settable = (

@@ -13,24 +13,24 @@ from qtmiddleware.retrieval.responses.fields import (
     PLAIN,
     find_kind,
     is_number,
-    replace_path,
+    replace_nested_value,
     to_number,
 )
 
-# Some scripts put no space between words, so their punctuation counts too.
+# Some scripts put no spaces between words, so CJK punctuation counts too.
 _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")
 
 
 class PlainRow(dict[str, Any]):
-    """One row of a list of plain tuples, with its values by name.
+    """A plain tuple or list from a response, with its values by name.
 
-    The names are ``id``, ``text``, ``score`` and ``metadata``. Any other value is named by its
+    The names are ``id``, ``text``, ``score`` and ``metadata``. The name of any other value is its
     position in the row.
 
     Attributes:
-        row: The caller's own tuple or list.
+        row: The tuple or list that the function returned.
         names: The name of each value.
-        key: Identifies the row in all responses of a function, even if they get different names.
+        key: Identifies the row in all responses of a function, even if the names differ.
     """
 
     __slots__ = ("key", "names", "row")
@@ -40,22 +40,30 @@ class PlainRow(dict[str, Any]):
         self.row, self.names, self.key = row, names, _build_key(row)
 
     def rescore(self, score: float, name: str) -> PlainRow:
-        """Return a copy of the row with *score* under *name*; the row itself without this name."""
+        """Return a copy of the row with *score* in the field *name*.
+
+        If there is no such field, the row itself is returned.
+        """
         if name not in self.names:
             return self
-        return PlainRow(replace_path(self.row, (self.names.index(name),), score), self.names)
+        return PlainRow(
+            replace_nested_value(self.row, (self.names.index(name),), score), self.names
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlainRow, (self.row, self.names)
 
 
 def get_raw(item: Any) -> Any:
-    """Return *item*, or the caller's own tuple or list if *item* is a `PlainRow`."""
+    """Return the object that the function returned for *item*.
+
+    This is *item* itself, or the tuple or list inside a `PlainRow`.
+    """
     return item.row if type(item) is PlainRow else item
 
 
 def reads_like_text(value: str) -> bool:
-    """Return whether *value* looks like a text, not an id: it has spaces or CJK punctuation."""
+    """Return whether *value* has spaces or CJK punctuation, so that it looks like a text."""
     return _READS_LIKE_A_TEXT.search(value) is not None
 
 
@@ -67,11 +75,14 @@ def is_pair(row: Sequence[Any]) -> bool:
 
 
 def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
-    """Return *items* as `PlainRow` objects if their values can be named; otherwise unchanged.
+    """Convert *items* to `PlainRow` objects if their values can be named.
 
-    The items must be plain tuples or lists of one type and length, not all of them (id, score)
-    pairs, and have a text, or an id and metadata. A position that the user named in *fields*, such
-    as ``"2"``, keeps this name.
+    The items must be plain tuples or lists of one type and length. They must have a text, or an id
+    and metadata, and not all of them may be (id, score) pairs. Otherwise, *items* are returned
+    unchanged.
+
+    *fields* are the fields that the user's settings name. A position among them, such as ``"2"``,
+    keeps its name.
     """
     classes = set(map(type, items))
     if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
@@ -87,7 +98,7 @@ def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> 
 
 
 def _build_key(row: Sequence[Any]) -> str:
-    """Return a key for *row*: its id (empty if the row has none) and its texts, joined by NUL.
+    """Return a key for *row*: its id, if it has one, and its texts, joined by NUL characters.
 
     All texts are used, because any of them may be the passage.
     """
@@ -110,7 +121,7 @@ def is_id(value: Any) -> bool:
 def may_be_scores(column: Sequence[Any]) -> bool:
     """Return whether *column* may contain scores: numbers that only rise or only fall.
 
-    Columns of whole numbers are rejected, because they may be ids.
+    A column of whole numbers is rejected, because these may be ids.
     """
     numbers = [value for value in column if value is not None]
     if all(hasattr(value, "__index__") for value in numbers) or not all(map(is_number, numbers)):
@@ -144,9 +155,10 @@ def _choose_column_names(columns: Sequence[Sequence[Any]], *, needs_number: bool
 
 
 def _choose_text_column(columns: Sequence[Sequence[Any]]) -> list[int]:
-    """Return a list with the index of the column with the longest texts; empty if there is none.
+    """Return the index of the column with the longest texts, in a list.
 
-    If no column looks like texts, the first column of strings after the id is used.
+    If no column looks like texts, the first column of strings after the id is used. If there is no
+    such column, the list is empty.
     """
     places = [place for place, column in enumerate(columns) if _are_instances(column, str)]
     text_places = [

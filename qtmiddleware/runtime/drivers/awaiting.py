@@ -73,7 +73,7 @@ def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
 async def _perform_step(step: Leaf, performer: Performer) -> Any:
     """Perform *step*, tell the observers, and return the step's result."""
     with step.observation as observation:
-        return observation.keep(await _start_step(step, performer))
+        return observation.keep_result(await _start_step(step, performer))
 
 
 async def _attempt_step(step: Leaf, performer: Performer, start_time: float) -> Outcome:

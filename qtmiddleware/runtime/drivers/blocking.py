@@ -46,7 +46,7 @@ from qtmiddleware.types import NEVER, Deadline
 def _perform_step(step: Leaf, performer: Performer) -> Any:
     """Perform *step* in this thread, tell the observers, and return the step's result."""
     with step.observation as observation:
-        return observation.keep(_perform_unobserved_step(step, performer))
+        return observation.keep_result(_perform_unobserved_step(step, performer))
 
 
 def _perform_unobserved_step(step: Leaf, performer: Performer) -> Any:
@@ -209,7 +209,7 @@ class _Batch:
             return []
         self._is_over = True
         running, now = self._running.copy(), perf_counter()
-        self._performer.bulkhead.give_up(len(running))
+        self._performer.bulkhead.record_abandoned_calls(len(running))
         for position, step in enumerate(self.steps):
             if self._outcomes[position] is None:
                 began = running.get(position, now)

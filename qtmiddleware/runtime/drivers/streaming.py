@@ -14,7 +14,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
-from qtmiddleware.errors import ModelError, as_model_error
+from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.runtime.threads import Bulkhead, copy_context_with_bulkhead
@@ -67,16 +67,16 @@ def stream(
                     # The reply is complete; only its costs are missing.
                     if isinstance(piece, Reply):
                         return
-                    raise as_model_error(None) from None
+                    raise convert_to_model_error(None) from None
                 is_over = piece is None
                 if error is not None:
                     raise _convert_error(error)
                 if piece is None:
                     return
-                yield observation.keep(piece)
+                yield observation.keep_result(piece)
         finally:
             deadline.cancel()
-            bulkhead.give_up(not is_over)
+            bulkhead.record_abandoned_calls(not is_over)
 
 
 async def astream(
@@ -113,12 +113,12 @@ async def astream(
                 except TimeoutError:
                     if isinstance(piece, Reply):
                         return
-                    raise as_model_error(None) from None
+                    raise convert_to_model_error(None) from None
                 if error is not None:
                     raise _convert_error(error)
                 if piece is None:
                     return
-                yield observation.keep(piece)
+                yield observation.keep_result(piece)
         finally:
             deadline.cancel()
             if task is not None and not task.done():
@@ -190,4 +190,4 @@ async def _aread_pieces(
 
 
 def _convert_error(error: BaseException) -> BaseException:
-    return as_model_error(error) if isinstance(error, Exception) else error
+    return convert_to_model_error(error) if isinstance(error, Exception) else error

@@ -1,1 +1,1 @@
-"""The built-in prompts. Each file defines one transform and has the transform's catalogue name."""
+"""Define the built-in prompts: one file per transform, with the transform's catalogue name."""

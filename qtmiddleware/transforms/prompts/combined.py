@@ -1,4 +1,4 @@
-"""Ask for a rewrite, a step-back, sub-queries and a hypothetical passage in one model call."""
+"""Ask for a rewrite, a step-back question, sub-queries and a passage in one model call."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ ASPECTS: Final = (
 
 
 def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Return the reply fields: the rewrite, the step-back and the sub-queries.
+    """Return the reply fields: the rewrite, the step-back question and the sub-queries.
 
-    The settings may add a hypothetical passage and the question's constraints.
+    The settings may add a hypothetical passage and the constraints.
     """
     sub_queries = ReplyField(
         "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
@@ -93,8 +93,8 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     return (REWRITE, STEP_BACK, sub_queries, *passage, *constraints)
 
 
-def _build_flavour(settings: Settings) -> str:
-    """Return the settings that change the prompt, as a name for the prompt's version."""
+def _write_version_suffix(settings: Settings) -> str:
+    """Return a name for the settings that change the prompt, such as ``research+hyde``."""
     passage = "hyde" if settings.llm.hyde_in_combined else ""
     constraints = "constraints" if settings.llm.constraints_in_combined else ""
     return "+".join(filter(None, (get_sub_query_style(settings), passage, constraints)))
@@ -106,5 +106,5 @@ TRANSFORM: Final = Transform(
     instruction=INSTRUCTION,
     fields=choose_fields,
     rules=RULES,
-    flavour=_build_flavour,
+    write_version_suffix=_write_version_suffix,
 )

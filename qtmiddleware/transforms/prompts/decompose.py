@@ -1,4 +1,4 @@
-"""Ask for the parts of a question as sub-queries that can be searched independently."""
+"""Ask for sub-queries that can be searched independently."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ RULES: Final = (
 def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Return the reply field for the sub-queries.
 
-    It takes exactly five sub-queries in the style ``research``, else at most ``maxSubQueries``.
+    The style ``research`` asks for exactly five sub-queries, other styles for at most
+    ``maxSubQueries``.
     """
     if settings.llm.sub_query_style == "research":
         return (
@@ -66,13 +67,13 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
 
 
 def get_sub_query_style(settings: Settings) -> str:
-    """Return the sub-query style for the prompt's version, ``""`` for the style ``simple``."""
+    """Return the style of the sub-queries; ``""`` for the default style ``simple``."""
     style = settings.llm.sub_query_style
     return "" if style == "simple" else style
 
 
 def _choose_instruction(settings: Settings) -> str:
-    """Return the instruction for the style of the sub-queries in *settings*."""
+    """Return the instruction for the configured style of the sub-queries."""
     return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(
         get_sub_query_style(settings), INSTRUCTION
     )
@@ -93,5 +94,5 @@ TRANSFORM: Final = Transform(
             ]
         },
     ),
-    flavour=get_sub_query_style,
+    write_version_suffix=get_sub_query_style,
 )

@@ -1,4 +1,4 @@
-"""Ask for the question in the specific words that relevant documents are likely to use."""
+"""Ask for a rewrite of the question in the words that relevant documents are likely to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask for the last question of a conversation, rewritten to be clear without the conversation."""
+"""Ask for the last question of a conversation, rewritten so that it is clear on its own."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pytest_httpserver import HTTPServer
 
 from qtmiddleware.config import Config
 from qtmiddleware.kit.bulk.batch import BatchStatus
-from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import BulkReport
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.batch_service import BatchServer
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.thorough
 
 
 def run(step: str, folder: Path, config: Config) -> tuple[BatchStatus, BulkReport]:
-    with open_file_work(folder / "q.txt", folder / "o.jsonl", config=config) as (work, report):
+    with open_batch_work(folder / "q.txt", folder / "o.jsonl", config=config) as (work, report):
         return getattr(work, step)(), report
 
 

@@ -375,7 +375,7 @@ def test_other_clients_and_functions_are_refused() -> None:
 def test_a_client_of_ones_own_is_asked_and_stays_open(world: BatchWorld) -> None:
     client = openai.OpenAI(api_key="mine", base_url=world.service.url)
     service = BatchService(Settings(), client)
-    assert (service.host, service.find("file-1")) == ("127.0.0.1", None)
+    assert (service.host, service.find_batch("file-1")) == ("127.0.0.1", None)
     service.close()
     assert not client.is_closed()
     client.close()
@@ -499,8 +499,8 @@ def test_openai_itself_charges_half_by_batch_and_of_others_it_is_not_known(
     others = world.finish().spent
     assert (others.read, others.written, others.batch) == (1_200, 240, None)
     assert others.live is not None
-    assert BatchService(Settings()).share == 0.5
-    assert BatchService(world.config.settings).share is None
+    assert BatchService(Settings()).price_factor == 0.5
+    assert BatchService(world.config.settings).price_factor is None
 
 
 def test_two_commands_at_once_are_refused(world: BatchWorld) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.runtime.cache import digest
+from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.redis_cache import RedisCache
 from qtmiddleware.types import Transformation
@@ -58,7 +58,7 @@ def key_of(middleware: Any, model: Any) -> str:
     from qtmiddleware.retrieval.question import Question
 
     name = middleware._context.model.name
-    return digest(Question(QUERY, (), middleware._context.settings).build_cache_key(name))
+    return hash_key(Question(QUERY, (), middleware._context.settings).build_cache_key(name))
 
 
 def test_what_one_process_asked_another_one_knows(server: RedisServer) -> None:

@@ -32,7 +32,9 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
     with show_warnings(hidden_degradations=["retrieval degraded"]):
         for _ in range(2):
             logger.warning("the index\n%s is damaged", "\x1b[31mi.sqlite", event="index_damaged")
-            sampler.log(logger, "retrieval degraded", ["llm timeout"], said="retrieval 1 degraded")
+            sampler.log(
+                logger, "retrieval degraded", ["llm timeout"], message="retrieval 1 degraded"
+            )
         sampler.log(logger, "answer degraded", ["answer empty"])
         sampler.flush(logger)
         logger.info("nothing happened")

@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from qtmiddleware.kit.demo import dataset, recorded_model
+from qtmiddleware.kit.demo import load_dataset, load_recorded_model
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import USUAL, Comparison, chosen
 from qtmiddleware.kit.evaluation.bench import Bench, build_index
@@ -28,11 +28,11 @@ def embedding_once(embedder: Embedder) -> Embedder:
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    data = dataset()
+    data = load_dataset()
     embedder = embedding_once(embedder_named("all-MiniLM-L6-v2"))
     store = build_index(data, tmp_path_factory.mktemp("demo") / "index.sqlite", embedder)
     with store:
-        return Bench(store, embedder, recorded_model()).measure(data, chosen(USUAL))
+        return Bench(store, embedder, load_recorded_model()).measure(data, chosen(USUAL))
 
 
 def test_no_default_does_worse_than_the_raw_query(comparison: Comparison) -> None:
@@ -69,7 +69,7 @@ def test_the_means_are_those_of_the_questions(comparison: Comparison) -> None:
 
 def test_the_index_is_built_again_in_place(tmp_path: Path) -> None:
     data, embedder = (
-        dataset().first(1),
+        load_dataset().first(1),
         CallableEmbedder(lambda texts: [[1.0, len(text)] for text in texts]),
     )
     for _ in range(2):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.kit.demo import EXAMPLES, dataset, has_recording, recorded_model
+from qtmiddleware.kit.demo import EXAMPLES, has_recording, load_dataset, load_recorded_model
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import open_index
@@ -19,7 +19,7 @@ from qtmiddleware.kit.playground.verdict import judge_cards
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.integration.demo.test_demo_data import DATA, README, numbers, runs
 
-SMALL = dataset("small")
+SMALL = load_dataset("small")
 
 
 def test_the_readme_tells_the_true_counts() -> None:
@@ -31,7 +31,7 @@ def test_the_readme_tells_the_true_counts() -> None:
 
 @pytest.mark.parametrize("folder", EXAMPLES)
 def test_every_kind_of_example_is_a_judged_question_with_a_recorded_reply(folder: str) -> None:
-    data, model = dataset(folder), recorded_model(folder)
+    data, model = load_dataset(folder), load_recorded_model(folder)
     assert [*EXAMPLES[folder]] == [
         "gains",
         "loses",
@@ -68,14 +68,14 @@ def test_no_recording_knows_a_number_or_a_sentence_of_a_passage_that_is_judged(
 @pytest.mark.thorough
 @pytest.mark.parametrize("folder", EXAMPLES)
 def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> None:
-    data = dataset(folder)
+    data = load_dataset(folder)
     embedder = embedder_named("all-MiniLM-L6-v2")
     with open_index(data, tmp_path, embedder) as store:
         opened = QueryMiddleware(
-            {"topK": 5}, client=recorded_model(folder), store=store, embedder=embedder
+            {"topK": 5}, client=load_recorded_model(folder), store=store, embedder=embedder
         )
         with opened as middleware:
-            tiers = Tiers(middleware.retriever, remembers=False)
+            tiers = Tiers(middleware.retriever, caches_replies=False)
             for kind, id_ in EXAMPLES[folder].items():
                 (question,) = data.only({id_}).questions
                 best = max(data.qrels[id_].values())
@@ -103,7 +103,7 @@ def show(tiers: Tiers, question: Question, answers: list[str]) -> list[Card]:
             [],
             None,
         )
-        async for answer in tiers.ask(asked):
+        async for answer in tiers.ask_tiers(asked):
             plain = answer.retrieval if plain is None else plain
             cards.append(build_card(answer, asked, plain, answers, ""))
         return cards

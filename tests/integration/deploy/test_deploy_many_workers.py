@@ -151,7 +151,7 @@ def test_the_budgets_of_all_workers_together_are_the_total(
     start: Start, model: ModelServer
 ) -> None:
     model.usage = {"prompt_tokens": 2_000, "completion_tokens": 1_000, "total_tokens": 3_000}
-    usd_a_call = Prices(MODEL).cost(2_000, 1_000)
+    usd_a_call = Prices(MODEL).compute_cost(2_000, 1_000)
     assert usd_a_call is not None
     total = 3 * WORKERS * usd_a_call
     _, workers = start({}, maxUsd=f"{total:.6f}")

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from qtmiddleware.errors import EngineError
-from qtmiddleware.kit.engines.ray import AHEAD, RETRIES, RayEngine, _protect_token
+from qtmiddleware.kit.engines.ray import AHEAD, RETRIES, RayEngine, _create_private_token
 from tests.support import ray_work
 from tests.support.ray_work import MARK, WORKERS, batches, find_marked, wait_for
 
@@ -95,12 +95,12 @@ def test_the_token_of_the_clusters_of_an_account_is_its_owners_alone(
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     token = tmp_path / ".ray" / "auth_token"
-    _protect_token()
+    _create_private_token()
     written = token.read_text()
     assert (len(written), stat.S_IMODE(token.stat().st_mode)) == (64, 0o600)
     # One that Ray wrote stays, and is nobody else's any more.
     token.chmod(0o644)
-    _protect_token()
+    _create_private_token()
     assert (token.read_text(), stat.S_IMODE(token.stat().st_mode)) == (written, 0o600)
 
 

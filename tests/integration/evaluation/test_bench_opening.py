@@ -236,7 +236,7 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     lacks = {}
     with open_bench(DATA, settings=SETTINGS, recordings=recording, cache=cache) as opened:
         lacks = {
-            name: opened.lacks(it)
+            name: opened.list_missing_fields(it)
             for name, it in chosen(["rules", "rewrite", "multi_query", "combined"]).items()
         }
     assert lacks == {

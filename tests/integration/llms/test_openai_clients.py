@@ -227,7 +227,7 @@ def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
         replies = await asyncio.gather(
             *(model.acomplete(prompt, Deadline.after(30)) for _ in range(12))
         )
-        assert len({id(await model._clients.get_async()) for _ in range(3)}) == 1
+        assert len({id(await model._clients.get_async_client()) for _ in range(3)}) == 1
         assert count_new(is_open_client, before) == 1
         return len(replies)
 
@@ -621,8 +621,10 @@ def kept_prices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("prices", "cost"), PRICES)
 @pytest.mark.usefixtures("kept_prices")
 def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float | None) -> None:
-    assert prices.cost(1_000_000, 1_000_000) == (None if cost is None else pytest.approx(cost))
-    assert prices.cost(0, 0) is None
+    assert prices.compute_cost(1_000_000, 1_000_000) == (
+        None if cost is None else pytest.approx(cost)
+    )
+    assert prices.compute_cost(0, 0) is None
 
 
 def test_the_table_and_the_package_that_keeps_prices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -644,7 +646,7 @@ def test_a_price_costs_no_call_over_the_network_and_is_looked_up_when_it_is_need
         "socket.socket.connect = socket.getaddrinfo = refused\n"
         "from qtmiddleware.providers.llms.openai.prices import Prices\n"
         "prices = Prices('gpt-6-luna')\n"
-        "print('genai_prices' in sys.modules, prices.cost(1_000_000, 0), 'genai_prices' in sys.modules)"
+        "print('genai_prices' in sys.modules, prices.compute_cost(1_000_000, 0), 'genai_prices' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True

@@ -87,7 +87,7 @@ def test_a_reply_comes_with_its_text_tokens_and_cost(service, way, prompt) -> No
     model = model_of(service, way)
     reply = ask(model, way, prompt)
     assert (reply.text, reply.input_tokens, reply.output_tokens, reply.calls) == (TEXT, 100, 20, 1)
-    assert reply.cost_usd == model.prices.cost(100, 20)
+    assert reply.cost_usd == model.prices.compute_cost(100, 20)
     assert reply.cost_usd > 0
     assert not reply.truncated
     assert model.name == service.model

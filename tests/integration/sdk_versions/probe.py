@@ -95,13 +95,13 @@ def report(response: Any) -> dict[str, Any]:
 def searched(index: Any, kwargs: dict[str, Any]) -> Any:
     shape = read_signature(index.search)
     assert shape.read_query((), kwargs) == "old words"
-    args, kwargs = shape.replace((), kwargs, query="new words", top_k=7)
+    args, kwargs = shape.replace_arguments((), kwargs, query="new words", top_k=7)
     return index.search(*args, **kwargs)
 
 
 def queried(index: Any) -> Any:
     shape = read_signature(index.query, takes_vector=True)
-    args, kwargs = shape.replace(
+    args, kwargs = shape.replace_arguments(
         ("words",), {"top_k": 3, "namespace": "ns"}, query=[0.5, 0.25], top_k=7
     )
     return index.query(*args, **kwargs)

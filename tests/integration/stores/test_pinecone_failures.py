@@ -235,7 +235,7 @@ def test_a_question_on_a_bad_day_is_searched_once(
     if day == "hangs":
         # With the store that is open already, what it looks up first would be late too on a busy
         # machine.
-        store._calls._seconds = 0.5
+        store._calls._timeout_seconds = 0.5
     qm = qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts])
     if day == "hangs":
         world.hangs("/query")

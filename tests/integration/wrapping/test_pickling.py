@@ -223,7 +223,7 @@ def test_no_key_of_the_environment_is_in_a_pickle(monkeypatch: pytest.MonkeyPatc
     search = qtm.QueryMiddleware({**CONFIG, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}}).wrap(
         plain
     )
-    search._context.model.inner._clients.get_sync()
+    search._context.model.inner._clients.get_sync_client()
     for dumps in (pickle.dumps, cloudpickle.dumps):
         assert SECRET.encode() not in dumps(search)
 

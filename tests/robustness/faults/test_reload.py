@@ -61,7 +61,7 @@ def rewrites(retrieval: qtm.Retrieval) -> list[str]:
 
 def client_of(qm: qtm.QueryMiddleware) -> Any:
     inner: Any = qm.model
-    return inner.inner._clients.get_sync()
+    return inner.inner._clients.get_sync_client()
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     if kind == "awaiting":
         found = asyncio.run(awaiting())
     else:
-        client = clients.get_sync()
+        client = clients.get_sync_client()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(ask)
             services.a.asked.wait(20)

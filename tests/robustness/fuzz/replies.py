@@ -156,7 +156,7 @@ def answer(data: bytes) -> None:
 
 def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
     reading = AnswerReader([Match(str(at), "", 1.0, text=passage) for at in range(3)])
-    given = "".join([*map(reading.feed, pieces), reading.end()])
+    given = "".join([*map(reading.feed, pieces), reading.flush()])
     check(given == reading.text, "the pieces are the whole")
     for it in reading.citations:
         check(

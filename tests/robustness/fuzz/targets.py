@@ -23,7 +23,7 @@ from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_
 from qtmiddleware.preprocessing import prepare, protected_spans
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.runtime.control_characters import escape_json
-from qtmiddleware.runtime.redis_cache import decode, encode
+from qtmiddleware.runtime.redis_cache import decode_transformation, encode_transformation
 from tests.robustness.fuzz import replies
 from tests.robustness.fuzz.promises import check, text_of
 
@@ -117,8 +117,8 @@ def words(data: bytes) -> None:
 
 def cached(data: bytes) -> None:
     """An entry of a shared cache is a transformation that is written as it was, or is nothing."""
-    made = decode(data)
-    check(made is None or encode(made) == data, "what was read is written as it was")
+    made = decode_transformation(data)
+    check(made is None or encode_transformation(made) == data, "what was read is written as it was")
 
 
 TARGETS: Final[dict[str, Target]] = {

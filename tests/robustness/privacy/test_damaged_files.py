@@ -270,7 +270,7 @@ def test_a_damaged_folder_of_lancedb_is_named(tmp_path: Path, part: str) -> None
 def kept_in(path: Path) -> int:
     cache = CacheFile(path)
     try:
-        with cache.connection() as run:
+        with cache.use_connection() as run:
             run.execute("INSERT INTO replies VALUES (?, ?)", (os.urandom(8), PASSAGE))
             return int(run.execute("SELECT count(*) FROM replies").fetchone()[0])
     finally:

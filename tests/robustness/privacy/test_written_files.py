@@ -15,9 +15,9 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.bulk.batch.transforming import open_file_work
+from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
-from qtmiddleware.kit.cli.reports import check_writable, write_report
+from qtmiddleware.kit.cli.reports import check_files_writable, write_report
 from qtmiddleware.kit.cli.session import make_history_file
 from qtmiddleware.kit.cli.tune import write_config
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable
@@ -131,7 +131,7 @@ def submit(place: Path) -> None:
     (place.parent / "asked.txt").write_text(QUERY)
     config = qtm.Config.load({"transformationType": "rewrite"}, environ={})
     client = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9")
-    with open_file_work(
+    with open_batch_work(
         place.parent / "asked.txt", place, config=config, client=client, overwrite=True
     ):
         pass
@@ -149,7 +149,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "questions asked in batches": submit,
     "history of questions": lambda place: make_history_file(),
     "report": lambda place: write_report(place.parent, {place.name: "text"}),
-    "report, before anything is asked": lambda place: check_writable(
+    "report, before anything is asked": lambda place: check_files_writable(
         place.parent, (place.name,), "--report"
     ),
     "tuned config": lambda place: write_config(place, {"topK": 4}),
@@ -281,7 +281,7 @@ def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
 def test_a_report_and_a_tuned_config_are_as_readable_as_other_files(
     folder: Path, umask: int
 ) -> None:
-    check_writable(folder / "new", ("report.md",), "--report")
+    check_files_writable(folder / "new", ("report.md",), "--report")
     write_report(folder / "new", {"report.md": "text"})
     write_config(folder / "new" / "tuned.json", {"topK": 4})
     modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
@@ -305,4 +305,4 @@ def test_a_report_that_cannot_be_written_is_told_with_the_option_that_names_anot
     for place, named in ((folder, "report.md"), (folder / "report.md" / "file", "")):
         (folder / "report.md" / "file").write_text("mine")
         with pytest.raises(ConfigError, match=rf"{named}.*--report"):
-            check_writable(place, ("report.md",), "--report")
+            check_files_writable(place, ("report.md",), "--report")

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.integrations import needs
+from qtmiddleware.integrations import require_package
 
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it() -> None:
     with (
         pytest.raises(qtm.MissingExtra) as caught,
-        needs("no-such-framework", "1.0", extra="langchain"),
+        require_package("no-such-framework", "1.0", extra="langchain"),
     ):
         import no_such_framework  # noqa: F401
     assert str(caught.value) == (
@@ -27,13 +27,13 @@ def test_what_is_too_old_is_refused_with_the_version_that_is_needed() -> None:
         pytest.raises(
             qtm.MissingExtra, match=r"pytest 999\.1 or newer \(here is \d.*\[langchain\]"
         ),
-        needs("pytest", "999.1", extra="langchain"),
+        require_package("pytest", "999.1", extra="langchain"),
     ):
         pytest.fail("it was imported")
 
 
 def test_a_version_is_compared_by_its_numbers() -> None:
-    with needs("pytest", "8.10", extra="langchain"):
+    with require_package("pytest", "8.10", extra="langchain"):
         pass
 
 

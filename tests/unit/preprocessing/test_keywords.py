@@ -37,7 +37,7 @@ from qtmiddleware.retrieval.keyword_evidence import (
     WEIGHT_OF_VARIANTS_BESIDE_RANKS,
     add_evidence,
     are_reciprocal_ranks,
-    choose_weight,
+    choose_weight_and_reason,
     score_by_keywords,
 )
 from qtmiddleware.retrieval.question_words import find_matching_words, locate_words
@@ -503,8 +503,8 @@ def test_equal_few_or_round_scores_are_no_ranks() -> None:
 
 
 def test_a_models_words_weigh_less_beside_scores_that_are_ranks() -> None:
-    assert choose_weight([0.9, None, 0.5]) == (WEIGHT_OF_VARIANTS, "")
-    weight, reason = choose_weight(fuse_ranks(60, list(range(20))))
+    assert choose_weight_and_reason([0.9, None, 0.5]) == (WEIGHT_OF_VARIANTS, "")
+    weight, reason = choose_weight_and_reason(fuse_ranks(60, list(range(20))))
     assert weight == WEIGHT_OF_VARIANTS_BESIDE_RANKS
     assert "reciprocal ranks" in reason
 

@@ -486,7 +486,7 @@ def fuse_by_own(rankings: list[Ranking], merge: Callable[..., Any]) -> FusedList
     """What `fuse` makes of *rankings* with *merge*, as though a package named it ``own``."""
     method = FoundFusion(FusionMethodRow(name="own"), merge)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plugins, "find_fusion", {"own": method}.__getitem__)
+        patched.setattr(plugins, "find_fusion_method", {"own": method}.__getitem__)
         return fuse(rankings, "own")
 
 

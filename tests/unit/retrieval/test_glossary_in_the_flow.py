@@ -183,7 +183,7 @@ def test_another_glossary_is_another_key_of_the_cache_for_questions_with_its_ter
 def test_a_text_that_has_a_term_in_another_form_lost_nothing(query: str, rewrite: str) -> None:
     facts = (("DRB", ("drawing release board",)), ("drawing release board", ("DRB",)))
     spans = [(span.kind, span.text) for span in protected_spans(query, language="en")]
-    kept = guard(Transformation(rewrite=rewrite), query=query, must_keep=spans, facts=facts)
+    kept = guard(Transformation(rewrite=rewrite), query=query, must_keep=spans, glossary=facts)
     assert kept == Transformation(rewrite=rewrite)
 
 
@@ -196,7 +196,7 @@ def test_a_text_without_any_form_of_a_term_is_still_repaired() -> None:
         Transformation(rewrite="Who approves it?"),
         query="Who approves the DRB?",
         must_keep=spans,
-        facts=facts,
+        glossary=facts,
     )
     assert kept.rewrite == "Who approves it? (DRB)"
 

@@ -107,7 +107,7 @@ def test_other_limits_hold_for_what_is_kept_already(clock: Clock) -> None:
     for key in "abc":
         cache.put(key, ord(key))
     cache.get("a")
-    cache.change(2, 10.0)
+    cache.change_limits(2, 10.0)
     assert (len(cache), cache.get("b"), cache.get("a"), cache.max_entries) == (2, None, ord("a"), 2)
     clock.now += 10
     assert cache.get("a") is None
@@ -116,7 +116,7 @@ def test_other_limits_hold_for_what_is_kept_already(clock: Clock) -> None:
 def test_a_longer_time_holds_for_what_is_kept_already(clock: Clock) -> None:
     cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
     cache.put("a", 1)
-    cache.change(3, 60.0)
+    cache.change_limits(3, 60.0)
     clock.now += 59
     assert cache.get("a") == 1
     clock.now += 1
@@ -126,7 +126,7 @@ def test_a_longer_time_holds_for_what_is_kept_already(clock: Clock) -> None:
 def test_hits_and_misses_are_counted_but_not_of_a_second_look(clock: Clock) -> None:
     cache: TTLCache[int] = TTLCache(3, 10.0, clock=clock)
     cache.get("a")
-    cache.get("a", counts=False)
+    cache.get("a", is_counted=False)
     cache.put("a", 1)
     cache.get("a")
     clock.now += 10

@@ -121,7 +121,7 @@ def test_one_that_had_time_has_failed_where_it_is_late(clock: Clock) -> None:
 def test_a_trial_that_failed_earlier_than_others_keeps_the_later_wait(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
-    begun(breaker).fail(rest=90)
+    begun(breaker).fail(pause_seconds=90)
     clock.now += 30
     assert breaker.rest == 60
 
@@ -149,7 +149,7 @@ def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(
     clock: Clock, pause: float
 ) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.read_state() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
     assert breaker.begin_attempt() is None
     clock.now += pause
@@ -158,7 +158,7 @@ def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(
 
 def test_after_a_pause_that_was_asked_for_all_may_call_at_once(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
-    begun(breaker).fail(rest=1)
+    begun(breaker).fail(pause_seconds=1)
     clock.now += 1
     assert [begun(breaker).is_probe for _ in range(8)] == [False] * 8
 
@@ -168,7 +168,7 @@ def test_a_service_that_asks_for_pauses_and_never_answers_opens_the_breaker_like
 ) -> None:
     breaker, rests = Breaker(5, 30, clock=clock), list[float]()
     for _ in range(6):
-        begun(breaker).fail(rest=1)
+        begun(breaker).fail(pause_seconds=1)
         rests.append(breaker.rest)
         clock.now += breaker.rest
     assert rests == [1, 1, 1, 1, 30, 30]
@@ -178,7 +178,7 @@ def test_a_service_that_answers_between_its_pauses_never_opens_the_breaker(clock
     breaker = Breaker(2, 30, clock=clock)
     for _ in range(20):
         begun(breaker).succeed()
-        begun(breaker).fail(rest=1)
+        begun(breaker).fail(pause_seconds=1)
         assert breaker.rest == 1
         clock.now += 1
 
@@ -188,12 +188,12 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
     for episode in range(1, 5):
         calls = [begun(breaker) for _ in range(8)]
         for call in calls[:4]:
-            call.fail(rest=1)
+            call.fail(pause_seconds=1)
         assert breaker.read_state() == (BreakerState.OPEN, episode, 5, 1.0)
         clock.now += 1
         # These were under way when the pause began, and are slower to say the same.
         for call in calls[4:]:
-            call.fail(rest=1)
+            call.fail(pause_seconds=1)
         clock.now += 1
         assert breaker.read_state()[:2] == (BreakerState.CLOSED, episode)
 
@@ -201,16 +201,16 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
 def test_of_several_pauses_the_longest_is_kept(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     first, second, third = begun(breaker), begun(breaker), begun(breaker)
-    first.fail(rest=2)
-    second.fail(rest=7)
-    third.fail(rest=1)
+    first.fail(pause_seconds=2)
+    second.fail(pause_seconds=7)
+    third.fail(pause_seconds=1)
     assert breaker.rest == 7
 
 
 def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     earlier = begun(breaker)
-    begun(breaker).fail(rest=10)
+    begun(breaker).fail(pause_seconds=10)
     earlier.succeed()
     assert breaker.read_state() == (BreakerState.OPEN, 0, 5, 10.0)
 
@@ -218,7 +218,7 @@ def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock)
 def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     calls = [begun(breaker) for _ in range(5)]
-    calls[0].fail(rest=1)
+    calls[0].fail(pause_seconds=1)
     for call in calls[1:]:
         call.fail()
     assert breaker.rest == 30
@@ -230,12 +230,12 @@ def test_a_pause_asked_for_at_the_last_failure_shortens_nothing(
 ) -> None:
     breaker = Breaker(2, 30, clock=clock)
     begun(breaker).fail()
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.rest == rest
     clock.now += rest
     probe = begun(breaker)
     assert probe.is_probe
-    probe.fail(rest=pause)
+    probe.fail(pause_seconds=pause)
     assert breaker.rest == rest
 
 
@@ -246,7 +246,7 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
     begun(breaker).fail()
     clock.now += 30
     probe = begun(breaker)
-    earlier.fail(rest=5)
+    earlier.fail(pause_seconds=5)
     assert breaker.rest == 5
     probe.succeed()
     assert (breaker.read_state()[0], breaker.rest) == (BreakerState.OPEN, 5)
@@ -257,16 +257,16 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
 @pytest.mark.parametrize("pause", [0.0, -1.0, float("nan")])
 def test_what_is_no_pause_is_an_ordinary_failure(clock: Clock, pause: float) -> None:
     breaker = Breaker(2, 30, clock=clock)
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.rest == 0
-    begun(breaker).fail(rest=pause)
+    begun(breaker).fail(pause_seconds=pause)
     assert breaker.rest == 30
 
 
 def test_without_a_number_of_failures_nothing_is_ever_left_alone(clock: Clock) -> None:
     breaker = Breaker(0, 30, clock=clock)
     for _ in range(50):
-        begun(breaker, clock.now + 1).fail(rest=60)
+        begun(breaker, clock.now + 1).fail(pause_seconds=60)
         begun(breaker, clock.now + 1)
         clock.now += 2
     assert breaker.rest == 0
@@ -307,7 +307,7 @@ def test_nobody_calls_before_the_pause_is_over_and_everybody_may_after_it(
         attempt = breaker.begin_attempt()
         assert (attempt is None) == (clock.now < until)
         if attempt is not None:
-            attempt.succeed() if works else attempt.fail(rest=pause)
+            attempt.succeed() if works else attempt.fail(pause_seconds=pause)
             until = clock.now if works else clock.now + pause
 
 
@@ -361,17 +361,17 @@ def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
 
 def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     breaker = opened(clock, failures=2)
-    breaker.change(5, 60.0)
+    breaker.change_limits(5, 60.0)
     assert breaker.read_state()[:3] == (BreakerState.OPEN, 2, 5)
     clock.now += 30
     begun(breaker).fail()
     assert breaker.rest == 60.0
-    breaker.change(0, 60.0)
+    breaker.change_limits(0, 60.0)
     assert breaker.read_state()[0] is BreakerState.CLOSED
-    breaker.change(5, 60.0)
-    begun(breaker).fail(rest=10)
+    breaker.change_limits(5, 60.0)
+    begun(breaker).fail(pause_seconds=10)
     assert breaker.rest == 10.0
-    breaker.change(0, 60.0)
+    breaker.change_limits(0, 60.0)
     assert breaker.rest == 0.0
     begun(breaker).fail()
     assert breaker.rest == 0.0

@@ -51,7 +51,7 @@ def test_secrets_are_left_out_by_their_name_or_their_value() -> None:
 
 @pytest.mark.usefixtures("environ")
 def test_what_embeds_gets_the_secrets_of_the_hub_and_other_work_gets_all() -> None:
-    for build in (build_batch_embedder, caches._build_timed_batch):
+    for build in (build_batch_embedder, caches._build_timed_embedder):
         found = copy_worker_environment(partial(build, None, ""))
         assert (
             SECRETS.keys() & found.keys()

@@ -259,7 +259,7 @@ def test_reasons_without_end_are_remembered_as_one() -> None:
     sampler, sink = LogSampler(clock=Clock()), Sink()
     for number in range(1_000):
         sampler.log(sink.logger, "it", [f"reason {number}"])
-    assert len(sampler._kinds) <= 65
+    assert len(sampler._last_records) <= 65
     sampler.flush(sink.logger)
     sink.take(0)
     assert sink.told == 1_000

@@ -474,7 +474,7 @@ def test_many_threads_tell_each_operation_once() -> None:
 
 
 def test_without_observers_nothing_is_made() -> None:
-    assert NOT_OBSERVED.child("search") is NOT_OBSERVED
+    assert NOT_OBSERVED.make_child("search") is NOT_OBSERVED
     assert Search("x").observation is NOT_OBSERVED
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.budget import Meter
-from qtmiddleware.runtime.pace import MOST_HOPELESS, PATIENCE, SEVERAL, TRIES, Pace
+from qtmiddleware.runtime.pace import MAX_FIRST_FAILURES, PATIENCE, SEVERAL, TRIES, Pace
 from tests.support.clock import Clock
 
 BUSY = ModelError("rate_limited", "slower", retry_after=0.05)
@@ -383,7 +383,7 @@ def test_a_refused_key_stops_all_at_once_and_tells_who_waits() -> None:
 
 def test_a_service_that_never_answers_anything_stops_all() -> None:
     pace = Pace(2)
-    for _ in range(MOST_HOPELESS):
+    for _ in range(MAX_FIRST_FAILURES):
         with pytest.raises(ModelError, match="no such model"):
             pace.perform(failing(ModelError("rejected", "no such model")))
     assert str(pace.error) == "no such model"
@@ -392,7 +392,7 @@ def test_a_service_that_never_answers_anything_stops_all() -> None:
 def test_rejected_questions_among_answered_ones_stop_nothing() -> None:
     pace = Pace(2)
     pace.perform(failing())
-    for _ in range(3 * MOST_HOPELESS):
+    for _ in range(3 * MAX_FIRST_FAILURES):
         with pytest.raises(ModelError):
             pace.perform(failing(ModelError("rejected", "that question")))
     assert pace.error is None

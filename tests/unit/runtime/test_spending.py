@@ -155,5 +155,5 @@ def test_what_is_remembered_is_bounded(clock: Clock) -> None:
         for _ in range(20_000):
             clock.now += 17 if budget is year else 0.013
             meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=2)
-        assert len(meter._calls._parts) <= 61
-        assert len(meter._spent._parts) <= 1_441
+        assert len(meter._calls._buckets) <= 61
+        assert len(meter._spent._buckets) <= 1_441

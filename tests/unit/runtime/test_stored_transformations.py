@@ -8,7 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qtmiddleware.runtime.redis_cache import MAX_BYTES, MAX_ITEMS, decode, encode
+from qtmiddleware.runtime.redis_cache import (
+    MAX_BYTES,
+    MAX_ITEMS,
+    decode_transformation,
+    encode_transformation,
+)
 from qtmiddleware.types import Transformation
 
 # Surrogates that stand alone and those that do not, beside everything else.
@@ -51,15 +56,15 @@ def written(value: Any) -> bytes:
 @example(Transformation(rewrite=""))
 @example(Transformation(rewrite="\ud83d", sub_queries=("\ud83d\ude00", "😀")))
 def test_what_was_written_is_read_back_as_it_was(made: Transformation) -> None:
-    held = encode(made)
+    held = encode_transformation(made)
     assert held is not None
-    assert decode(held) == made
+    assert decode_transformation(held) == made
 
 
 def test_every_field_is_written() -> None:
-    held = encode(FULL)
+    held = encode_transformation(FULL)
     assert held is not None
-    assert decode(held) == FULL
+    assert decode_transformation(held) == FULL
     assert all(
         getattr(FULL, field.name) != getattr(Transformation(), field.name)
         for field in fields(Transformation)
@@ -73,7 +78,7 @@ def test_every_field_is_written() -> None:
 @example(b"\xef\xbb\xbf{}")
 @example(b"")
 def test_no_bytes_break_the_reading(held: bytes) -> None:
-    assert decode(held) is None
+    assert decode_transformation(held) is None
 
 
 @given(
@@ -83,8 +88,8 @@ def test_no_bytes_break_the_reading(held: bytes) -> None:
     )
 )
 def test_no_json_breaks_the_reading_and_what_is_read_is_what_would_be_written(held: bytes) -> None:
-    made = decode(held)
-    assert made is None or encode(made) == held
+    made = decode_transformation(held)
+    assert made is None or encode_transformation(made) == held
 
 
 @pytest.mark.parametrize(
@@ -113,27 +118,27 @@ def test_no_json_breaks_the_reading_and_what_is_read_is_what_would_be_written(he
     ],
 )
 def test_what_is_odd_is_not_read(odd: Any) -> None:
-    assert decode(written(odd)) is None
+    assert decode_transformation(written(odd)) is None
 
 
 @pytest.mark.parametrize(
     "held", [b'{"v":1,"rewrite":"a","rewrite":"a"}', b'{"v":1, "rewrite":"a"}', b'{"v":1}\n']
 )
 def test_what_is_written_otherwise_is_not_read(held: bytes) -> None:
-    assert decode(held) is None
+    assert decode_transformation(held) is None
 
 
 def test_what_is_too_large_is_neither_written_nor_read() -> None:
     most = Transformation(rewrite="a" * (MAX_BYTES - len('{"v":1,"rewrite":""}')))
-    held = encode(most)
+    held = encode_transformation(most)
     assert held is not None
-    assert decode(held) == most
-    assert encode(Transformation(rewrite="a" * MAX_BYTES)) is None
-    assert decode(held[:-2] + b'a"}') is None
+    assert decode_transformation(held) == most
+    assert encode_transformation(Transformation(rewrite="a" * MAX_BYTES)) is None
+    assert decode_transformation(held[:-2] + b'a"}') is None
     many = ("a",) * (MAX_ITEMS + 1)
     for made in (
         Transformation(sub_queries=many),
         Transformation(notes=(("a", "b"),) * (MAX_ITEMS + 1)),
     ):
-        assert encode(made) is None
-    assert decode(written({"v": 2, "keywords": many})) is None
+        assert encode_transformation(made) is None
+    assert decode_transformation(written({"v": 2, "keywords": many})) is None

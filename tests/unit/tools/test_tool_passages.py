@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_text, write_json
+from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, write_json
 from qtmiddleware.tools.tokens import count_tokens
 
 texts = st.text() | st.sampled_from(
@@ -40,7 +40,7 @@ def test_the_budget_is_kept_whatever_was_found(rows: list[Any], tokens: int) -> 
 @settings(deadline=None)
 @given(texts, st.integers(LEAST_TOKENS, 2_000))
 def test_a_document_keeps_the_budget_and_says_where_it_is_cut(text: str, tokens: int) -> None:
-    written = build_text({"note": "A note."}, text, tokens)
+    written = build_text_result({"note": "A note."}, text, tokens)
     found = json.loads(written)
     assert count_tokens(written) <= tokens
     assert (found["text"] == text) is ("cut" not in found)

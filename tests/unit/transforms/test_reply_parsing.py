@@ -24,8 +24,8 @@ from qtmiddleware.transforms import (
     merge,
     parse,
 )
-from qtmiddleware.transforms.plain_text import find_field, is_label, strip_marks, strip_numbers
-from qtmiddleware.transforms.reply_rules import RULES, Verdict, judge
+from qtmiddleware.transforms.plain_text import find_field, is_label, strip_markup, strip_numbers
+from qtmiddleware.transforms.reply_rules import RULES, Verdict, check_text
 from qtmiddleware.types import Message, Trace, Transformation
 
 MODES = [name for name, row in TRANSFORMS.items() if row.fields]
@@ -368,7 +368,7 @@ REJECTED = {
 def test_a_text_is_rejected_with_the_name_of_the_first_rule_that_objects(rule: str) -> None:
     mode, text = REJECTED[rule]
     asked = prompt(mode, history=HISTORY)
-    assert judge(text, asked.fields[-1], asked) == Verdict(None, f"dropped: {rule}", rule)
+    assert check_text(text, asked.fields[-1], asked) == Verdict(None, f"dropped: {rule}", rule)
 
 
 def test_each_rule_has_a_text_it_rejects_and_a_name_of_its_own() -> None:
@@ -379,8 +379,8 @@ def test_a_text_that_no_rule_objects_to_is_accepted_as_it_is_searched() -> None:
     asked = prompt("rewrite")
     question, shortened = "Which dogs does Acme breed?", ("dogs " * 200).strip()
     accepted = Verdict(question, key="which dogs does acme breed")
-    assert judge(f'1. "{question}"', asked.fields[0], asked) == accepted
-    assert judge("dogs " * 300, asked.fields[0], asked) == Verdict(
+    assert check_text(f'1. "{question}"', asked.fields[0], asked) == accepted
+    assert check_text("dogs " * 300, asked.fields[0], asked) == Verdict(
         shortened, "cut: too long", key=shortened
     )
 
@@ -585,7 +585,7 @@ def test_taking_marks_off_adds_nothing_and_leaves_nothing_to_take_off_of_the_kin
     assert all(after in before for before, after in zip(texts, stripped, strict=True))
     for text in texts:
         rest = iter(text)
-        assert all(letter in rest for letter in strip_marks(text, query))
+        assert all(letter in rest for letter in strip_markup(text, query))
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from qtmiddleware.wrapping.clauses import (
     are_clauses,
     are_vector_clauses,
     can_add_text_clause,
-    find_syntax,
-    list_fields,
+    find_lucene_operator,
+    list_searched_fields,
+    read_clause_type,
     read_question,
-    read_type,
     replace_question,
-    strip_syntax,
+    strip_lucene_syntax,
 )
 from qtmiddleware.wrapping.signatures import QUERIES, read_signature
 
@@ -62,13 +62,13 @@ def test_a_copy_holds_the_other_text_and_the_callers_clauses_stay(
     assert held == before
     assert (type(changed), len(changed)) == (type(held), len(held))
     assert [type(it) for it in changed] == [type(it) for it in held]
-    assert list_fields(changed) == list_fields(held)
+    assert list_searched_fields(changed) == list_searched_fields(held)
     for clause, old in zip(changed, held, strict=True):
-        if read_type(clause) != "query_string":
+        if read_clause_type(clause) != "query_string":
             assert read_question([clause]) == other
         elif other != question:
             text = clause["query"] if isinstance(clause, dict) else clause.query
-            assert not find_syntax(text) or text == other
+            assert not find_lucene_operator(text) or text == other
         else:
             assert clause is old
 
@@ -76,7 +76,9 @@ def test_a_copy_holds_the_other_text_and_the_callers_clauses_stay(
 @given(made=LISTS, question=TEXTS)
 def test_the_question_is_read_as_it_was_put(made: list[Any], question: str) -> None:
     held = [make(question) for make in made]
-    if any(read_type(clause) == "query_string" for clause in held) and find_syntax(question):
+    if any(read_clause_type(clause) == "query_string" for clause in held) and find_lucene_operator(
+        question
+    ):
         with pytest.raises(ClauseProblem) as caught:
             read_question(held)
         assert (caught.value.reason, caught.value.found) == ("lucene", question)
@@ -87,8 +89,8 @@ def test_the_question_is_read_as_it_was_put(made: list[Any], question: str) -> N
 @given(st.text() | st.text(alphabet='{}[]()-+~*?:^/\\"&|! aA'))
 @example("{-")
 def test_what_is_written_plain_has_no_syntax_and_loses_no_word(text: str) -> None:
-    plain = strip_syntax(text)
-    assert not find_syntax(plain) or plain == text
+    plain = strip_lucene_syntax(text)
+    assert not find_lucene_operator(plain) or plain == text
     assert [it for it in plain.casefold() if it.isalnum()] == [
         it for it in text.casefold() if it.isalnum()
     ]
@@ -107,7 +109,7 @@ def test_what_is_written_plain_has_no_syntax_and_loses_no_word(text: str) -> Non
     ],
 )
 def test_plain_text_stays_as_it_is(text: str) -> None:
-    assert not find_syntax(text)
+    assert not find_lucene_operator(text)
     assert read_question([QueryStringQuery(query=text)]) == text
 
 
@@ -192,7 +194,7 @@ def test_a_function_that_shows_nothing_takes_clauses_or_a_text() -> None:
     call = signature.choose_for_call((), {"score_by": clauses, "top_k": 3})
     assert call.read_query((), {"score_by": clauses}) == "a"
     assert call.read_top_k((), {"score_by": clauses, "top_k": 3}) == 3
-    assert call.replace((), {"score_by": clauses, "top_k": 3}, query="b", top_k=9) == (
+    assert call.replace_arguments((), {"score_by": clauses, "top_k": 3}, query="b", top_k=9) == (
         (),
         {"score_by": [{"type": "embed", "query": "b"}], "top_k": 9},
     )
@@ -209,7 +211,7 @@ def test_arguments_of_a_call_stay_as_they_are() -> None:
     signature = read_signature(lambda *, score_by, top_k=4, include_fields=None: None)
     kwargs = {"score_by": [{"type": "embed", "query": "a"}], "include_fields": ["title"]}
     before = copy.deepcopy(kwargs)
-    _, changed = signature.replace((), kwargs, query="b", top_k=50)
+    _, changed = signature.replace_arguments((), kwargs, query="b", top_k=50)
     assert kwargs == before
     assert (changed["score_by"][0]["query"], changed["top_k"]) == ("b", 50)
     assert signature.find_missing_field((), kwargs, "body") == "body"

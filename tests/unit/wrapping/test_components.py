@@ -15,7 +15,7 @@ from qtmiddleware.wrapping.components import MOST_KEPT, Components
 
 def client_of(factory: Components, settings: Settings) -> Any:
     inner: Any = factory.get_model(settings).inner
-    return inner._clients.get_sync()
+    return inner._clients.get_sync_client()
 
 
 def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_never(
@@ -65,7 +65,7 @@ def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(
         for n in range(MOST_KEPT + 1)
     ]
     inner: Any = factory.get_model(others[0]).inner
-    client = inner._clients.get_sync()
+    client = inner._clients.get_sync_client()
     with inner._clients.in_use:
         for settings in others[1:]:
             factory.get_model(settings)

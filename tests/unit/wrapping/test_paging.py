@@ -44,7 +44,7 @@ ROWS[PLANTED]["text"] = "Jaco has no health concerns"
 
 def page_of(fn: Callable[..., Any], *args: Any, page_arg: Any = None, **kwargs: Any) -> str:
     """What asks for a page in a call of *fn*."""
-    return read_signature(fn, page_arg=page_arg).paging.find(args, kwargs)
+    return read_signature(fn, page_arg=page_arg).paging.find_page_argument(args, kwargs)
 
 
 def middleware(preset: str = "rules", **more: Any) -> qtm.QueryMiddleware:
@@ -254,7 +254,7 @@ def test_the_question_and_the_number_are_no_pages() -> None:
     def search(bookmark: str, skip: int = 4) -> Any: ...
 
     signature = read_signature(search, query_arg="bookmark", top_k_arg="skip")
-    assert signature.paging.find((QUESTION,), {}) == ""
+    assert signature.paging.find_page_argument((QUESTION,), {}) == ""
 
 
 def test_a_function_of_any_keywords_has_pages_when_it_is_called_for_one() -> None:
@@ -316,9 +316,9 @@ def test_a_page_may_be_an_object(value: Any) -> None:
 )
 def test_a_page_may_lie_beside_the_question_or_the_number(holder: Any, found: str) -> None:
     signature = read_signature(lambda req: None, query_arg="req.text")
-    assert signature.paging.find((holder,), {}) == found
+    assert signature.paging.find_page_argument((holder,), {}) == found
     signature = read_signature(lambda query, req: None, top_k_arg="req.limit")
-    assert signature.paging.find((QUESTION, holder), {}) == found
+    assert signature.paging.find_page_argument((QUESTION, holder), {}) == found
 
 
 @settings(max_examples=200)

@@ -347,7 +347,7 @@ def test_redact_is_not_asked_where_texts_are_hashed_anyway(path: Path) -> None:
 @given(st.text(st.characters()), st.sampled_from([raises, lambda text: None]))
 def test_no_text_comes_through_a_redact_that_fails(text: str, redact: Any) -> None:
     writer = TextWriter(redact)
-    assert writer.write(text) == hash_text(text)
+    assert writer.prepare_text(text) == hash_text(text)
     assert writer.failure.startswith(("raised", "returned"))
 
 
@@ -355,8 +355,8 @@ def test_no_text_comes_through_a_redact_that_fails(text: str, redact: Any) -> No
 def test_no_keyword_outlives_the_word_it_was_made_of(before: str, secret: str) -> None:
     query = f"{before} {secret}"
     writer = TextWriter(lambda text: text.replace(secret, " "))
-    if (left := writer.write(query)) != query:
-        written = writer.write_keywords(preprocess(query), query)
+    if (left := writer.prepare_text(query)) != query:
+        written = writer.prepare_keywords(preprocess(query), query)
         assert set(re.findall(r"\w+", written.casefold())) <= set(
             re.findall(r"\w+", left.casefold())
         )

@@ -24,7 +24,7 @@ def called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     """What *fn* receives once the query was replaced by "new" and top_k by 50."""
     shape = read_signature(fn)
     assert shape.read_query(args, kwargs) == "old"
-    new_args, new_kwargs = shape.replace(args, kwargs, query="new", top_k=50)
+    new_args, new_kwargs = shape.replace_arguments(args, kwargs, query="new", top_k=50)
     return fn(*new_args, **new_kwargs)
 
 
@@ -166,7 +166,7 @@ def test_the_query_and_top_k_are_replaced_wherever_they_are_passed(
 def test_a_classmethod_or_staticmethod_object_is_seen_through(name: str) -> None:
     descriptor = Retriever.__dict__[name]
     args: tuple[Any, ...] = (Retriever, "old") if name == "of_class" else ("old",)
-    new_args, _ = read_signature(descriptor).replace(args, {}, query="new", top_k=None)
+    new_args, _ = read_signature(descriptor).replace_arguments(args, {}, query="new", top_k=None)
     assert new_args == (*args[:-1], "new")
 
 
@@ -195,11 +195,13 @@ def test_top_k_may_have_any_name_that_is_told() -> None:
 
     shape = read_signature(fn, top_k_arg="how_many")
     assert shape.read_top_k(("x",), {}) == 3
-    assert shape.replace(("x",), {}, query="x", top_k=8) == (("x",), {"how_many": 8})
+    assert shape.replace_arguments(("x",), {}, query="x", top_k=8) == (("x",), {"how_many": 8})
 
 
 def test_a_function_without_top_k_is_never_given_one() -> None:
-    assert read_signature(lambda query: query).replace(("x",), {}, query="y", top_k=8) == (
+    assert read_signature(lambda query: query).replace_arguments(
+        ("x",), {}, query="y", top_k=8
+    ) == (
         ("y",),
         {},
     )
@@ -211,12 +213,14 @@ def test_the_told_parameter_goes_before_the_usual_names() -> None:
 
     shape = read_signature(fn, query_arg="real")
     assert shape.argument == "real"
-    assert shape.replace(("a", "b"), {}, query="c", top_k=None) == (("a", "c"), {})
+    assert shape.replace_arguments(("a", "b"), {}, query="c", top_k=None) == (("a", "c"), {})
 
 
 def test_a_builtin_without_a_signature_takes_its_first_text() -> None:
     assert read_signature(dict.fromkeys).read_query(("ab",), {}) == "ab"
-    assert read_signature(getattr).replace((me, "search"), {}, query="keyworded", top_k=3) == (
+    assert read_signature(getattr).replace_arguments(
+        (me, "search"), {}, query="keyworded", top_k=3
+    ) == (
         (me, "keyworded"),
         {},
     )
@@ -229,7 +233,7 @@ def columns(query_embeddings: Any = None, query_texts: Any = None, n_results: in
 def test_a_list_of_one_text_is_that_text_and_stays_a_list() -> None:
     shape, texts = read_signature(columns), ["old"]
     assert shape.read_query((), {"query_texts": texts}) == "old"
-    assert shape.replace((), {"query_texts": texts}, query="new", top_k=50) == (
+    assert shape.replace_arguments((), {"query_texts": texts}, query="new", top_k=50) == (
         (),
         {"query_texts": ["new"], "n_results": 50},
     )
@@ -277,7 +281,7 @@ def test_pinecones_search_is_read_and_rewritten_in_every_form(
     kwargs = {"namespace": "ns", **kwargs}
     assert shape.read_query(args, kwargs) == "old"
     assert shape.read_top_k(args, kwargs) == 3
-    assert shape.replace(args, kwargs, query="new", top_k=50) == (
+    assert shape.replace_arguments(args, kwargs, query="new", top_k=50) == (
         (),
         {"namespace": "ns", **expected},
     )
@@ -292,7 +296,7 @@ def test_a_search_query_object_is_copied_before_it_is_changed(query_arg: str | N
         "old",
         3,
     )
-    _, kwargs = shape.replace((), {"query": query}, query="new", top_k=50)
+    _, kwargs = shape.replace_arguments((), {"query": query}, query="new", top_k=50)
     assert kwargs["query"].to_dict() == {"inputs": {"text": "new"}, "top_k": 50, "filter": {"a": 1}}
     assert query.to_dict() == {"inputs": {"text": "old"}, "top_k": 3, "filter": {"a": 1}}
 
@@ -316,11 +320,15 @@ def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(
     for fn in (older_search, loose):
         shape = read_signature(fn)
         assert shape.read_query((), {"namespace": "n", "query": query}) == "old"
-        assert shape.replace((), {"namespace": "n", "query": query}, query="new", top_k=50) == (
+        assert shape.replace_arguments(
+            (), {"namespace": "n", "query": query}, query="new", top_k=50
+        ) == (
             (),
             {"namespace": "n", "query": new},
         )
-    assert read_signature(older_search).replace(("n", query), {}, query="new", top_k=50) == (
+    assert read_signature(older_search).replace_arguments(
+        ("n", query), {}, query="new", top_k=50
+    ) == (
         ("n", new),
         {},
     )
@@ -374,14 +382,16 @@ def test_a_vector_goes_where_the_function_wants_it_however_the_text_came(
 ) -> None:
     shape = read_signature(fn, takes_vector=True)
     assert shape.read_query(args, kwargs) == "t"
-    assert shape.replace(args, kwargs, query=VECTOR, top_k=None) == expected
+    assert shape.replace_arguments(args, kwargs, query=VECTOR, top_k=None) == expected
 
 
 def test_a_nested_top_k_is_passed_on_where_a_vector_takes_the_place_of_the_text() -> None:
     shape = read_signature(INDEX.search, takes_vector=True)
     query = {"inputs": {"text": "t"}, "top_k": 3}
     expected = {"vector": VECTOR, "top_k": 50, "namespace": "n"}
-    assert shape.replace((), {"namespace": "n", "query": query}, query=VECTOR, top_k=50) == (
+    assert shape.replace_arguments(
+        (), {"namespace": "n", "query": query}, query=VECTOR, top_k=50
+    ) == (
         (),
         expected,
     )
@@ -401,8 +411,8 @@ class Bundle:
 def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_former_one() -> None:
     shape, bundle = read_signature(lambda query_bundle: None), Bundle("old", VECTOR)
     assert shape.read_query((bundle,), {}) == "old"
-    assert shape.replace((bundle,), {}, query="new", top_k=None) == ((Bundle("new"),), {})
-    assert shape.replace((bundle,), {}, query="old", top_k=None) == ((bundle,), {})
+    assert shape.replace_arguments((bundle,), {}, query="new", top_k=None) == ((Bundle("new"),), {})
+    assert shape.replace_arguments((bundle,), {}, query="old", top_k=None) == ((bundle,), {})
     assert bundle == Bundle("old", VECTOR)
 
 
@@ -474,7 +484,7 @@ def test_only_the_query_and_top_k_change_and_nothing_is_mutated(
         kwargs["query"] = {"inputs": {"text": query}, "top_k": 3}
     before = copy.deepcopy((args, kwargs))
     shape = read_signature(INDEX.search)
-    new_args, new_kwargs = shape.replace(args, kwargs, query=new, top_k=top_k)
+    new_args, new_kwargs = shape.replace_arguments(args, kwargs, query=new, top_k=top_k)
     assert (args, kwargs) == before
     assert shape.read_query(new_args, new_kwargs) == new
     assert shape.read_top_k(new_args, new_kwargs) == (top_k or (3 if form == "query" else None))

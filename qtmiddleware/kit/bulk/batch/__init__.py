@@ -1,9 +1,9 @@
-"""Send questions to OpenAI's Batch API: half the price, with replies within a day.
+"""Send questions to OpenAI's Batch API, for half the price and with replies within a day.
 
 - `transforming` transforms files of questions.
 - `work` submits, checks, collects and cancels batches.
 - `model` answers prompts with the replies so far, and collects the requests to send.
-- `parts` divides requests among files.
+- `parts` divides requests into files.
 - `service` calls the API.
 - `state` stores requests and replies in a file that survives a killed process.
 - `costs` computes costs.

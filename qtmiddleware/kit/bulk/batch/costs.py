@@ -13,9 +13,9 @@ from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import MOST_TOKENS
 
 TOKEN_BYTES: Final = 3
-"""How many bytes of a request count as a token.
+"""The number of bytes of a request that count as one token.
 
-A token is about four characters of English, or one of Chinese, which has three bytes.
+A token is about four characters of English, or one Chinese character, which has three bytes.
 """
 
 
@@ -26,8 +26,8 @@ class Cost:
     Attributes:
         read: The number of input tokens.
         written: The number of output tokens.
-        live: The cost of the requests if sent one by one; ``None`` if unknown.
-        batch: The cost of the requests in a batch; ``None`` if unknown.
+        live: The cost if the requests are sent one by one; ``None`` if unknown.
+        batch: The cost if the requests are sent in a batch; ``None`` if unknown.
     """
 
     read: int
@@ -42,39 +42,45 @@ class Tariff:
 
     Attributes:
         prices: The prices of requests sent one by one.
-        share: The batch price as a fraction of the normal price; ``None`` if unknown.
-        max_tokens: The maximum length of a reply in tokens, used in estimates.
+        price_factor: The batch price as a fraction of the normal price; ``None`` if unknown.
+        max_tokens: The maximum length of a reply in tokens, for estimates.
     """
 
     prices: Prices
-    share: float | None
+    price_factor: float | None
     max_tokens: int | None
 
-    def cost(self, read: int, written: int) -> Cost:
-        """Return the cost of *read* input tokens and *written* output tokens."""
-        # The tokens that a service reports may exceed the most that `Prices` accepts. Without the
-        # limit their cost would be unknown, and count as 0.
-        live = self.prices.cost(min(read, MOST_TOKENS // 2), min(written, MOST_TOKENS // 2))
+    def compute_cost(self, input_tokens: int, output_tokens: int) -> Cost:
+        """Return the cost of *input_tokens* and *output_tokens*."""
+        # A service may report more tokens than `Prices` accepts. Without the limit, the cost would
+        # be unknown and count as 0.
+        live = self.prices.compute_cost(
+            min(input_tokens, MOST_TOKENS // 2), min(output_tokens, MOST_TOKENS // 2)
+        )
         return Cost(
-            read, written, live, None if live is None or self.share is None else live * self.share
+            input_tokens,
+            output_tokens,
+            live,
+            None if live is None or self.price_factor is None else live * self.price_factor,
         )
 
-    def estimate(self, parts: Iterable[Part]) -> Cost:
+    def estimate_cost(self, parts: Iterable[Part]) -> Cost:
         """Return the estimated maximum cost of the requests in *parts*.
 
-        `TOKEN_BYTES` bytes of a request count as a token, and each reply is assumed to have the
-        maximum length.
+        Assumes `TOKEN_BYTES` bytes per input token, and the maximum length for each reply.
         """
         sizes = [
             (part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts
         ]
-        return self.cost(sum(read for read, _ in sizes), sum(written for _, written in sizes))
+        return self.compute_cost(
+            sum(read for read, _ in sizes), sum(written for _, written in sizes)
+        )
 
-    def sum_up(self, parts: Iterable[Part], usage: Usage) -> Cost:
-        """Return the cost of all replies so far; *usage* has their token counts.
+    def compute_spent_cost(self, parts: Iterable[Part], usage: Usage) -> Cost:
+        """Return the cost of all replies so far, from their token counts in *usage*.
 
-        *parts* are all batches. Replies without a token count are estimated from the average size
-        of the requests in *parts*, and the maximum length of a reply.
+        *parts* are all batches. For replies without token counts, assumes the average size of the
+        requests in *parts*, and the maximum length of a reply.
         """
         part_list = list(parts)
         size, requests = (
@@ -82,18 +88,19 @@ class Tariff:
             sum(part.requests for part in part_list) or 1,
         )
         read = usage.uncounted * size // requests // TOKEN_BYTES
-        return self.cost(
+        return self.compute_cost(
             usage.read + read, usage.written + usage.uncounted * (self.max_tokens or 0)
         )
 
-    def check(self, budget: BudgetSettings, spent: Cost, planned: Cost) -> None:
-        """Raise `ModelError` (``over_budget``) if *spent* plus *planned* costs exceed *budget*.
+    def check_budget(self, budget: BudgetSettings, spent_cost: Cost, planned_cost: Cost) -> None:
+        """Raise `ModelError` (``over_budget``) if the sum of both costs exceeds *budget*.
 
         If the batch price is unknown, the price of requests sent one by one is used.
         """
-        tokens = sum((spent.read, spent.written, planned.read, planned.written))
+        tokens = sum((spent_cost.read, spent_cost.written, planned_cost.read, planned_cost.written))
         usd = sum(
-            cost.live or 0.0 if cost.batch is None else cost.batch for cost in (spent, planned)
+            cost.live or 0.0 if cost.batch is None else cost.batch
+            for cost in (spent_cost, planned_cost)
         )
         shortage = ""
         if budget.max_tokens is not None and tokens > budget.max_tokens:

@@ -1,4 +1,4 @@
-"""A model that answers prompts with replies from batches, and lists the requests still to send."""
+"""Answer prompts with the replies of batches, and collect the requests that are not sent yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Unsent(ModelError):
 class Refused(Exception):
     """Raised if the service rejected a request.
 
-    Has the attributes ``status_code`` and ``body``, like errors of the OpenAI client.
+    Like errors of the OpenAI client, it has the attributes ``status_code`` and ``body``.
     """
 
     def __init__(self, status_code: int, body: Any) -> None:
@@ -37,13 +37,15 @@ class Refused(Exception):
 
 
 class BatchModel:
-    """Answers prompts with the replies stored in *state*; makes no calls.
+    """Answers prompts with the replies stored in *state*, without any calls.
 
-    *settings* name the model, and *address* is the service's URL. `OpenAIModel` builds the requests
-    and reads the replies; only its client is replaced. If there is no reply to a prompt, raises
-    `ModelError` (``unrecorded``), and `take_requests` returns the request to send. Ask only one
-    question at a time.
+    *settings* name the model, and *address* is the service's URL. If there is no reply to a prompt,
+    raises `ModelError` (``unrecorded``), and `take_requests` returns the request to send. Ask only
+    one question at a time.
     """
+
+    # `OpenAIModel` builds the requests and reads the replies, so both are the same as in live
+    # calls. Only its client is replaced.
 
     can_async = True
 
@@ -67,28 +69,30 @@ class BatchModel:
         return bool(self._missing)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the stored reply to *prompt*; raises `ModelError` if there is none."""
+        """Return the stored reply to *prompt*.
+
+        Raises `ModelError` (``unrecorded``) if there is no reply.
+        """
         try:
-            # A new `OpenAIModel` per prompt: refusals that one prompt teaches it must not change
-            # the requests of others, because replies are found by the requests' bodies.
+            # Each prompt has its own `OpenAIModel`. The model changes its requests after the
+            # service rejects a parameter, but replies are found by the body of a request.
             return self._build_model().complete(prompt, deadline)
         except Unsent as unsent:
             self._missing.append((prompt.mode, unsent.request))
             raise
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the stored reply to *prompt*; raises `ModelError` if there is none."""
+        """Return the stored reply to *prompt*, like `complete`."""
         return self.complete(prompt, deadline)
 
     def take_requests(self) -> list[Mapping[str, Any]]:
         """Return the last question's requests that have no reply yet, and forget them.
 
-        If the request for the standalone question is among them, only that request is returned,
-        because other prompts may depend on its reply.
+        If one of them asks for the standalone question, returns only this request.
         """
         missing, self._missing = self._missing, []
-        # In a conversation, all other prompts may be built from the standalone question, so that
-        # request is sent first.
+        # In a conversation, the other prompts may contain the standalone question, so its request
+        # is sent first.
         standalone = [request for mode, request in missing if mode == STANDALONE]
         return standalone or [request for _, request in missing]
 
@@ -97,7 +101,7 @@ class BatchModel:
 
 
 class _Client:
-    """A client for `OpenAIModel` that returns the replies in *state* and makes no calls."""
+    """A client for `OpenAIModel` that returns the replies in *state*, without any calls."""
 
     def __init__(self, state: BatchState, address: str) -> None:
         self._state = state
@@ -105,7 +109,7 @@ class _Client:
         self.chat = self.completions = self
 
     def create(self, *, timeout: float, **request: Any) -> Iterator[bytes] | bytes:  # noqa: ARG002 (it does not wait)
-        reply = self._state.find_reply(digest(request))
+        reply = self._state.find_reply(compute_request_id(request))
         if reply is None:
             raise Unsent(request)
         status, body = reply
@@ -124,8 +128,8 @@ def _parse_json(body: str) -> Any:
         return None
 
 
-def digest(request: Mapping[str, Any]) -> str:
-    """Return the ``custom_id`` of *request*: 32 hex digits of a hash.
+def compute_request_id(request: Mapping[str, Any]) -> str:
+    """Return the ``custom_id`` of *request*, a hash of 32 hexadecimal digits.
 
     Equal requests have equal ids, so they are sent only once.
     """

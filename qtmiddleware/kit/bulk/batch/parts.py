@@ -1,4 +1,4 @@
-"""Write the request files of batches, and read the lines of their result files."""
+"""Build the lines of batches' request files, and parse the lines of their result files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from qtmiddleware.errors import ConfigError
 
 ENDPOINT: Final = "/v1/chat/completions"
 MOST_REQUESTS: Final = 50_000
-"""The most requests of a batch.
+"""The maximum number of requests in a batch.
 
 Source: https://developers.openai.com/api/reference/resources/batches/methods/create
 """
 MOST_BYTES: Final = 200_000_000
-"""The most bytes of a batch's file (200 MB), from the same source."""
+"""The maximum size of a batch's file in bytes (200 MB), from the same source."""
 
 
-# The statuses that mean that the request itself is wrong. Other causes, such as a key or a model
-# that is not allowed, may be fixed.
+# These statuses mean that the request itself is wrong. Other causes can be fixed, such as a missing
+# permission for a model.
 _REFUSED: Final = frozenset({400, 413, 415, 422})
 
 
@@ -41,26 +41,26 @@ LIMITS: Final = Limits()
 
 
 def is_transient(status: int | None) -> bool:
-    """Return whether a request that failed with this HTTP *status* may succeed if repeated.
+    """Return whether a request with this HTTP *status* may succeed if repeated.
 
-    ``None`` means that no request was made.
+    *status* is ``None`` if no request was made.
     """
     return status is None or (status >= 400 and status not in _REFUSED)
 
 
 Line = tuple[str, bytes]
-"""The ``custom_id`` of a request, and its line of a file with the line break."""
+"""The ``custom_id`` of a request, and its line in a request file, with the line break."""
 
 
-def write_line(id_: str, request: Mapping[str, Any]) -> Line:
-    """Return *id_*, and *request* as a line of a batch's input file, with this id."""
+def build_line(id_: str, request: Mapping[str, Any]) -> Line:
+    """Return the ``custom_id`` *id_* and the line for *request* in a batch's request file."""
     line = {"custom_id": id_, "method": "POST", "url": ENDPOINT, "body": request}
     # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
     return id_, json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class RequestResult:
     """The result of one request, read from a batch's output or error file.
 
     Attributes:
@@ -85,15 +85,15 @@ class Read:
         return not is_transient(self.status)
 
 
-def read_line(line: bytes) -> Read | None:
+def parse_result_line(line: bytes) -> RequestResult | None:
     """Parse a *line* of a batch's output or error file; ``None`` if the line is invalid."""
     try:
-        return _read_result(json.loads(line))
+        return _parse_entry(json.loads(line))
     except (ValueError, RecursionError):
         return None
 
 
-def _read_result(entry: Any) -> Read | None:
+def _parse_entry(entry: Any) -> RequestResult | None:
     if not isinstance(entry, dict) or not isinstance(id_ := entry.get("custom_id"), str):
         return None
     response, error = entry.get("response"), entry.get("error")
@@ -104,18 +104,18 @@ def _read_result(entry: Any) -> Read | None:
         and not isinstance(status, bool)
         and 0 <= status < 1_000
     ):
-        return Read(
+        return RequestResult(
             id_, status, json.dumps(response.get("body")), "" if status < 400 else f"HTTP {status}"
         )
     code = error.get("code") if isinstance(error, dict) else None
-    # Services like to quote texts, except in codes.
+    # An error's message may quote texts of the request, but its code does not.
     if isinstance(code, str) and code.isidentifier() and len(code) <= 40:
-        return Read(id_, None, "null", code)
-    return Read(id_, None, "null", "no response")
+        return RequestResult(id_, None, "null", code)
+    return RequestResult(id_, None, "null", "no response")
 
 
-def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
-    """Divide *lines* among files that do not exceed *limits*, in their order.
+def assign_parts(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
+    """Assign each of *lines* to a file, in order, so that no file exceeds *limits*.
 
     Yields (file number, line) pairs, with file numbers from 0. Raises `ConfigError` for a line that
     is too large for a file.

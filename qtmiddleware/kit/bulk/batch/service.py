@@ -11,49 +11,50 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.bulk.batch.parts import ENDPOINT
-from qtmiddleware.kit.bulk.batch.state import ENDED, read_batch
+from qtmiddleware.kit.bulk.batch.state import ENDED, parse_batch
 from qtmiddleware.providers.llms.openai.clients import Clients
-from qtmiddleware.providers.llms.openai.requests import is_openai
+from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.providers.openai_client import (
     is_async_client,
     is_vendor_client,
     read_client_error,
     read_host,
-    status_of,
+    read_status,
 )
 from qtmiddleware.runtime.files import open_regular_file
 
 MOST_LINE_BYTES: Final = 8 << 20
-"""The most bytes of an output file's line; JSON may need six megabytes for a reply of one."""
+"""The maximum size of a line in an output file, in bytes.
+
+In JSON, a reply of 1 MB may need 6 MB.
+"""
 SHARE: Final = 0.5
-"""OpenAI's price in a batch as a fraction of the price one by one.
+"""OpenAI's batch price as a fraction of the normal price.
 
 Source: https://help.openai.com/en/articles/9197833-batch-api-faq
 """
 RETRIES: Final = 5
-"""How often the client repeats a call that is safe to repeat.
+"""How often the client retries a call that is safe to repeat.
 
-It waits half a second at first and at most 8 s, or as long as the service says.
+The client waits half a second at first and at most 8 seconds, or as long as the service says.
 """
 WAITS: Final = (1.0, 2.0, 4.0, 8.0)
-"""How many seconds to wait before looking for a batch whose creation failed.
-
-If the batch is not found, it is created again.
-"""
+"""The seconds to wait after each failed attempt to create a batch, before the next attempt."""
 PAGE: Final = 100
-"""How many batches a page of their list has, the most that the API allows."""
+"""The number of batches per page of a list, which is the maximum of the API."""
 MOST_PAGES: Final = 50
 TRANSIENT: Final = frozenset({"rate_limited", "unavailable", "timeout"})
-"""The reasons of a `ModelError` after which a call may succeed another time."""
+"""The reasons of a `ModelError` after which a retry may succeed."""
 _NO_API: Final = frozenset({404, 405, 501})
 
 
 class BatchService:
     """Calls the Batch API of OpenAI, or of a service with the same API.
 
-    By default, the service is at the setting ``llm.baseUrl``. If *client*, an ``openai.OpenAI``, is
-    given, its service is used. If the service is busy or down, calls that are safe to repeat are
-    repeated. Raises `ModelError`, and `ConfigError` if *client* cannot be used for batches.
+    The service is at the URL of *client*, an ``openai.OpenAI``, or else at the setting
+    ``llm.baseUrl``. If the service is busy or down, calls that are safe to repeat are retried.
+    Methods raise `ModelError`. The constructor raises `ConfigError` if *client* cannot be used for
+    batches.
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
@@ -66,93 +67,95 @@ class BatchService:
                 path="client",
             )
         self._clients = Clients(client, settings.llm.base_url)
-        self._once = self._clients.get_sync()
+        # This client does not retry, because a retry could create a batch twice.
+        self._once = self._clients.get_sync_client()
         self._client = self._once.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
         self.host = read_host(self.address)
 
     @property
-    def share(self) -> float | None:
+    def price_factor(self) -> float | None:
         """The batch price as a fraction of the normal price; ``None`` if unknown."""
-        return SHARE if is_openai(self.host) else None
+        return SHARE if is_openai_host(self.host) else None
 
     def close(self) -> None:
         """Close the connections; a client that you passed in stays open."""
         self._clients.close()
 
-    def upload(self, path: Path, name: str) -> str:
+    def upload_file(self, path: Path, name: str) -> str:
         """Upload the file at *path* under *name*, and return the id of the uploaded file."""
-        with self._explain_errors("/files"), open_regular_file(path, follow_link=False) as content:
+        with self._convert_errors("/files"), open_regular_file(path, follow_link=False) as content:
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
-    def create(self, file: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """Create a batch from the uploaded file with the id *file*; return the batch's description.
+    def create_batch(self, file_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+        """Create a batch from the uploaded file *file_id*, and return the batch's description.
 
-        A call that fails may still have created the batch. Before each retry, this method therefore
-        checks whether the batch exists.
+        Retries if the service is busy or down, unless the failed call has created the batch.
         """
         for wait in (*WAITS, None):
             try:
-                with self._explain_errors("/batches"):
+                with self._convert_errors("/batches"):
                     batch = self._once.batches.create(
                         completion_window="24h",
                         endpoint=ENDPOINT,
-                        input_file_id=file,
+                        input_file_id=file_id,
                         metadata=dict(metadata),
                     )
-                    return self._read_description(batch)
+                    return self._parse_description(batch)
             except ModelError as error:
                 if wait is None or error.reason not in TRANSIENT:
                     raise
                 time.sleep(wait if error.retry_after is None else error.retry_after)
-            if (earlier_batch := self.find(file)) is not None:
+            # The batch may exist although the call failed, for example after a timeout.
+            if (earlier_batch := self.find_batch(file_id)) is not None:
                 return earlier_batch
         raise AssertionError  # the last round has returned or raised
 
-    def find(self, file: str) -> dict[str, Any] | None:
-        """Find the batch that was created from the uploaded file with the id *file*.
+    def find_batch(self, file_id: str) -> dict[str, Any] | None:
+        """Return the description of the batch that was created from the uploaded file *file_id*.
 
-        Returns the batch's description; ``None`` if there is no such batch.
+        Returns ``None`` if there is no such batch.
         """
-        with self._explain_errors("/batches"):
+        with self._convert_errors("/batches"):
             page = self._client.batches.list(limit=PAGE)
             for _ in range(MOST_PAGES):
                 for batch in page.data:
-                    if batch.input_file_id == file:
-                        return self._read_description(batch)
+                    if batch.input_file_id == file_id:
+                        return self._parse_description(batch)
                 if not page.data or not page.has_next_page():
                     break
                 page = page.get_next_page()
         return None
 
     def find_file(self, name: str) -> str | None:
-        """Return the id of the file uploaded under *name*; ``None`` if the service lists none."""
-        with self._explain_errors("/files"):
+        """Return the id of the file uploaded under *name*; ``None`` if it is not found."""
+        with self._convert_errors("/files"):
             page = self._client.files.list(purpose="batch", limit=PAGE)
             return next((str(file.id) for file in page.data if file.filename == name), None)
 
-    def retrieve(self, batch: str) -> dict[str, Any]:
-        """Return the service's current description of the batch with the id *batch*."""
-        with self._explain_errors("/batches", resource_id=batch):
-            return self._read_description(self._client.batches.retrieve(batch))
+    def retrieve_batch(self, batch_id: str) -> dict[str, Any]:
+        """Return the service's current description of the batch *batch_id*."""
+        with self._convert_errors("/batches", resource_id=batch_id):
+            return self._parse_description(self._client.batches.retrieve(batch_id))
 
-    def cancel(self, batch: str) -> dict[str, Any]:
-        """Cancel the batch with the id *batch*, unless it has ended; return its new description."""
-        now = self.retrieve(batch)
+    def cancel_batch(self, batch_id: str) -> dict[str, Any]:
+        """Cancel the batch *batch_id* unless it has ended, and return its current description."""
+        now = self.retrieve_batch(batch_id)
         if now.get("status") in ENDED:
             return now
-        with self._explain_errors("/batches", resource_id=batch):
-            return self._read_description(self._client.batches.cancel(batch))
+        with self._convert_errors("/batches", resource_id=batch_id):
+            return self._parse_description(self._client.batches.cancel(batch_id))
 
-    def read_lines(self, file: str, *, lines: int, size: int) -> Iterator[bytes]:
-        """Download the file with the id *file*, and yield its lines as they arrive.
+    def download_lines(self, file_id: str, *, lines: int, size: int) -> Iterator[bytes]:
+        """Download the file *file_id*, and yield its lines as they arrive.
 
         Raises `ModelError` if the download fails. The reason is ``too_long`` if the file has more
-        than *lines* lines or *size* bytes, because a download may be endless.
+        than *lines* lines or *size* bytes.
         """
+        # A faulty service may send an endless file.
         with (
-            self._explain_errors("/files", resource_id=file),
-            self._client.files.with_streaming_response.content(file) as response,
+            self._convert_errors("/files", resource_id=file_id),
+            self._client.files.with_streaming_response.content(file_id) as response,
         ):
             for number, line in enumerate(split_lines(limit_size(response.iter_bytes(), size))):
                 if number == lines:
@@ -161,8 +164,8 @@ class BatchService:
                     )
                 yield line
 
-    def _read_description(self, batch: Any) -> dict[str, Any]:
-        description = read_batch(batch.to_dict(mode="json", warnings=False))
+    def _parse_description(self, batch: Any) -> dict[str, Any]:
+        description = parse_batch(batch.to_dict(mode="json", warnings=False))
         if not description:
             raise ModelError(
                 "unparsable", f"the Batch API of {self.host} sent a batch without an id"
@@ -170,13 +173,13 @@ class BatchService:
         return description
 
     @contextmanager
-    def _explain_errors(self, path: str, *, resource_id: str = "") -> Iterator[None]:
+    def _convert_errors(self, path: str, *, resource_id: str = "") -> Iterator[None]:
         try:
             yield
         except ModelError:
             raise
         except Exception as error:
-            status = status_of(error)
+            status = read_status(error)
             if status in _NO_API:
                 problem = (
                     f"knows no {resource_id}: is this its key and project?"
@@ -191,20 +194,20 @@ class BatchService:
             ) from None
 
 
-def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Yield *chunks*; raises `ModelError` (``too_long``) after more than *most* bytes in total."""
+def limit_size(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Yield *chunks*; raise `ModelError` (``too_long``) after more than *max_bytes* in total."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
-        if size > most:
+        if size > max_bytes:
             raise ModelError(
-                "too_long", f"it is larger than {most:,} bytes, and the rest was not read"
+                "too_long", f"it is larger than {max_bytes:,} bytes, and the rest was not read"
             )
         yield chunk
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Join *chunks*, and yield the lines in them without line breaks.
+    """Join *chunks*, and yield the lines without line breaks.
 
     Lines that are much longer than `MOST_LINE_BYTES` are truncated.
     """

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.bulk.batch.parts import Read
+from qtmiddleware.kit.bulk.batch.parts import RequestResult
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileKind,
     describe_error,
-    is_damage,
+    is_damage_error,
     open_file,
 )
-from qtmiddleware.providers.llms.openai.replies import count_tokens
+from qtmiddleware.providers.llms.openai.replies import read_token_counts
 from qtmiddleware.runtime.budget import MOST_TOKENS
 
-# A request's "id" is a hash of its body. A request is on its way while its part is not settled. It
-# is open if it has no reply and is not on its way. "batch" is the service's last description of a
+# A request's "id" is a hash of its body. A request is in progress while its part is not settled. It
+# is open if it has no reply and is not in progress. "batch" is the service's last description of a
 # part, as JSON.
 STATE_FILE: Final = FileKind(
     application_id=0x71746D70,  # "qtmp" in ASCII
@@ -56,9 +56,9 @@ STATE_FILE: Final = FileKind(
 )
 
 MOST_VALUE_BYTES: Final = 64 << 20
-"""The most bytes of a value that this package writes into the file.
+"""The maximum size of a value in the file, in bytes.
 
-A reply has at most 8 MB, and three times that in ASCII.
+A reply has at most 8 MB, or three times as much if all characters are escaped in ASCII.
 """
 _MOST_ID: Final = 200
 _MOST_MESSAGE: Final = 300
@@ -67,7 +67,7 @@ _MOST_COUNT: Final = 10**12
 _RUN: Final = re.compile("[0-9a-f]{16}")
 
 ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
-"""The statuses of a batch that will not change any more."""
+"""The final statuses of a batch, which do not change any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Part:
         number: The number of the part.
         requests: The number of requests.
         size: The size of the file in bytes.
-        file: The id of the uploaded file; ``None`` until the upload is known to have succeeded.
+        file: The id of the uploaded file; ``None`` until the upload has succeeded.
         batch: The service's last description of the batch; empty until the batch is created.
-        settled: Whether nothing is left to do: all replies are stored, or the batch was given up.
+        settled: Whether the part is finished: its replies are stored, or its batch has failed.
     """
 
     number: int
@@ -108,7 +108,7 @@ class Part:
 
     @property
     def errors(self) -> list[str]:
-        """The reasons why the service rejected the whole batch: a code and a message each."""
+        """The errors with which the service rejected the whole batch, as ``code: message``."""
         errors: list[dict[str, str]] = self.batch.get("errors", {}).get("data", [])
         return [
             ": ".join(filter(None, (error.get("code"), error.get("message")))) for error in errors
@@ -132,40 +132,44 @@ class Part:
         return count
 
 
-def read_batch(description: Any) -> dict[str, Any]:
+def parse_batch(description: Any) -> dict[str, Any]:
     """Return the valid fields of the service's *description* of a batch; empty if it has no id.
 
-    Values of an undocumented type are left out, and long error messages are truncated.
+    Drops values of undocumented types, and truncates long error messages.
     """
     raw = description if isinstance(description, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
-    batch: dict[str, Any] = {name: raw[name] for name in texts if _is_name(raw.get(name))}
-    batch |= {name: raw[name] for name in ("created_at", "expires_at") if _is_time(raw.get(name))}
+    batch: dict[str, Any] = {name: raw[name] for name in texts if _is_valid_name(raw.get(name))}
+    batch |= {
+        name: raw[name]
+        for name in ("created_at", "expires_at")
+        if _is_valid_timestamp(raw.get(name))
+    }
     counts = raw.get("request_counts")
     if isinstance(counts, Mapping):
         names = ("total", "completed", "failed")
         batch["request_counts"] = {
-            name: counts[name] for name in names if _is_count(counts.get(name))
+            name: counts[name] for name in names if _is_valid_count(counts.get(name))
         }
     errors = raw.get("errors")
     error_list = errors.get("data") if isinstance(errors, Mapping) else None
     if isinstance(error_list, list):
         checked_errors = (
-            _read_error(error) for error in error_list[:_MOST_ERRORS] if isinstance(error, Mapping)
+            _parse_error(error) for error in error_list[:_MOST_ERRORS] if isinstance(error, Mapping)
         )
         batch["errors"] = {"data": [error for error in checked_errors if error]}
     return batch if "id" in batch else {}
 
 
-def _is_name(value: Any) -> bool:
+def _is_valid_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _MOST_ID
 
 
-def _is_count(value: Any) -> bool:
+def _is_valid_count(value: Any) -> bool:
     return _is_whole_number(value) and value <= _MOST_COUNT
 
 
-def _is_time(value: Any) -> bool:
+def _is_valid_timestamp(value: Any) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
     )
@@ -175,7 +179,7 @@ def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _read_error(error: Mapping[Any, Any]) -> dict[str, str]:
+def _parse_error(error: Mapping[Any, Any]) -> dict[str, str]:
     texts = {name: error[name] for name in ("code", "message") if isinstance(error.get(name), str)}
     return {
         name: text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}..."
@@ -197,14 +201,18 @@ class Usage:
     written: int = 0
     uncounted: int = 0
 
-    def add(self, status: int, body: str) -> Usage:
-        """Return a new usage that includes the reply with this HTTP *status* and JSON *body*."""
+    def add_reply(self, status: int, body: str) -> Usage:
+        """Return the usage with the tokens of one more reply added.
+
+        *status* is the reply's HTTP status, and *body* is its JSON text.
+        """
         try:
-            read, written = count_tokens(json.loads(body))
+            read, written = read_token_counts(json.loads(body))
         except (ValueError, RecursionError):
             read = written = 0
         if 0 < read + written <= MOST_TOKENS:
             return Usage(self.read + read, self.written + written, self.uncounted)
+        # A failed request costs nothing.
         return Usage(self.read, self.written, self.uncounted + (status < 400))
 
 
@@ -215,8 +223,8 @@ class BatchState:
     Thread-safe.
 
     Attributes:
-        path: The file.
-        run: A random name by which the service's files and batches of this state are recognised.
+        path: The path of the file.
+        run: A random name, which marks the files and batches of this state at the service.
     """
 
     def __init__(self, path: Path) -> None:
@@ -225,10 +233,10 @@ class BatchState:
         facts = {"run": secrets.token_hex(8)}
         self._connection = open_file(str(path), STATE_FILE, timeout=0, exclusive=True, facts=facts)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
-        self.run = self.read_fact("run") or ""
+        self.run = self.read_value("run") or ""
         if not _RUN.fullmatch(self.run):
             self.close()
-            raise self.build_refusal("its name is damaged")
+            raise self.build_file_error("its name is damaged")
 
     def __enter__(self) -> Self:
         return self
@@ -241,42 +249,51 @@ class BatchState:
         with self._lock:
             self._connection.close()
 
-    def build_refusal(self, reason: str) -> StoreError:
-        """Return an error that says that the file cannot be used, with the *reason*."""
+    def build_file_error(self, reason: str) -> StoreError:
+        """Return the error for a file that cannot be used because of *reason*."""
         return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
-    def read_fact(self, key: str) -> str | None:
-        """Return the value stored in the file under *key*; ``None`` if there is none."""
+    def read_value(self, key: str) -> str | None:
+        """Return the value stored under *key*; ``None`` if there is none."""
         rows = self._execute("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
-    def store_fact(self, key: str, value: str) -> None:
-        """Store *value* in the file under *key*, replacing any earlier value."""
+    def store_value(self, key: str, value: str) -> None:
+        """Store *value* under *key*, replacing any earlier value."""
         self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    def parts(self) -> list[Part]:
-        """Return all parts (one per batch), in the order in which they were added."""
+    def list_parts(self) -> list[Part]:
+        """Return all parts in the order in which they were added."""
         rows = self._execute(
             "SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number"
         )
-        return [self._read_part(*row) for row in rows]
+        return [self._build_part(*row) for row in rows]
 
-    def _read_part(
-        self, number: Any, requests: Any, size: Any, file: Any, batch: Any, settled: Any
+    def _build_part(
+        self,
+        number: Any,
+        request_count: Any,
+        size: Any,
+        file_id: Any,
+        batch_json: Any,
+        is_settled: Any,
     ) -> Part:
+        # The file may be damaged, so any column may have any value.
         try:
-            description = read_batch(json.loads(batch)) if isinstance(batch, str) else {}
+            description = parse_batch(json.loads(batch_json)) if isinstance(batch_json, str) else {}
         except (ValueError, RecursionError):
             description = {}
-        is_read = all(map(_is_count, (number, requests, size))) and (file is None or _is_name(file))
-        if not is_read or (batch is not None and not description):
-            raise self.build_refusal("a part of it is damaged")
-        return Part(number, requests, size, file, description, settled=bool(settled))
+        is_valid = all(map(_is_valid_count, (number, request_count, size))) and (
+            file_id is None or _is_valid_name(file_id)
+        )
+        if not is_valid or (batch_json is not None and not description):
+            raise self.build_file_error("a part of it is damaged")
+        return Part(number, request_count, size, file_id, description, settled=bool(is_settled))
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
         """Store and return a new part with the requests *ids*, in a file of *size* bytes.
 
-        From now on, these requests count as sent.
+        From then on, these requests count as sent.
         """
         with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
@@ -286,63 +303,65 @@ class BatchState:
             )
         return Part(number, len(ids), size, None, {}, settled=False)
 
-    def set_file(self, part: Part, file: str) -> None:
-        """Store *file*, the id of the uploaded file of *part*."""
-        self._execute("UPDATE parts SET file = ? WHERE number = ?", (file, part.number))
+    def store_file_id(self, part: Part, file_id: str) -> None:
+        """Store the id of the uploaded file of *part*."""
+        self._execute("UPDATE parts SET file = ? WHERE number = ?", (file_id, part.number))
 
-    def set_batch(self, part: Part, batch: Mapping[str, Any]) -> None:
+    def store_batch(self, part: Part, batch: Mapping[str, Any]) -> None:
         """Store *batch*, the service's description of the batch of *part*."""
         self._execute(
             "UPDATE parts SET batch = ? WHERE number = ?", (json.dumps(batch), part.number)
         )
 
-    def settle(self, part: Part) -> None:
-        """Mark *part* as settled, because its replies are stored or it was given up.
+    def settle_part(self, part: Part) -> None:
+        """Mark *part* as finished, because its replies are stored or its batch has failed.
 
         Its requests without a reply no longer count as sent, so they can be sent again.
         """
         self._execute("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
-    def is_sent(self, id_: str) -> bool:
-        """Return whether the request *id_* was sent, or is about to be sent, in an open batch."""
+    def is_request_sent(self, request_id: str) -> bool:
+        """Return whether the request is in a batch that is not finished yet."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
-        return bool(self._execute(statement, (id_,)))
+        return bool(self._execute(statement, (request_id,)))
 
-    def is_known(self, id_: str) -> bool:
-        """Return whether the request *id_* was ever added to a batch."""
-        return bool(self._execute("SELECT 1 FROM requests WHERE id = ?", (id_,)))
+    def is_request_known(self, request_id: str) -> bool:
+        """Return whether the request was ever added to a batch."""
+        return bool(self._execute("SELECT 1 FROM requests WHERE id = ?", (request_id,)))
 
-    def add_replies(self, replies: Iterable[Read]) -> None:
-        """Store *replies* that are not stored yet, and add their tokens to the total."""
+    def add_replies(self, replies: Iterable[RequestResult]) -> None:
+        """Store those *replies* that are new, and add their tokens to the total."""
         usage = self.sum_usage()
         with self._open_transaction() as connection:
             for reply in replies:
                 row = (reply.id, reply.status or 0, reply.body)
+                # A repeated download has replies that are stored already. Their tokens must not
+                # count twice.
                 if connection.execute(
                     "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row
                 ).rowcount:
-                    usage = usage.add(row[1], reply.body)
-            self.store_fact("usage", json.dumps(astuple(usage)))
+                    usage = usage.add_reply(row[1], reply.body)
+            self.store_value("usage", json.dumps(astuple(usage)))
 
-    def find_reply(self, id_: str) -> tuple[int, str] | None:
-        """Return the HTTP status and the JSON body of the reply to the request *id_*.
+    def find_reply(self, request_id: str) -> tuple[int, str] | None:
+        """Return the HTTP status and the JSON body of the reply to a request.
 
         Returns ``None`` if there is no reply.
         """
-        rows = self._execute("SELECT status, body FROM replies WHERE id = ?", (id_,))
+        rows = self._execute("SELECT status, body FROM replies WHERE id = ?", (request_id,))
         if not rows:
             return None
         status, body = rows[0]
         if not isinstance(status, int) or not isinstance(body, str):
-            raise self.build_refusal("a reply in it is damaged")
+            raise self.build_file_error("a reply in it is damaged")
         return status, body
 
     def sum_usage(self) -> Usage:
         """Return the token counts of all stored replies, as reported by the service."""
         try:
-            counts = json.loads(self.read_fact("usage") or "null")
+            counts = json.loads(self.read_value("usage") or "null")
         except (ValueError, RecursionError):
             counts = None
         if (
@@ -356,7 +375,7 @@ class BatchState:
         with self._use_connection() as connection:
             for status, body in connection.execute("SELECT status, body FROM replies"):
                 if isinstance(status, int) and isinstance(body, str):
-                    usage = usage.add(status, body)
+                    usage = usage.add_reply(status, body)
         return usage
 
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -382,7 +401,7 @@ class BatchState:
                 yield self._connection
             except FAILURES as error:
                 # The cause of damage may quote a text of the file.
-                cause = None if is_damage(error) else error
+                cause = None if is_damage_error(error) else error
                 raise StoreError(
                     f"{STATE_FILE.subject.format(path=self.path)} failed: {describe_error(error)}"
                 ) from cause

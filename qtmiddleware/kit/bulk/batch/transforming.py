@@ -1,6 +1,6 @@
 """Transform a file of questions with OpenAI's Batch API.
 
-`transform_file` can continue the output file.
+The output file has the same format as that of `transform_file`, so each can continue the other's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from qtmiddleware.kit.bulk.batch.parts import LIMITS, Limits
 from qtmiddleware.kit.bulk.batch.service import BatchService
 from qtmiddleware.kit.bulk.batch.state import BatchState
 from qtmiddleware.kit.bulk.batch.work import BatchWork
-from qtmiddleware.kit.bulk.fingerprint import describe_changes, parse_fingerprint, read_fingerprint
-from qtmiddleware.kit.bulk.journal import Journal, hold_journal
+from qtmiddleware.kit.bulk.fingerprint import build_fingerprint, describe_changes, parse_fingerprint
+from qtmiddleware.kit.bulk.journal import Journal, open_journal
 from qtmiddleware.kit.bulk.queries import JSON_LINES, InputQuery, read_queries
 from qtmiddleware.kit.bulk.run import (
     STDIN,
@@ -31,7 +31,7 @@ from qtmiddleware.kit.bulk.run import (
     Record,
     ShowBulk,
     build_record,
-    open_source,
+    open_input_file,
     select_open_questions,
 )
 from qtmiddleware.providers.llms.recorded import RecordingModel
@@ -42,20 +42,20 @@ from qtmiddleware.wrapping.transform_stream import Transformed
 T = TypeVar("T")
 
 _NO_HURRY_MS: Final = 600_000
-# Replies that have arrived are paid for, so replaying them can be neither late nor over budget.
+# Stored replies are paid for, so replaying them must not fail because of time limits or a budget.
 REPLAYED: Final = {
     "limits": {"llmTimeoutMs": _NO_HURRY_MS, "deadlineMs": _NO_HURRY_MS},
     "budget": {"maxLlmCallsPerMinute": None, "maxTokens": None, "maxUsd": None},
     "breaker": {"enabled": False},
 }
-"""The settings under which replies that have arrived are replayed."""
+"""The settings for replaying stored replies, without time limits, budget and circuit breaker."""
 
 
 class _NoPace(Pace):
     """Makes each call once and never retries, because stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
-        """Call *call* and return its result."""
+        """Run *call* once, and return its result."""
         return call()
 
 
@@ -66,10 +66,10 @@ class FilePass:
     Attributes:
         source: The file of questions.
         config: The config.
-        journal: The output file; questions with a result in it are skipped.
-        recording: The file in which replies are recorded.
-        share: The batch price as a fraction of the normal price; ``None`` if unknown.
-        report: Counts the output records.
+        journal: The output file. Questions with a result in it are not open, and are skipped.
+        recording: The file that records the replies.
+        price_factor: The batch price as a fraction of the normal price; ``None`` if unknown.
+        report: The report that counts the output records.
         show: A function that is called with the report after each record.
     """
 
@@ -77,14 +77,14 @@ class FilePass:
     config: Config
     journal: Journal
     recording: Path
-    share: float | None
+    price_factor: float | None
     report: BulkReport
     show: ShowBulk | None = None
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Transform the open questions with *model* one by one; yield ``None`` after each question.
+        """Transform the open questions with *model*, one by one. Yields ``None`` after each.
 
-        A question with a missing reply stays open, and nothing is written for it.
+        A question with a missing reply stays open, and has no output.
         """
         recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
@@ -110,9 +110,11 @@ class FilePass:
                 yield
 
     def _apply_batch_price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
-        share = self.share
+        price_factor = self.price_factor
         costs = [
-            None if share is None or reply.cost_usd is None else reply.cost_usd * share
+            None
+            if price_factor is None or reply.cost_usd is None
+            else reply.cost_usd * price_factor
             for reply in transformed.replies
         ]
         replies = [
@@ -129,7 +131,7 @@ class FilePass:
 
 
 @contextmanager
-def open_file_work(
+def open_batch_work(
     source: str | Path,
     out: str | Path,
     *,
@@ -139,16 +141,15 @@ def open_file_work(
     limits: Limits = LIMITS,
     show: ShowBulk | None = None,
 ) -> Iterator[tuple[BatchWork, BulkReport]]:
-    """Open the files for transforming the questions in *source* with batches into *out*.
+    """Open the files to transform the questions in *source* with batches into *out*.
 
-    Yields a `BatchWork`, which submits and collects the batches, and a report of the progress. Two
-    more files are created: ``<out>.batch`` stores requests and replies, and
-    ``<out>.recording.jsonl`` records the replies, so that they can be replayed. *client* is an
-    ``openai.OpenAI``.
+    Yields a `BatchWork`, which submits and collects the batches, and a report of the progress.
+    Creates two more files: ``<out>.batch`` stores requests and replies, and
+    ``<out>.recording.jsonl`` records the replies for replays. *client* is an ``openai.OpenAI``.
 
     You may append questions to *source* later. Raises `ConfigError` if the config, a prompt or an
     earlier question has changed since the first submit, and `StoreError` if another command is
-    running. Other errors are those of `transform_file`.
+    running. Also raises the errors of `transform_file`.
     """
     if source == STDIN:
         raise ConfigError(
@@ -156,16 +157,18 @@ def open_file_work(
         )
     path = Path(out)
     report, began = BulkReport(), monotonic()
-    fingerprint = read_fingerprint(config.settings)
+    fingerprint = build_fingerprint(config.settings)
     with (
-        open_source(source, path) as file,
+        open_input_file(source, path) as file,
         closing(BatchService(config.settings, client)) as service,
-        hold_journal(path, fingerprint, overwrite=overwrite) as journal,
+        open_journal(path, fingerprint, overwrite=overwrite) as journal,
         BatchState(Path(f"{out}.batch")) as state,
     ):
         _check_unchanged(state, fingerprint, file, "" if overwrite else str(source))
         recording = Path(f"{out}.recording.jsonl")
-        asks = FilePass(Path(source), config, journal, recording, service.share, report, show)
+        asks = FilePass(
+            Path(source), config, journal, recording, service.price_factor, report, show
+        )
         yield BatchWork(config.settings, service, state, asks, limits=limits), report
     report.seconds = monotonic() - began
 
@@ -175,19 +178,20 @@ def _check_unchanged(
 ) -> None:
     """Raise `ConfigError` if the batches in *state* were made with another config or questions.
 
-    If *state* has no batches, or if *source* is ``""``, stores the config and a digest of the
-    questions in *state* instead.
+    If *state* has no batches, or *source* is ``""``, stores the config and a digest of the
+    questions instead.
 
     Args:
         state: The stored batches.
-        fingerprint: The current config.
-        file: The current questions.
-        source: The name of the file of questions, for the message; ``""`` to skip the check.
+        fingerprint: The fingerprint of the current config.
+        file: The file of the current questions.
+        source: The file's name for the error message; ``""`` to skip the check.
     """
-    before = _read_beginning(state) if source and state.parts() else None
+    before = _read_stored_inputs(state) if source and state.list_parts() else None
     if before is not None:
         config, size, old_digest = before
         changes = [*describe_changes(config, fingerprint)]
+        # Only the first *size* bytes count, because questions may be appended.
         if _compute_digest(file, size) != old_digest:
             changes.append(f"the questions in {source}")
         if changes:
@@ -200,15 +204,15 @@ def _check_unchanged(
     else:
         size = file.seek(0, os.SEEK_END)
         now = {"config": fingerprint, "bytes": size, "digest": _compute_digest(file, size)}
-        state.store_fact("fingerprint", json.dumps(now))
+        state.store_value("fingerprint", json.dumps(now))
 
 
-def _read_beginning(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
-    """Return the config in *state*, and the size in bytes and the digest of the questions then.
+def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
+    """Return the stored config, and the stored size in bytes and digest of the questions.
 
-    Returns ``None`` if they were never stored. Raises `StoreError` if they are damaged.
+    Returns ``None`` if nothing is stored. Raises `StoreError` if the stored values are damaged.
     """
-    fact = state.read_fact("fingerprint")
+    fact = state.read_value("fingerprint")
     if fact is None:
         return None
     try:
@@ -217,7 +221,7 @@ def _read_beginning(state: BatchState) -> tuple[Mapping[str, Any], int, str] | N
         facts = {}
     config, size, digest = facts.get("config"), facts.get("bytes"), facts.get("digest")
     if not isinstance(config, dict) or not isinstance(size, int) or not isinstance(digest, str):
-        raise state.build_refusal("its record of the questions is damaged")
+        raise state.build_file_error("its record of the questions is damaged")
     return config, size, digest
 
 

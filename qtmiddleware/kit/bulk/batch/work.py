@@ -13,44 +13,44 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.bulk.batch.costs import TOKEN_BYTES, Cost, Tariff
-from qtmiddleware.kit.bulk.batch.model import BatchModel, digest
+from qtmiddleware.kit.bulk.batch.model import BatchModel, compute_request_id
 from qtmiddleware.kit.bulk.batch.parts import (
     LIMITS,
     Limits,
     Line,
-    Read,
-    read_line,
-    split,
-    write_line,
+    RequestResult,
+    assign_parts,
+    build_line,
+    parse_result_line,
 )
 from qtmiddleware.kit.bulk.batch.service import TRANSIENT, BatchService
 from qtmiddleware.kit.bulk.batch.state import ENDED, BatchState, Part
 from qtmiddleware.runtime.files import open_for_writing
 
 Ask = Callable[[BatchModel], Iterator[None]]
-"""Asks a model every question without an answer, one after the other, and yields after each."""
+"""A function that asks a model all questions without an answer, and yields after each question."""
 
 DOWNLOADS: Final = 3
-"""How often a file is downloaded if it breaks off."""
+"""The maximum number of times to download a file whose download is interrupted."""
 CHUNK: Final = 500
-"""How many replies are stored at a time."""
+"""The number of replies to store in one transaction."""
 LINES: Final = 3
 SPARE_LINES: Final = 1_000
 REPLY_BYTES: Final = 64 << 10
 SPARE_BYTES: Final = 64 << 20
-"""The most lines and bytes of a file that are read: an amount per request, and one in addition."""
+"""The limits of a download: lines and bytes per request, plus spare lines and bytes per file."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the results that were downloaded, and descriptions of what is missing.
+    """The counts of downloaded results, and descriptions of missing results.
 
     Attributes:
         replies: The number of replies.
         failures: The number of failed requests per failure, such as ``batch_expired`` or
             ``HTTP 400``.
         refused: The number of failed requests that would fail again if repeated.
-        repeated: The number of replies that came twice.
+        repeated: The number of repeated results.
         unknown: The number of replies without a matching request.
         broken: Descriptions of lines that cannot be read.
         short: Descriptions of files with fewer lines than the service reports.
@@ -64,28 +64,28 @@ class Tally:
     broken: list[str] = field(default_factory=list)
     short: list[str] = field(default_factory=list)
 
-    def count(self, read: Read) -> None:
-        """Count *read*, the result of one request."""
-        self.replies += not read.failure
-        if read.failure:
-            self.failures[read.failure] += 1
-            self.refused += read.is_final
+    def count_result(self, result: RequestResult) -> None:
+        """Add the *result* of one request to the counts."""
+        self.replies += not result.failure
+        if result.failure:
+            self.failures[result.failure] += 1
+            self.refused += result.is_final
 
-    def add(self, other: Tally) -> None:
-        """Add the counts of *other* to these counts."""
+    def add_tally(self, other: Tally) -> None:
+        """Add the counts and descriptions of *other* to this tally."""
         for counter in fields(self):
             setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """The status of all batches, and what a command has done.
+    """The status of all batches, and the results of a command.
 
     Attributes:
         parts: All batches.
         spent: The cost of the replies so far.
         expected: The estimated maximum cost of the requests in progress.
-        answered: The number of questions answered by this command.
+        answered: The number of questions that this command answered.
         open: The number of questions that still need a reply.
         underway: The number of requests that were sent and have no reply yet.
         missing: The number of requests that are not sent yet; the next submit sends them.
@@ -116,11 +116,11 @@ class BatchStatus:
 
 
 class BatchWork:
-    """Submits, checks, collects and cancels the batches for the questions that *ask* asks.
+    """Submits, checks, collects and cancels the batches for a set of questions.
 
-    *service* processes the batches, *settings* name the model, and *state* stores each step before
-    the next step begins. If a command is killed, run it again to continue: batches that were sent
-    are found, and no request is sent twice. Raises `ModelError`, `StoreError`, `ConfigError` and
+    *ask* asks the questions, *service* processes the batches, *settings* name the model, and
+    *state* stores each step before the next step begins. If a command is killed, run it again to
+    continue. No request is sent twice. Methods raise `ModelError`, `StoreError`, `ConfigError` and
     `OSError`.
     """
 
@@ -139,97 +139,98 @@ class BatchWork:
         self._ask = ask
         self._limits = limits
         self._model = BatchModel(settings, state, service.address)
-        self._tariff = Tariff(self._model.prices, service.share, settings.llm.max_tokens)
+        self._tariff = Tariff(self._model.prices, service.price_factor, settings.llm.max_tokens)
         self._file = state.path.with_name(f"{state.path.name}.part")
         self._answered = self._open = 0
 
-    def submit(self, most_tokens: int | None = None) -> BatchStatus:
+    def submit(self, max_queued_tokens: int | None = None) -> BatchStatus:
         """Send all requests that have no reply and are not sent yet, and return the status.
 
-        With *most_tokens*, at most about this number of tokens is queued at the service at a time.
-        A later submit sends the rest.
+        *max_queued_tokens* is the approximate maximum number of tokens in unfinished batches at the
+        service. A later submit sends the remaining requests.
         """
-        unsent = [part for part in self._state.parts() if not part.batch and not part.settled]
-        sent = [part for part in map(self._resume, unsent) if part is not None]
+        # An earlier command may have been killed before it sent these parts.
+        unsent = [part for part in self._state.list_parts() if not part.batch and not part.settled]
+        sent = [part for part in map(self._resume_part, unsent) if part is not None]
         size = (
             self._limits.size
-            if most_tokens is None
-            else min(self._limits.size, most_tokens * TOKEN_BYTES)
+            if max_queued_tokens is None
+            else min(self._limits.size, max_queued_tokens * TOKEN_BYTES)
         )
         unsent_ids: set[str] = set()
         missing = 0
         for _, lines in groupby(
-            split(self._list_open_lines(unsent_ids), replace(self._limits, size=size)),
+            assign_parts(self._build_unsent_lines(unsent_ids), replace(self._limits, size=size)),
             key=itemgetter(0),
         ):
-            # Once a part does not fit into the queue, the rest waits for a later submit.
+            # After the first part that does not fit into the queue, all others wait, too.
             if missing:
                 missing += sum(1 for _ in lines)
                 continue
-            ids, size = self._write_lines(line for _, line in lines)
+            ids, size = self._write_request_file(line for _, line in lines)
             if (
-                most_tokens is not None
-                and (self._count_queued() + size) // TOKEN_BYTES > most_tokens
+                max_queued_tokens is not None
+                and (self._count_queued_bytes() + size) // TOKEN_BYTES > max_queued_tokens
             ):
                 missing += len(ids)
                 continue
             self._check_budget(Part(0, len(ids), size, None, {}, settled=False))
             part = self._state.add_part(ids, size)
             unsent_ids.difference_update(ids)
-            sent.append(self._send(part, None))
+            sent.append(self._send_part(part, None))
         self._file.unlink(missing_ok=True)
         return self._build_status(missing=missing, sent=tuple(sent))
 
     def status(self) -> BatchStatus:
-        """Ask the service for the status of the open batches, and return the status of all batches.
+        """Ask the service for the status of unfinished batches, and return the status of all.
 
-        Questions and missing requests are not counted.
+        Does not count questions and missing requests.
         """
-        for part in self._list_underway():
-            self._state.set_batch(part, self._service.retrieve(part.batch["id"]))
+        for part in self._list_unfinished_parts():
+            self._state.store_batch(part, self._service.retrieve_batch(part.batch["id"]))
         return self._build_status()
 
     def collect(self) -> BatchStatus:
-        """Download the replies of batches that have ended, answer questions, and return the status.
+        """Download the replies of ended batches, answer questions, and return the status.
 
         A question stays open if any of its replies is missing.
         """
         tally = Tally()
-        for part in self._list_underway():
-            batch = self._service.retrieve(part.batch["id"])
-            self._state.set_batch(part, batch)
+        for part in self._list_unfinished_parts():
+            batch = self._service.retrieve_batch(part.batch["id"])
+            self._state.store_batch(part, batch)
             if batch.get("status") in ENDED:
-                self._fetch(replace(part, batch=batch), tally)
-                self._state.settle(part)
+                self._fetch_results(replace(part, batch=batch), tally)
+                self._state.settle_part(part)
         waiting: set[str] = set()
         for requests in self._collect_requests():
-            waiting.update(map(digest, requests))
-        underway = sum(map(self._state.is_sent, waiting))
+            waiting.update(map(compute_request_id, requests))
+        underway = sum(map(self._state.is_request_sent, waiting))
         return replace(
             self._build_status(missing=len(waiting) - underway, tally=tally), underway=underway
         )
 
     def cancel(self) -> BatchStatus:
-        """Cancel all batches that are not finished, and return the status.
+        """Cancel all unfinished batches, and return the status.
 
-        Replies that exist by then can be collected later.
+        Replies that already exist can still be collected.
         """
-        for part in self._list_underway():
-            self._state.set_batch(part, self._service.cancel(part.batch["id"]))
+        for part in self._list_unfinished_parts():
+            self._state.store_batch(part, self._service.cancel_batch(part.batch["id"]))
         return self._build_status()
 
-    def _list_underway(self) -> list[Part]:
-        return [part for part in self._state.parts() if part.batch and not part.settled]
+    def _list_unfinished_parts(self) -> list[Part]:
+        return [part for part in self._state.list_parts() if part.batch and not part.settled]
 
     def _build_status(
         self, *, missing: int = 0, sent: tuple[Part, ...] = (), tally: Tally | None = None
     ) -> BatchStatus:
-        parts = self._state.parts()
+        parts = self._state.list_parts()
         underway = [part for part in parts if not part.settled]
         return BatchStatus(
             tuple(parts),
             self._compute_spent_cost(parts),
-            self._tariff.estimate(underway),
+            self._tariff.estimate_cost(underway),
             self._answered,
             self._open,
             sum(part.requests for part in underway),
@@ -238,25 +239,25 @@ class BatchWork:
             tally or Tally(),
         )
 
-    def _count_queued(self) -> int:
-        return sum(part.size for part in self._state.parts() if not part.settled)
+    def _count_queued_bytes(self) -> int:
+        return sum(part.size for part in self._state.list_parts() if not part.settled)
 
     def _check_budget(self, part: Part) -> None:
-        parts = self._state.parts()
-        planned = self._tariff.estimate(
+        parts = self._state.list_parts()
+        planned = self._tariff.estimate_cost(
             (*(other_part for other_part in parts if not other_part.settled), part)
         )
-        self._tariff.check(self._settings.budget, self._compute_spent_cost(parts), planned)
+        self._tariff.check_budget(self._settings.budget, self._compute_spent_cost(parts), planned)
 
     def _compute_spent_cost(self, parts: Sequence[Part]) -> Cost:
-        return self._tariff.sum_up(parts, self._state.sum_usage())
+        return self._tariff.compute_spent_cost(parts, self._state.sum_usage())
 
     # --- from the questions to the service --------------------------------------------------------
 
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield, for each question without an answer, the requests that have no reply yet.
+        """Yield the requests of each open question that have no reply yet.
 
-        Counts open and answered questions.
+        Also counts open and answered questions.
         """
         self._answered = self._open = 0
         for _ in self._ask(self._model):
@@ -267,20 +268,21 @@ class BatchWork:
             else:
                 self._answered += 1
 
-    def _list_open_lines(self, unsent_ids: set[str]) -> Iterator[Line]:
-        """Yield the line for each request that must be sent.
+    def _build_unsent_lines(self, unsent_ids: set[str]) -> Iterator[Line]:
+        """Yield the line for each request that must be sent, and add its id to *unsent_ids*.
 
-        Its id is added to *unsent_ids*, the ids of requests that were yielded but not sent yet.
+        The caller removes an id from *unsent_ids* when its request is sent.
         """
         for requests in self._collect_requests():
             for request in requests:
-                id_ = digest(request)
-                if id_ not in unsent_ids and not self._state.is_sent(id_):
+                id_ = compute_request_id(request)
+                # Equal questions have equal requests, which are sent once.
+                if id_ not in unsent_ids and not self._state.is_request_sent(id_):
                     unsent_ids.add(id_)
-                    yield write_line(id_, request)
+                    yield build_line(id_, request)
 
-    def _write_lines(self, lines: Iterator[Line]) -> tuple[list[str], int]:
-        """Write *lines* to the file to upload next.
+    def _write_request_file(self, lines: Iterator[Line]) -> tuple[list[str], int]:
+        """Write *lines* to the file for the next upload.
 
         Returns the ids of the requests, and the size of the file in bytes.
         """
@@ -293,43 +295,43 @@ class BatchWork:
                 ids.append(id_)
                 file.write(line)
             file.flush()
-            # The state's record of the file must be true after a power cut, too.
+            # The state will record this file, which must be complete even after a power failure.
             os.fsync(file.fileno())
             return ids, file.tell()
 
-    def _resume(self, part: Part) -> Part | None:
-        """Finish sending *part*, after an earlier command was interrupted; return the updated part.
+    def _resume_part(self, part: Part) -> Part | None:
+        """Send a *part* that an interrupted command did not send, and return the updated part.
 
-        If the file with the requests is gone, returns ``None``, and the requests are sent again in
+        Returns ``None`` if the file with the requests is gone. The requests are then sent again in
         another batch.
         """
         file = part.file or self._service.find_file(self._build_file_name(part))
-        # A link is not used: whoever put it there would choose what is uploaded.
+        # A link is not used, because its author could choose the file to upload.
         is_ours = self._file.is_file() and not self._file.is_symlink()
         is_whole = is_ours and self._file.stat().st_size == part.size
         if file is None and not is_whole:
-            self._state.settle(part)
+            self._state.settle_part(part)
             return None
-        return self._send(part, file)
+        return self._send_part(part, file)
 
-    def _send(self, part: Part, file: str | None) -> Part:
+    def _send_part(self, part: Part, file: str | None) -> Part:
         """Create the batch of *part* at the service, unless it exists; return the updated part.
 
-        *file* is the id of the uploaded file. If it is ``None``, the file is uploaded first.
+        *file* is the id of the uploaded file. If *file* is ``None``, uploads the file first.
         """
         try:
-            earlier_batch = None if file is None else self._service.find(file)
+            earlier_batch = None if file is None else self._service.find_batch(file)
             if file is None:
-                file = self._service.upload(self._file, self._build_file_name(part))
-            self._state.set_file(part, file)
+                file = self._service.upload_file(self._file, self._build_file_name(part))
+            self._state.store_file_id(part, file)
             labels = {"qtmiddleware": self._state.run, "part": str(part.number)}
-            batch = earlier_batch or self._service.create(file, labels)
+            batch = earlier_batch or self._service.create_batch(file, labels)
         except ModelError as error:
             if error.reason == "rejected":
                 # The service will never accept this batch, so its requests are open again.
-                self._state.settle(part)
+                self._state.settle_part(part)
             raise
-        self._state.set_batch(part, batch)
+        self._state.store_batch(part, batch)
         self._file.unlink(missing_ok=True)
         return replace(part, file=file, batch=batch)
 
@@ -338,40 +340,41 @@ class BatchWork:
 
     # --- from the service to the questions --------------------------------------------------------
 
-    def _fetch(self, part: Part, tally: Tally) -> None:
-        """Download the output and error files of *part*, and store and count their results.
+    def _fetch_results(self, part: Part, tally: Tally) -> None:
+        """Download the output and error files of *part*, and store their results.
 
-        The counts are added to *tally*.
+        Adds their counts to *tally*.
         """
         for key in ("output_file_id", "error_file_id"):
             file_name = f"the {key.partition('_')[0]} file of part {part.number}"
             expected_lines = part.completed if key.startswith("output") else 0
             if file := part.batch.get(key):
-                self._fetch_file(file, file_name, part.requests, expected_lines, tally)
+                self._fetch_result_file(file, file_name, part.requests, expected_lines, tally)
             elif expected_lines:
                 tally.short.append(f"{file_name}: 0 of {expected_lines:,} lines")
 
-    def _fetch_file(
+    def _fetch_result_file(
         self, file: str, file_name: str, requests: int, expected_lines: int, tally: Tally
     ) -> None:
-        """Download *file*, and store and count its results.
+        """Download a result file, store its results, and add their counts to *tally*.
 
         Args:
-            file: the id of the file.
-            file_name: the name of the file in messages.
-            requests: the number of requests in the file's batch.
-            expected_lines: the number of lines that the file should have.
-            tally: the counts to add to.
+            file: The id of the file.
+            file_name: The name of the file in messages.
+            requests: The number of requests in the file's batch.
+            expected_lines: The number of lines that the file should have.
+            tally: The counts to update.
         """
         limits = {
             "lines": LINES * requests + SPARE_LINES,
             "size": REPLY_BYTES * requests + SPARE_BYTES,
         }
         for downloads_left in reversed(range(DOWNLOADS)):
+            # Only the counts of the last attempt are kept, because each attempt reads all lines.
             attempt = Tally()
             try:
-                lines = self._store_lines(
-                    file_name, self._service.read_lines(file, **limits), attempt
+                lines = self._store_results(
+                    file_name, self._service.download_lines(file, **limits), attempt
                 )
             except ModelError as error:
                 if error.reason == "too_long":
@@ -384,32 +387,34 @@ class BatchWork:
                 break
         else:
             attempt.short.append(f"{file_name}: {lines:,} of {expected_lines:,} lines")
-        tally.add(attempt)
+        tally.add_tally(attempt)
 
-    def _store_lines(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
-        """Store the final results in *lines*, count all in *tally*, and return the number of lines.
+    def _store_results(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
+        """Store the final results in *lines*, and return the number of lines.
 
-        Results that may change if the request is repeated are not stored.
+        Adds all results to the counts in *tally*. A result is not final if it may change when the
+        request is repeated.
         """
-        number, ids_seen, results = 0, set[str](), list[Read]()
+        number, ids_seen, results = 0, set[str](), list[RequestResult]()
         try:
             for number, line in enumerate(lines, 1):
-                result = read_line(line)
+                result = parse_result_line(line)
                 if result is None:
                     tally.broken.append(f"line {number:,} of {file_name}")
                     continue
                 if result.id in ids_seen:
                     tally.repeated += 1
-                elif not self._state.is_known(result.id):
+                elif not self._state.is_request_known(result.id):
                     tally.unknown += 1
                 else:
                     ids_seen.add(result.id)
-                    tally.count(result)
+                    tally.count_result(result)
                     if result.is_final:
                         results.append(result)
                 if len(results) == CHUNK:
                     self._state.add_replies(results)
                     results.clear()
         finally:
+            # If the download is interrupted, the replies so far are kept.
             self._state.add_replies(results)
         return number

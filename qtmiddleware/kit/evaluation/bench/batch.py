@@ -1,4 +1,4 @@
-"""Send a bench's prompts to a batch service, and store the replies in the bench's cache."""
+"""Send the prompts of a bench to a batch service, and cache the replies for the bench."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True)
 class BenchPass:
-    """Sends all prompts of several systems for a data set to a batch model, and caches the replies.
+    """Sends a batch model the prompts of several systems for a data set, and caches the replies.
 
     Attributes:
-        systems: The settings of each system.
+        systems: The settings of each system, by the system's name.
         data: The folder of the data set.
         options: The options of the bench. Their `model_ms` counts as the time of each reply,
             because a batch does not report times.
@@ -36,8 +36,8 @@ class BenchPass:
     options: BenchOptions = field(repr=False)
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Send *model* the prompts of all systems for all questions. Yields after each question."""
-        # Inside the cache, because the cache also keeps the time of a reply.
+        """Send *model* the prompts of all systems for all questions. Yield after each question."""
+        # The cache must wrap the estimates, because it also keeps the time of a reply.
         timed = EstimatedModel(model, model.name, self.options.model_ms / 1e3)
         with open_bench(self.data, replace(self.options, client=timed)) as opened:
             for settings in self.systems.values():
@@ -46,17 +46,17 @@ class BenchPass:
 
 
 def _send_prompts(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Send the bench's model the prompts of the system with *settings*.
+    """Send the bench's model the prompts of one system for all questions.
 
-    Yields after each question.
+    Yield after each question. *settings* are the system's settings.
     """
     config = build_config(settings)
-    gated = config.settings.escalation.mode == "auto"
+    is_gated = config.settings.escalation.mode == "auto"
     wrapped = opened.bench.wrap(settings)
     with QueryMiddleware(config.overridden(REPLAYED), client=opened.bench.model) as middleware:
         for question in opened.data.questions:
-            if gated and not question.history:
-                # A gate decides by the search results, so the question has to be searched.
+            # A gate needs the search results to decide about the model call.
+            if is_gated and not question.history:
                 wrapped.retrieve(question.text, top_k=TOP_K, history=question.history)
             else:
                 middleware.transform(question.text, history=question.history)

@@ -1,4 +1,4 @@
-"""Open a data set with its index and a model, and build the systems of a comparison from them."""
+"""Open a data set with its index and a model, and build the systems that a comparison measures."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from qtmiddleware.kit.evaluation.bench.function import (
 from qtmiddleware.kit.evaluation.bench.kept_runs import KeptRuns
 from qtmiddleware.kit.evaluation.bench.recordings import (
     EstimatedModel,
-    list_fields,
-    select_recorded,
+    list_reply_fields,
+    select_recorded_questions,
 )
 from qtmiddleware.kit.evaluation.compare import measure_systems
 from qtmiddleware.kit.evaluation.own_function import OwnFunction, refuse_running_loop
@@ -55,7 +55,7 @@ from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
-from qtmiddleware.providers.llms.recorded import RecordingModel, read_lines
+from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.runtime.files import make_private_folders, open_for_writing
 from qtmiddleware.types import Retrieval
@@ -83,7 +83,8 @@ class Bench:
         store: The index.
         embedder: Embeds the queries.
         model: The model that the systems ask.
-        read_price: The price of searches, as in ``store.readPrice``; ``None`` if it is not known.
+        read_price: The price of searches, as in ``store.readPrice``, or ``None`` if it is not
+            known.
     """
 
     store: Store = field(repr=False)
@@ -100,21 +101,21 @@ class Bench:
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
-        """Search for *question* with *settings*, and return the retrieval."""
+        """Search for *question* with *settings*, and return the result."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
-    def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
+    def build_system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return a system with *settings*: a function that measures one question.
 
         Cached vectors and replies count with the time that they took originally.
         """
         wrapped = self.wrap(settings)
 
-        def run(question: Question) -> Run:
+        def measure_question(question: Question) -> Run:
             with self._record_replays() as replayed:
                 retrieval = wrapped.retrieve(question.text, top_k=top_k, history=question.history)
             measured = run_of(retrieval)
-            # A plain search embeds the question too, so that time is not added time.
+            # A plain search also embeds the question, so this time does not count as added.
             replayed_seconds = sum(replayed.values()) - replayed.get(
                 retrieval.variants[0].text, 0.0
             )
@@ -122,12 +123,13 @@ class Bench:
                 measured, seconds_added=(measured.seconds_added or 0.0) + replayed_seconds
             )
 
-        return run
+        return measure_question
 
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
-        """Return a context manager that yields the original seconds of cached vectors, by text.
+        """Return a context manager that records which cached vectors the ``with`` block reads.
 
-        Only vectors that are read inside the ``with`` block are in the mapping.
+        Its mapping has the seconds that each vector took originally, by text. Without a cache, the
+        mapping stays empty.
         """
         return (
             self.embedder.record_replays()
@@ -135,15 +137,15 @@ class Bench:
             else nullcontext({})
         )
 
-    # As a method: its first parameter is the bench that makes the systems.
+    # This function becomes a method: its first parameter is the bench.
     measure = measure_systems
 
 
 def build_config(settings: Mapping[str, Any]) -> Config:
     """Return the config for measuring a system with *settings*.
 
-    Environment variables are ignored. The circuit breaker is off, so that an earlier outage does
-    not affect the figures.
+    Environment variables are ignored. The circuit breaker is off, so that a model's failure does
+    not affect the questions after it.
     """
     return (
         Config.load(MEASURED, environ={})
@@ -159,7 +161,7 @@ def build_index(
     *,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Embed the passages of *data*, store them at *path*, and return the open store."""
+    """Embed the passages of *data*, store them in an index at *path*, and return the open index."""
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
         done = 0
@@ -175,7 +177,7 @@ def build_index(
 
 
 def _split_into_batches(data: Dataset) -> Iterator[Sequence[Passage]]:
-    """Yield the passages in batches of `BATCH`."""
+    """Yield the passages of *data* in batches of up to `BATCH`."""
     for start in range(0, len(data.passages), BATCH):
         yield data.passages[start : start + BATCH]
 
@@ -188,10 +190,10 @@ def open_index(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Open the index of *data* in *folder*. If it is missing or unfinished, build it first.
+    """Open the index of *data* in *folder*. If the index is missing or unfinished, build it.
 
-    The name of the index file is a hash of the passages and the embedding model. The file is
-    complete if it has as many passages as *data*. Two processes may build it at the same time.
+    The name of the index file is a hash of the passages and the embedding model. The index is
+    finished if it has as many passages as *data*. Two processes may build it at the same time.
 
     Args:
         data: The data set.
@@ -201,6 +203,7 @@ def open_index(
             local model. Default: this process embeds.
         progress: Receives the stage's name, the passages done and their total.
     """
+    # Other questions about the same passages use the same index.
     passages = replace(data, questions=(), qrels={}).data_hash
     name = hashlib.sha256(
         f"{passages}\n{embedder.name}\n{embedder.dimension}".encode()
@@ -212,7 +215,7 @@ def open_index(
     store.close()
     if engine is not None and isinstance(embedder, CachedEmbedder):
         pages = ([passage.text for passage in page] for page in _split_into_batches(data))
-        embedder.embed_ahead(
+        embedder.embed_missing_texts(
             pages,
             engine,
             None if progress is None else partial(progress, "embedding by the engine"),
@@ -231,7 +234,7 @@ class OpenedBench:
         has_model: Whether a model can be asked, or recorded replies can be replayed.
         model: The bench's model, without the wrapper that records replies. ``None`` if your
             function asks its own model.
-        recorded: The names of the reply fields in the recording; ``None`` without a recording.
+        recorded: The names of the reply fields in the recording, or ``None`` without a recording.
         concurrency: The number of questions that the model is asked at a time.
         counts_model_time: ``False`` if replayed replies count as taking no time.
     """
@@ -247,20 +250,26 @@ class OpenedBench:
 
     @property
     def model_name(self) -> str | None:
-        """The model's name; ``None`` without a model, or if your function asks its own model."""
+        """The model's name, or ``None`` without a model or if your function asks its own model."""
         return self.model.name if self.has_model and self.model is not None else None
 
-    def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """Return the reply fields of *system*, if the recording has none of them.
+    def list_missing_fields(self, system_settings: Mapping[str, Any]) -> frozenset[str]:
+        """Return the reply fields that a system needs, if the recording has none of them.
 
         Returns an empty set if the recording has at least one of these fields, or if there is no
-        recording. *system* holds the settings of a system.
+        recording.
         """
-        fields = list_fields(system)
+        # A system with some of its fields can still be measured.
+        fields = list_reply_fields(system_settings)
         return frozenset() if self.recorded is None or fields & self.recorded else fields
 
-    def forecast(self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False) -> Forecast:
-        """Return the most searches that measuring *systems* takes with your own function."""
+    def forecast_searches(
+        self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False
+    ) -> Forecast:
+        """Return the maximum number of searches for measuring *systems* with your own function.
+
+        If *deep* is true, each system is also asked for a hundred passages.
+        """
         return forecast_searches(
             cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep
         )
@@ -275,7 +284,7 @@ class OpenedBench:
     ) -> Comparison:
         """Measure each of *systems* on all questions, and compare them with the raw query.
 
-        A live model is first asked several questions at a time, and its replies are cached. The
+        A live model is asked first, several questions at a time, and its replies are cached. The
         figures include the time of each reply.
 
         Args:
@@ -289,6 +298,7 @@ class OpenedBench:
             ConfigError: Your own function never returned a judged id.
             Exception: Any exception that `measure` raises.
         """
+        # Recorded replies come at once, so only a live model is asked in advance.
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(
                 self.bench.model,
@@ -316,25 +326,25 @@ class BenchOptions:
     """The options for opening a bench.
 
     Attributes:
-        settings: The settings, which name the embedding model and the language model.
-        function: Your own function, to search instead of an index. Its results are stored until the
-            measurement ends, so that an interrupted measurement can continue. A wrapped function
-            asks its own model.
+        settings: The settings. They name the embedding model and the language model.
+        function: Your own function, which is searched instead of an index. Its results are stored
+            until the measurement ends, so that an interrupted measurement can continue. A wrapped
+            function asks its own model.
         client: A model to ask instead of the language model of *settings*.
-        recordings: A file of recorded replies to replay instead of asking the model. Only questions
-            with recorded replies are measured.
+        recordings: A file of recorded replies, which are replayed instead of asking the model. Only
+            questions with recorded replies are measured.
         record: A file to write the model's replies to.
         model_ms: Milliseconds that count as the time of each recorded reply.
         cache: The folder for the index, all vectors and all replies. A second run reuses them.
         questions: The number of questions to measure, drawn with *seed*. Default: all questions.
-        split: The name of a file of judgements, to read only that file. Default: all files.
+        split: The name of the only file of judgements to read. Default: all files are read.
         seed: The seed that draws the questions.
         concurrency: The number of questions that the model is asked at a time.
         engine: Embeds the passages in other processes, if the embedding model is local. Default:
             this process embeds. The figures are the same.
         progress: Receives the stage's name, the steps done and their total.
-        check: Receives the data set with the questions to measure, before anything is embedded. Its
-            exceptions pass through.
+        check: Receives the data set with the questions to measure, before any passage is embedded.
+            Its exceptions pass through.
     """
 
     settings: Settings
@@ -353,7 +363,7 @@ class BenchOptions:
     check: Callable[[Dataset], None] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if `model_ms` is not valid or options exclude each other."""
+        """Raise `ConfigError` if `model_ms` is not valid or two options exclude each other."""
         if not 0 <= self.model_ms < inf:
             message = "--model-ms must be a time in milliseconds"
             raise ConfigError(message, path="model_ms", value=self.model_ms)
@@ -367,7 +377,7 @@ class BenchOptions:
 
     @property
     def has_own_model(self) -> bool:
-        """``True`` if the function is already wrapped, and so asks its own model."""
+        """``True`` if the function is already wrapped. It then asks its own model."""
         return self.function is not None and self.function.is_wrapped
 
 
@@ -377,11 +387,11 @@ class _ReplySource:
 
     Attributes:
         data: The data set with the questions that the source can reply to.
-        model: The model, or the recording that replaces the model; ``None`` if a function asks its
+        model: The model, or the recording that replaces the model. ``None`` if a function asks its
             own model.
         has_model: Whether a model or recording can reply.
         notes: Sentences about the source, for the report.
-        recorded: The names of the reply fields in the recording; ``None`` without a recording.
+        recorded: The names of the reply fields in the recording, or ``None`` without a recording.
     """
 
     data: Dataset
@@ -393,7 +403,7 @@ class _ReplySource:
 
 @contextmanager
 def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[OpenedBench]:
-    """Yield an opened bench: a data set with its index and a model. Close both afterwards.
+    """Yield an opened bench: a data set with its index and a model. Close the bench at the end.
 
     Args:
         folder: The folder of the data set, or the loaded data set. With your own function: a path
@@ -410,6 +420,7 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
     with ExitStack() as stack:
         replies = _open_reply_source(_open_data(folder, options), options, stack)
         data, question_notes = _draw_questions(replies.data, options)
+        # Embedding costs time or money, so a check that fails must come before it.
         if options.check is not None:
             options.check(data)
         bench = _open_search_backend(data, replies.model, options, stack)
@@ -431,7 +442,7 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
 def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
     """Load the data set in *folder*, or return *folder* if it is a data set.
 
-    Raises `ConfigError` if the data set cannot be measured, before anything is embedded.
+    Raises `ConfigError` if the data set cannot be measured.
     """
     load = Dataset.load if options.function is None else load_judged
     data = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
@@ -441,7 +452,10 @@ def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
 
 
 def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -> _ReplySource:
-    """Return the source of replies: a wrapped function's own model, a recording, or a model."""
+    """Return the source of replies: a wrapped function's own model, a recording, or a model.
+
+    *stack* closes the model at the end.
+    """
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
         has_model = function.fn.middleware._components.has_model
@@ -452,7 +466,7 @@ def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -
         )
         return _ReplySource(data, None, has_model, (note,))
     if recordings is not None:
-        replayed, recorded_data, fields = select_recorded(data, recordings)
+        replayed, recorded_data, fields = select_recorded_questions(data, recordings)
         prices = {
             "input_price": settings.llm.input_price,
             "output_price": settings.llm.output_price,
@@ -473,7 +487,7 @@ def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -
 
 
 def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
-    """Return the data set with only the questions to measure, and notes about these questions."""
+    """Return the data set with only the questions to measure, and notes on their selection."""
     notes: list[str] = []
     count = options.questions
     if count is not None and count < len(data.questions):
@@ -490,10 +504,13 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
 def _open_search_backend(
     data: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
 ) -> Bench | OwnFunction:
-    """Open your own function, or a bench with an index of the passages of *data*."""
+    """Open your own function, or a bench with an index of the passages of *data*.
+
+    *stack* closes it at the end.
+    """
     settings, cache = options.settings, options.cache
     if options.record is not None and model is not None:
-        # Outside the cache, so that cached replies are recorded too.
+        # The recording wraps the cache, so that cached replies are recorded too.
         model = RecordingModel(model, _require_writable(options.record))
     if options.function is not None:
         function = open_function(
@@ -512,6 +529,7 @@ def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
     """Yield the embedding model of *settings*, with a cache for vectors in the folder *cache*."""
     inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
     with ExitStack() as stack:
+        # The cached embedder leaves its inner embedder open.
         if isinstance(inner, OpenAIEmbedder):
             stack.callback(inner.close)
         embedder = CachedEmbedder(inner, cache / _CACHE_FILE)
@@ -529,6 +547,7 @@ def open_model(
     """
     model = as_language_model(client, settings)
     llm = settings.llm
+    # With any other address or option, the model may reply differently, so these are in the key.
     address = llm.base_url or [
         os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)
     ]
@@ -548,6 +567,7 @@ def open_model(
         yield cached
     finally:
         cached.close()
+        # A client that was passed in belongs to the caller.
         if client is None and isinstance(model, OpenAIModel):
             model.close()
 
@@ -560,10 +580,10 @@ def ask_ahead(
     concurrency: int = CONCURRENCY,
     progress: Progress | None = None,
 ) -> None:
-    """Send *model* the prompts of all *systems* for *data*, before measuring.
+    """Send *model* the prompts of all *systems* for *data*, so that its replies are cached.
 
-    The model must cache its replies, so an interruption loses none. If a gate needs the search
-    results to decide about the model call, the question is skipped.
+    If a gate needs the search results to decide about the model call, the question is skipped. An
+    interruption loses no replies.
 
     Args:
         model: The model, with a cache for replies.
@@ -593,8 +613,8 @@ async def _ask_all_questions(
     """Send *model* the prompts of all *systems*, for at most *concurrency* questions at a time."""
     free = asyncio.Semaphore(concurrency)
 
-    async def ask(middleware: QueryMiddleware, question: Question) -> str:
-        """Ask the model; return the reason of its failure, or an empty string if it replied."""
+    async def ask_model(middleware: QueryMiddleware, question: Question) -> str:
+        """Ask the model. Return the reason for its failure, or an empty string if it replied."""
         async with free:
             transformed = await middleware.atransform(question.text, history=question.history)
         reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
@@ -608,9 +628,11 @@ async def _ask_all_questions(
         questions = [question for question in data.questions if question.history or not is_gated]
         middleware = QueryMiddleware(config, client=model)
         failures: list[str] = []
-        # A few questions first: if the model is down, the others need not wait for it.
+        # A few questions come first: if the model is down, the other questions are not asked.
         for batch in (questions[:concurrency], questions[concurrency:]):
-            for reply in asyncio.as_completed([ask(middleware, question) for question in batch]):
+            for reply in asyncio.as_completed(
+                [ask_model(middleware, question) for question in batch]
+            ):
                 failures.append(await reply)
                 if progress is not None:
                     progress(f"asking: {name}", len(failures), len(questions))
@@ -624,7 +646,7 @@ async def _ask_all_questions(
 
 
 def _require_writable(recording: Path) -> Path:
-    """Return *recording* if the file can be written; otherwise raise `ConfigError`.
+    """Return *recording* if the file can be written. Otherwise raise `ConfigError`.
 
     Call this before asking the model, because its replies cost money.
     """
@@ -635,23 +657,27 @@ def _require_writable(recording: Path) -> Path:
         raise ConfigError(
             f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"
         ) from error
-    for _ in read_lines(recording):
+    # New lines are appended, so the lines that the file already has must be readable.
+    for _ in read_records(recording):
         pass
     return recording
 
 
 def _describe_recording(
-    path: Path, model_ms: float, recorded_count: int, total: int
+    path: Path, model_ms: float, recorded_count: int, total_count: int
 ) -> Iterator[str]:
-    """Yield notes about the recording at *path*, for the report."""
+    """Yield notes about the recording at *path*, for the report.
+
+    The recording has *recorded_count* of the *total_count* questions.
+    """
     time = (
         f"{model_ms:g} ms are counted for each"
         if model_ms
         else "the added milliseconds do not include the model's time"
     )
     yield f"Recorded replies of a language model ({path.name}): no model was called, and {time}."
-    if recorded_count < total:
-        yield f"{recorded_count} of {total} questions were recorded; the others are skipped."
+    if recorded_count < total_count:
+        yield f"{recorded_count} of {total_count} questions were recorded; the others are skipped."
 
 
 def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterator[str]:

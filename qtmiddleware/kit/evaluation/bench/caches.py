@@ -1,4 +1,4 @@
-"""Cache vectors and replies on disk, because they cost time or money."""
+"""Cache vectors and model replies on disk, because they cost time or money."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from qtmiddleware.kit.index.ingestion.embedding import (
 from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
-    check_layout,
+    check_tables,
     connect_file,
     describe_error,
-    is_damage,
-    is_empty,
-    is_foreign,
+    is_damage_error,
+    is_new_database,
+    is_wrong_file_error,
     make_file,
-    read_mark,
+    read_id_and_version,
     use_write_ahead_log,
 )
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
@@ -51,7 +51,7 @@ APPLICATION_ID: Final = 0x71746D62
 VERSION: Final = 1
 """The version of the file's layout."""
 MOST_ROW_BYTES: Final = 1 << 23
-"""The longest row, in bytes: a reply of one megabyte can take six megabytes as JSON."""
+"""The maximum size of a row in bytes. A reply of one megabyte can take six megabytes as JSON."""
 
 # Keys are hashes. "seconds" is how long it took to compute a vector.
 _SCHEMA: Final = (
@@ -67,8 +67,9 @@ _log: Final = get_logger("qtmiddleware.bench")
 class CacheFile:
     """An SQLite file of vectors and replies. Only the owner can read the file.
 
-    The class is thread-safe. Several processes may use the same file, but each must open it after
-    forking. A damaged file, or a file of another program or version, is left unchanged.
+    The class is thread-safe. Several processes may use the same file, but each process must open
+    the file after forking. A damaged file, or a file of another program or version, stays
+    unchanged.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,8 +94,8 @@ class CacheFile:
         return f"CacheFile({str(self._path)!r})"
 
     @contextmanager
-    def connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database connection to one thread at a time.
+    def use_connection(self) -> Iterator[sqlite3.Connection]:
+        """Yield the database connection. Only one thread can use it at a time.
 
         Database errors in the ``with`` block become `StoreError`.
         """
@@ -108,7 +109,7 @@ class CacheFile:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Convert file and database errors in the ``with`` block to `StoreError`."""
+        """Turn file and database errors in the ``with`` block into `StoreError`."""
         try:
             yield
         except OSError as error:
@@ -117,18 +118,18 @@ class CacheFile:
             ) from error
         except FAILURES as error:
             advice = "the file must be writable, with free space on the disk"
-            if is_foreign(error):
+            if is_wrong_file_error(error):
                 advice = "the file was not changed: move it away, or name another folder"
             # The error of a damaged file may quote its content, so it is not the cause.
-            cause = None if is_damage(error) else error
+            cause = None if is_damage_error(error) else error
             raise StoreError(
                 f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}"
             ) from cause
 
     def _prepare_file(self) -> None:
-        """Check the file's version, or create the tables in a new file."""
+        """Check the version of an existing file, or create the tables in a new file."""
         connection = self._connection
-        if not is_empty(connection):
+        if not is_new_database(connection):
             # Check first: another program's file must not be changed.
             self._check_version()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
@@ -136,27 +137,28 @@ class CacheFile:
         use_write_ahead_log(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            # Two processes may create the file at the same time; the second finds it complete.
-            for statement in _SCHEMA if is_empty(connection) else ():
+            # Two processes may create the file at the same time. The second one finds it complete.
+            for statement in _SCHEMA if is_new_database(connection) else ():
                 connection.execute(statement)
+        # Another program may have created the file after the first check.
         self._check_version()
 
     def _check_version(self) -> None:
         """Raise `StoreError` unless the file is a cache of this version."""
-        if read_mark(self._connection) != (APPLICATION_ID, VERSION):
+        if read_id_and_version(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is not a cache of this version of qtmiddleware; it was not changed:"
                 " move it away, or name another folder"
             )
-        check_layout(self._connection, _SCHEMA)
+        check_tables(self._connection, _SCHEMA)
 
 
 class CachedEmbedder:
     """Wraps an embedder, and caches its vectors in a file.
 
     The file contains no text: a vector's key is the sha256 of the model's name, the dimension and
-    the text. The class is safe for threads and for several processes. The embedder's exceptions
-    pass through. `StoreError` is raised if the file cannot be used.
+    the text. Several threads and processes may share the file. The embedder's exceptions pass
+    through. If the file cannot be used, the methods raise `StoreError`.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
@@ -186,18 +188,21 @@ class CachedEmbedder:
         if missing:
             start = perf_counter()
             embedded = dict(zip(missing, self._inner.embed(missing), strict=True))
-            share = (perf_counter() - start) / len(missing)
-            self._keep_vectors((keys[text], vector, share) for text, vector in embedded.items())
+            # Texts are embedded together, so each text counts with the mean time.
+            seconds_per_text = (perf_counter() - start) / len(missing)
+            self._store_vectors(
+                (keys[text], vector, seconds_per_text) for text, vector in embedded.items()
+            )
             vectors |= embedded
         return [vectors[text] for text in texts]
 
-    def embed_ahead(
+    def embed_missing_texts(
         self,
         pages: Iterable[Sequence[str]],
         engine: Engine,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Let *engine* embed all texts without a cached vector, so that `embed` finds the vectors.
+        """Let *engine* embed all texts without a cached vector, and cache the vectors for `embed`.
 
         Each text is embedded once. If the embedder calls a service or is your own class, this
         method does nothing, and `embed` embeds the texts.
@@ -216,19 +221,21 @@ class CachedEmbedder:
             return
         batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
-        build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
-        for vectors, share in engine.map(build, batches):
-            self._keep_vectors((key, decode_vector(blob), share) for key, blob in vectors)
+        build = partial(_build_timed_embedder, self._inner, identify_embedding(self._inner))
+        for vectors, seconds_per_text in engine.map(build, batches):
+            self._store_vectors(
+                (key, decode_vector(blob), seconds_per_text) for key, blob in vectors
+            )
             done += len(vectors)
             if progress is not None:
                 progress(done, total)
 
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
-        """Yield a mapping that records each text whose vector is read from the file.
+        """Record which texts get their vectors from the file, and yield the record as a mapping.
 
-        The mapping's values are the seconds that embedding the text took originally. Use it for one
-        question at a time, or the texts of several questions are mixed.
+        The values are the seconds that each text's embedding took originally. Record one question
+        at a time, or the texts of several questions are mixed.
         """
         replayed: dict[str, float] = {}
         self._replayed = replayed
@@ -250,7 +257,8 @@ class CachedEmbedder:
         }
 
     def _select_missing_texts(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
-        """Yield, for each page, the keys and texts that have no vector in the file."""
+        """Yield, for each page, the (key, text) pairs of the texts without a cached vector."""
+        # A text may occur on several pages, before its vector is in the file.
         seen: set[bytes] = set()
         for page in pages:
             keys = self._compute_keys(page)
@@ -261,20 +269,20 @@ class CachedEmbedder:
                 seen.update(key for key, _ in missing)
                 yield missing
 
-    def _keep_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
+    def _store_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
         """Write rows of key, vector and embedding time in seconds to the file."""
         rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in vectors]
-        with self._file.connection() as connection, connection:
+        with self._file.use_connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
     def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
-        """Return the vectors that the file has for *keys*, by text.
+        """Return the cached vectors by text. *keys* has the cache key of each text.
 
         Inside `record_replays`, also record the seconds that each vector took originally.
         """
         vectors: dict[str, list[float]] = {}
-        with self._file.connection() as connection:
+        with self._file.use_connection() as connection:
             for text, key in keys.items():
                 row = connection.execute(
                     "SELECT vector, seconds FROM vectors WHERE key = ?", (key,)
@@ -288,10 +296,10 @@ class CachedEmbedder:
 
 
 @declare_needed_secrets(*HUB_SECRETS)
-def _build_timed_batch(
+def _build_timed_embedder(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
-    """Return a function that embeds a batch, and returns the vectors and the seconds per text."""
+    """Return a function that embeds a batch. It returns the vectors and the seconds per text."""
     embed_batch = build_batch_embedder(embedder, embedding)
 
     def embed_timed(texts: Texts) -> tuple[Vectors, float]:
@@ -308,7 +316,7 @@ def _pack_vector(vector: Sequence[float]) -> bytes:
 
 
 def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
-    """Return the vector in *packed*; ``None`` if *packed* is damaged."""
+    """Return the vector in *packed*, or ``None`` if *packed* is damaged."""
     if not isinstance(packed, bytes) or len(packed) != 8 * dimension:
         return None
     vector = list(struct.unpack(f"<{dimension}d", packed))
@@ -318,13 +326,12 @@ def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
 class CachedModel:
     """Wraps a model, and caches its replies in a file.
 
-    A reply is stored with its tokens, cost and seconds. A replayed reply counts with these figures,
-    as if the model had been asked. The file contains no prompt: a reply's key is the sha256 of the
-    model's name, the prompt and *options*.
+    A reply is stored with its tokens, cost and seconds, and a replayed reply reports them again.
+    The file contains no prompt: a reply's key is the sha256 of the model's name, the prompt and
+    *options*.
 
     Failures and truncated replies are not stored. If the file cannot be read or written, a warning
-    is logged and the model is asked. The class is safe for threads, event loops and several
-    processes.
+    is logged and the model is asked. Several threads, event loops and processes may share the file.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
@@ -333,7 +340,7 @@ class CachedModel:
         Args:
             inner: The model.
             path: The file.
-            options: The model's options and address as text. It is a part of every key.
+            options: The model's options and address as text. This text is a part of every key.
 
         Raises:
             StoreError: The file is not a cache.
@@ -352,23 +359,29 @@ class CachedModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
+        """Return the cached reply to *prompt*, or ask the model and cache its reply.
+
+        Exceptions of the inner model pass through.
+        """
         key = self._compute_key(prompt)
         if (cached := self._look_up_reply(key)) is not None:
             return cached
         start = perf_counter()
         reply = self._inner.complete(prompt, deadline)
-        self._keep_reply(key, reply, perf_counter() - start)
+        self._store_reply(key, reply, perf_counter() - start)
         return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
+        """Return the cached reply to *prompt*, or ask the model and cache its reply.
+
+        Exceptions of the inner model pass through.
+        """
         key = self._compute_key(prompt)
         if (cached := self._look_up_reply(key)) is not None:
             return cached
         start = perf_counter()
         reply = await self._inner.acomplete(prompt, deadline)
-        self._keep_reply(key, reply, perf_counter() - start)
+        self._store_reply(key, reply, perf_counter() - start)
         return reply
 
     def close(self) -> None:
@@ -390,9 +403,10 @@ class CachedModel:
         return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
 
     def _look_up_reply(self, key: bytes) -> Reply | None:
-        """Return the reply with *key*, or ``None`` if it is missing or damaged."""
+        """Return the cached reply with *key*, or ``None`` if it is missing or damaged."""
+        # A cache that fails costs another model call, but does not end the measurement.
         try:
-            with self._file.connection() as connection:
+            with self._file.use_connection() as connection:
                 row = connection.execute(
                     "SELECT reply FROM replies WHERE key = ?", (key,)
                 ).fetchone()
@@ -408,14 +422,14 @@ class CachedModel:
             )
             return None
 
-    def _keep_reply(self, key: bytes, reply: Reply, seconds: float) -> None:
-        """Write *reply* to the file unless it is truncated."""
+    def _store_reply(self, key: bytes, reply: Reply, seconds: float) -> None:
+        """Write *reply* to the file, unless it is truncated. *seconds* is the measured time."""
         if reply.truncated:
             return
-        # A reply that the inner model replayed keeps the time it states.
+        # A reply that reports its own time, such as an estimate, keeps this time.
         timed = replace(reply, seconds=reply.seconds or seconds)
         try:
-            with self._file.connection() as connection:
+            with self._file.use_connection() as connection:
                 connection.execute(
                     "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(timed)))
                 )
@@ -424,7 +438,7 @@ class CachedModel:
 
 
 def _read_reply(record: Any) -> Reply:
-    """Return the reply in *record*; raises `TypeError` or `ValueError` if *record* is damaged."""
+    """Return the reply in *record*. Raises `TypeError` or `ValueError` if *record* is damaged."""
     reply = Reply(**json.loads(record))
     text: Any = reply.text
     amounts = [

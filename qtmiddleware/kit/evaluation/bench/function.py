@@ -1,4 +1,4 @@
-"""Measure your own function instead of a bench's index, and forecast the number of searches."""
+"""Measure your own function instead of an index, and forecast the number of searches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 READING: Final = ("textField", "idField", "scoreField")
-"""The keys of ``keywordEvidence`` for reading results. They are the same for every system."""
+"""The keys of ``keywordEvidence`` that say how to read results. All systems use the same values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ def open_function(
     """Yield the function of *source*, ready to be measured on *data*.
 
     Finished runs are stored in the folder *cache* until the ``with`` block ends. If the block is
-    interrupted, the next equal measurement reuses these runs.
+    interrupted, the next measurement with the same settings reuses these runs.
 
     Args:
         source: The function.
         data: The judged questions.
         settings: The settings for reading results, and the price of a search.
-        model: The model to ask; ``None`` if the function asks its own model.
+        model: The model to ask, or ``None`` if the function asks its own model.
         cache: The folder for finished runs.
 
     Raises:
@@ -94,7 +94,13 @@ def open_function(
         runner = stack.enter_context(open_runner(base, "open_bench"))
         memory = KeptRuns(cache, _identify_measurement(source, data, base.middleware.config))
         function = OwnFunction(
-            base, source.arguments, source.top_k, runner, IdCheck.of(data.qrels), memory, model
+            base,
+            source.arguments,
+            source.top_k,
+            runner,
+            IdCheck.from_qrels(data.qrels),
+            memory,
+            model,
         )
         try:
             yield function
@@ -102,6 +108,7 @@ def open_function(
             # The user must change the settings or judgements, so no later run can reuse the runs.
             memory.finish()
             raise
+        # After any other exception, the file stays, so that the measurement can resume.
         memory.finish()
 
 
@@ -119,7 +126,7 @@ def _build_base_config(settings: Settings) -> Config:
 
 
 def _identify_measurement(source: FunctionSource, data: Dataset, config: Config) -> list[Any]:
-    """Return values that identify the measurement, so that an equal one can reuse its runs.
+    """Return values that identify a measurement. Runs are reused only if all values are equal.
 
     The values include the sha256 of the function's source file.
     """
@@ -135,10 +142,11 @@ def _identify_measurement(source: FunctionSource, data: Dataset, config: Config)
     ]
 
 
-def _hash_source(fn: Any) -> str:
-    """Return the sha256 of the file that defines *fn*; an empty string if there is no file."""
-    fn = inspect.unwrap(getattr(fn, "func", fn))
-    for code in (fn, type(fn)):
+def _hash_source(function: Any) -> str:
+    """Return the sha256 of the file that defines *function*, or ``""`` if there is no file."""
+    # A partial has the function in "func". A callable object is defined by its class.
+    function = inspect.unwrap(getattr(function, "func", function))
+    for code in (function, type(function)):
         try:
             file = inspect.getsourcefile(code)
             if file is not None:
@@ -150,19 +158,19 @@ def _hash_source(fn: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The largest number of searches that a measurement can make, and their cost.
+    """The maximum number of searches that a measurement can make, and their cost.
 
     Attributes:
-        searches: The largest number of searches.
-        usd: The cost of these searches in US dollars; ``None`` if the price is not known.
+        searches: The maximum number of searches.
+        usd: The cost of these searches in US dollars, or ``None`` if the price is not known.
     """
 
     searches: int
     usd: float | None = None
 
     @classmethod
-    def of(cls, searches: int, function: OwnFunction) -> Forecast:
-        """Return a forecast for *searches* with *function*, at one read unit per search."""
+    def from_searches(cls, searches: int, function: OwnFunction) -> Forecast:
+        """Return the forecast for a number of *searches*. Each search costs one read unit."""
         price = function.base.middleware.settings.store.read_price
         return cls(searches, None if price is None else searches * price / 1e6)
 
@@ -175,7 +183,7 @@ def forecast_searches(
     has_model: bool,
     deep: bool = False,
 ) -> Forecast:
-    """Return the largest number of searches for measuring *systems* on *data*.
+    """Return the maximum number of searches for measuring *systems* on *data*, and their cost.
 
     Args:
         function: Your own function. Stored runs in its `memory` are not counted.
@@ -184,6 +192,7 @@ def forecast_searches(
         has_model: Whether a model is asked.
         deep: Whether each system is also asked for a hundred passages.
     """
+    # A follow-up question may make one search more than a first question.
     searches = 0
     for settings in systems.values():
         for_first_question, for_follow_up = (
@@ -197,13 +206,13 @@ def forecast_searches(
                 for question in data.questions
                 if function.memory is None or function.memory.recall(name, question.id) is None
             )
-    return Forecast.of(searches, function)
+    return Forecast.from_searches(searches, function)
 
 
 def _count_most_searches(
     function: OwnFunction, settings: Mapping[str, Any], *, is_follow_up: bool, has_model: bool
 ) -> int:
-    """Return the largest number of searches for one question with *settings*.
+    """Return the maximum number of searches for one question with *settings*.
 
     *is_follow_up* is ``True`` if the question has earlier messages in its conversation.
     """

@@ -1,7 +1,8 @@
-"""Store the results of measuring your own function in a file until the measurement ends.
+"""Save the results of measuring your own function, so that an interrupted measurement can resume.
 
-The file is deleted at the end, because an index may change between two measurements. After an
-interruption, the file remains, and the next equal measurement reuses its results.
+A measurement that finishes deletes its file, because the index may change before the next one.
+After an interruption the file stays, and the next measurement with the same settings reuses its
+results.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PARTS: Final = ("ids", "variants")
 
 
 class KeptRuns:
-    """Stores the finished runs of one measurement in a file.
+    """Saves the finished runs of one measurement in a file.
 
     Only the owner can read the file, because it contains queries. If a line is damaged, its
     question is asked again.
@@ -33,9 +34,10 @@ class KeptRuns:
     """
 
     def __init__(self, folder: Path, identity: Iterable[Any]) -> None:
-        """Open the file in *folder* for the measurement that *identity* identifies.
+        """Open the measurement's file in *folder*, and load the runs that it contains.
 
-        Raises `StoreError` if the folder cannot be used.
+        The name of the file is a hash of *identity*. Raises `StoreError` if the folder cannot be
+        used.
         """
         name = hashlib.sha256(
             json.dumps(list(identity), sort_keys=True, default=repr).encode()
@@ -47,20 +49,21 @@ class KeptRuns:
             if self.path.exists():
                 self._load_runs()
         except OSError as error:
-            raise self._build_error(error) from error
+            raise self._build_store_error(error) from error
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def recall(self, system: str, question: str) -> Run | None:
-        """Return the stored run of *system* for the question id *question*, or ``None``."""
+        """Return the saved run of *system* for the question id *question*, or ``None``."""
         return self._runs.get((_hash_name(system), question))
 
     def remember(self, system: str, question: str, run: Run) -> None:
-        """Store the run of *system* for the question id *question*.
+        """Save the run of *system* for the question id *question*.
 
         Raises `StoreError` if the file cannot be written.
         """
+        # The name of a system is the JSON of its settings. The hash keeps the lines short.
         key = _hash_name(system)
         self._runs[key, question] = run
         record = {name: value for name, value in asdict(run).items() if name != "error"}
@@ -68,7 +71,7 @@ class KeptRuns:
         try:
             append_line(self.path, line.encode())
         except OSError as error:
-            raise self._build_error(error) from error
+            raise self._build_store_error(error) from error
 
     def finish(self) -> None:
         """Forget all runs and delete the file, because the measurement is complete."""
@@ -83,21 +86,26 @@ class KeptRuns:
                 self._runs[str(record["system"]), str(record["question"])] = _read_run(
                     record["run"]
                 )
+            # The process may have been killed while it wrote the last line.
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
 
-    def _build_error(self, error: OSError) -> StoreError:
+    def _build_store_error(self, error: OSError) -> StoreError:
         """Return a `StoreError` whose message names the file and *error*."""
         why = error.strerror or type(error).__name__
         return StoreError(f"{self.path} cannot be used: {why}. Name another folder with --cache")
 
 
 def _read_run(record: Mapping[str, Any]) -> Run:
-    """Return the run in *record*; raises an exception if *record* is damaged."""
+    """Return the run in *record*.
+
+    Raises `TypeError`, `KeyError` or another exception if *record* is damaged.
+    """
     rest = {name: value for name, value in record.items() if name not in _PARTS}
     ids = tuple(str(id_) for id_ in record["ids"])
     return Run(ids, variants=tuple(Variant(**variant) for variant in record["variants"]), **rest)
 
 
 def _hash_name(system: str) -> str:
+    """Return a hash of the system's name, as 16 hexadecimal digits."""
     return hashlib.sha256(system.encode()).hexdigest()[:16]

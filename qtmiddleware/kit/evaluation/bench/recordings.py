@@ -15,20 +15,22 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Dataset, Question
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.openai.prices import Prices
-from qtmiddleware.providers.llms.recorded import RecordedModel, read_lines
+from qtmiddleware.providers.llms.recorded import RecordedModel, read_records
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 
-CHARACTERS_A_TOKEN: Final = 4
-"""The characters per token, by OpenAI's rule of thumb for English.
+CHARACTERS_PER_TOKEN: Final = 4
+"""The number of characters per token: OpenAI's rule of thumb for English texts.
 
-Other languages have more tokens, so their tokens are underestimated.
+Texts in other languages have more tokens, so the estimate is too low for them.
 """
 _STANDALONE: Final = "standalone"
 
 
-def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, frozenset[str]]:
-    """Load the recording at *path*, and select the questions of *data* that are recorded.
+def select_recorded_questions(
+    data: Dataset, path: Path
+) -> tuple[RecordedModel, Dataset, frozenset[str]]:
+    """Load the recording at *path*, and select the questions of *data* that it contains.
 
     Returns:
         The recording, as a model.
@@ -43,7 +45,7 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
         " name the recording of this data set",
         path="recordings",
     )
-    lines = list(read_lines(path))
+    lines = list(read_records(path))
     # Two questions may have the same text. If the recording has ids, the id decides.
     known_ids = {str(line.get("_id")) for line in lines} & {
         question.id for question in data.questions
@@ -60,6 +62,7 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
         try:
             reply = model.complete(_build_full_prompt(question), Deadline())
         except ModelError as error:
+            # A record without any reply field still counts as a recorded question.
             if error.reason == "unrecorded":
                 continue
         else:
@@ -70,19 +73,19 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
     return model, data.only(recorded), frozenset(fields)
 
 
-def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
+def list_reply_fields(system_settings: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the reply fields that a system requests from the model.
 
-    *system* holds the system's settings. The standalone question is not included.
+    The field for the standalone question of a conversation is not included.
     """
-    settings = Config.load(system, environ={}).settings
+    settings = Config.load(system_settings, environ={}).settings
     return frozenset(
         field.name for prompt in build_prompts(settings, "?") for field in prompt.fields
     ) - {_STANDALONE}
 
 
 def _build_full_prompt(question: Question) -> Prompt:
-    """Return a prompt that requests every reply field for *question*."""
+    """Return a prompt for *question* that requests all reply fields."""
     fields = {
         field.name: field
         for template in PROMPTS.values()
@@ -95,16 +98,16 @@ def _build_full_prompt(question: Question) -> Prompt:
 class EstimatedModel:
     """Wraps a model, and adds estimates to replies without tokens, cost or time.
 
-    Tokens are estimated from the length of the texts. The cost in US dollars is estimated from the
-    prices of a known model; it is ``None`` if the prices are not known. The time is a fixed number
-    of seconds. If a reply reports its tokens, its tokens and cost stay.
+    Tokens are estimated from the length of the texts. The cost in US dollars is estimated from a
+    model's prices, and is ``None`` if these are not known. The time is a fixed number of seconds.
+    If a reply reports its tokens, its tokens and cost stay.
     """
 
     def __init__(
         self,
         inner: LanguageModel,
-        name: str,
-        seconds: float = 0.0,
+        priced_model: str,
+        reply_seconds: float = 0.0,
         *,
         input_price: float | None = None,
         output_price: float | None = None,
@@ -113,19 +116,21 @@ class EstimatedModel:
 
         Args:
             inner: The model that replies.
-            name: The name of the model whose prices are used.
-            seconds: The time of a reply that reports no time.
-            input_price: The price of the tokens that the model reads. Default: the known price.
-            output_price: The price of the tokens that the model writes. Default: the known price.
+            priced_model: The name of the model whose prices are used.
+            reply_seconds: The time of a reply that reports no time.
+            input_price: The price of the tokens that the model reads, in US dollars per million.
+                Default: the known price.
+            output_price: The price of the tokens that the model writes, in US dollars per million.
+                Default: the known price.
         """
         self._inner = inner
-        self._priced_as = name
-        self._seconds = seconds
-        self._prices = Prices(name, input_price, output_price)
+        self._priced_model = priced_model
+        self._reply_seconds = reply_seconds
+        self._prices = Prices(priced_model, input_price, output_price)
         self.can_async: bool = getattr(inner, "can_async", True)
 
     def __repr__(self) -> str:
-        return f"EstimatedModel({self._inner!r}, {self._priced_as!r})"
+        return f"EstimatedModel({self._inner!r}, {self._priced_model!r})"
 
     @property
     def name(self) -> str:
@@ -136,11 +141,11 @@ class EstimatedModel:
     def note(self) -> str:
         """A sentence for the report on how tokens and costs are estimated."""
         money = (
-            f"costs use the prices of {self._priced_as}"
-            if self._prices.cost(1, 1) is not None
-            else f"the prices of {self._priced_as} are not known"
+            f"costs use the prices of {self._priced_model}"
+            if self._prices.compute_cost(1, 1) is not None
+            else f"the prices of {self._priced_model} are not known"
         )
-        return f"Tokens are estimated, {CHARACTERS_A_TOKEN} characters each; {money}."
+        return f"Tokens are estimated, {CHARACTERS_PER_TOKEN} characters each; {money}."
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*. Exceptions of the inner model pass through."""
@@ -152,20 +157,22 @@ class EstimatedModel:
 
     def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
         """Return *reply* with estimates for missing time, tokens and cost."""
-        timed = replace(reply, seconds=reply.seconds or self._seconds)
+        # A replayed reply has neither tokens nor a time. A live reply keeps its figures.
+        timed = replace(reply, seconds=reply.seconds or self._reply_seconds)
         if reply.input_tokens or reply.output_tokens:
             return timed
         input_tokens, output_tokens = (
-            _count_tokens(prompt.system + prompt.user),
-            _count_tokens(reply.text),
+            _estimate_tokens(prompt.system + prompt.user),
+            _estimate_tokens(reply.text),
         )
         return replace(
             timed,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
-            cost_usd=self._prices.cost(input_tokens, output_tokens),
+            cost_usd=self._prices.compute_cost(input_tokens, output_tokens),
         )
 
 
-def _count_tokens(text: str) -> int:
-    return ceil(len(text) / CHARACTERS_A_TOKEN)
+def _estimate_tokens(text: str) -> int:
+    """Return the estimated number of tokens in *text*."""
+    return ceil(len(text) / CHARACTERS_PER_TOKEN)

@@ -29,18 +29,18 @@ _LABEL_HEIGHT: Final = 15.0
 _GAP: Final = 3.0
 """The distance between a dot and its name, in pixels."""
 _CLEAR: Final = (5.0, 3.5)
-"""The horizontal and vertical distance between a dot and other names, in pixels.
+"""The smallest distance between a dot and another dot's name, across and down, in pixels.
 
 A closer name would look like the dot's own name.
 """
 _NARROW, _WIDE = frozenset("iIjlftr.,:;'|!()[]-/ "), frozenset("mwMW@%&—…")
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
-"""The largest number on an axis, and the number below which a number counts as 0."""
+"""The largest number on an axis, and the smallest. A number below the smallest counts as 0."""
 
 
 class Box(NamedTuple):
-    """A rectangle."""
+    """A rectangle in a chart, given by the positions of its four edges."""
 
     left: float
     top: float
@@ -48,16 +48,24 @@ class Box(NamedTuple):
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Return whether this box and *other* overlap."""
+        """Return whether this box and *other* overlap. Boxes that only touch do not overlap."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
-    def grow(self, across: float, down: float) -> Box:
-        """Return a box that is larger by *across* on the left and right, *down* above and below."""
-        return Box(self.left - across, self.top - down, self.right + across, self.bottom + down)
+    def grow(self, horizontal: float, vertical: float) -> Box:
+        """Return a larger box.
 
-    def holds(self, other: Box) -> bool:
-        """Return whether *other* is inside this box. Edges may touch."""
+        The box grows by *horizontal* on the left and right, and by *vertical* above and below.
+        """
+        return Box(
+            self.left - horizontal,
+            self.top - vertical,
+            self.right + horizontal,
+            self.bottom + vertical,
+        )
+
+    def contains(self, other: Box) -> bool:
+        """Return whether *other* is inside this box. Their edges may touch."""
         is_across = self.left <= other.left and other.right <= self.right
         return is_across and self.top <= other.top and other.bottom <= self.bottom
 
@@ -67,7 +75,7 @@ COSTS: Final = Box(0.0, 0.0, 380.0, 380.0)
 AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
 """The part of the chart `COSTS` between its axes."""
 _LABELLED: Final = Box(AREA.left + 2.0, AREA.top - 4.0, COSTS.right, AREA.bottom - 1.0)
-"""The part of the chart `COSTS` for names: inside the chart, but not on an axis."""
+"""The part of the chart `COSTS` in which names may be placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ class Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
     def label(self, tick: float) -> str:
-        """Return the number *tick* as text for the axis."""
+        """Return the label of the tick at the number *tick*."""
         text = f"{tick:,.{self.digits}f}"
         return text.removeprefix("-") if tick == 0 else text
 
@@ -109,9 +117,9 @@ def make_axis(
     start: float,
     end: float,
     *,
-    count: int = 5,
-    zero: bool = True,
-    most: float = _LARGEST,
+    intervals: int = 5,
+    has_zero: bool = True,
+    highest: float = _LARGEST,
 ) -> Axis:
     """Return an axis from *start* to *end* that covers all *numbers*, with round ticks.
 
@@ -120,13 +128,13 @@ def make_axis(
             equal, the axis extends beyond them.
         start: The position of the lower end.
         end: The position of the upper end.
-        count: The approximate number of intervals between ticks.
-        zero: Whether the axis must include 0.
-        most: The largest number on the axis if all numbers are equal.
+        intervals: The approximate number of intervals between ticks.
+        has_zero: Whether the axis must include 0.
+        highest: The highest number on the axis if all numbers are equal.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
     limited = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
-    if zero:
+    if has_zero:
         limited.append(0.0)
     low, high = min(limited), max(limited)
     if high - low <= max(_SMALLEST, 1e-9 * max(abs(low), abs(high))):
@@ -135,8 +143,10 @@ def make_axis(
             if low == 0
             else (low - abs(low) / 2, high + abs(high) / 2)
         )
-        high = min(high, most)
-    rough_step = (high - low) / max(1, count)
+        high = min(high, highest)
+    # The next round step (1, 2 or 5 times a power of ten) gives about the wanted number of ticks.
+    # The tolerances keep rounding errors from adding a step or a tick.
+    rough_step = (high - low) / max(1, intervals)
     power = float(10.0 ** floor(log10(rough_step)))
     step = power * next(step for step in _STEPS if step * power >= rough_step * (1 - 1e-9))
     first_tick, last_tick = floor(low / step + 1e-9), ceil(high / step - 1e-9)
@@ -151,11 +161,10 @@ def rank_systems(comparison: Comparison) -> list[SystemScore]:
     return sorted(comparison.systems, key=lambda score: -score.means[PRIMARY])
 
 
-def classify(comparison: Comparison, score: SystemScore) -> str:
-    """Return ``better``, ``worse`` or ``same``: how the system compares with the baseline.
+def classify_system(comparison: Comparison, score: SystemScore) -> str:
+    """Return a system's class, ``better``, ``worse`` or ``same``, compared with the baseline.
 
-    A system is ``same`` if the difference is not significant. For the baseline itself, return
-    ``base``.
+    Without a significant difference, the class is ``same``. The baseline's own class is ``base``.
     """
     if score.name == comparison.baseline:
         return "base"
@@ -175,7 +184,7 @@ def make_quality_axis(comparison: Comparison) -> Axis:
     return make_axis((min(1.0, number) for number in reached), 0.0, 100.0)
 
 
-def count_outcomes(score: SystemScore) -> tuple[int, int, int]:
+def count_better_same_worse(score: SystemScore) -> tuple[int, int, int]:
     """Return the numbers of questions that got better, stayed the same, and got worse."""
     helped = sum(gain > TOLERANCE for gain in score.gains.values())
     hurt = sum(gain < -TOLERANCE for gain in score.gains.values())
@@ -188,11 +197,11 @@ def make_gains_axis(comparison: Comparison) -> Axis:
         (100 * gain for score in comparison.challengers for gain in score.gains.values()),
         GAINS_HEIGHT - 8.0,
         8.0,
-        count=4,
+        intervals=4,
     )
 
 
-def draw_gains(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
+def draw_gains_and_losses(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
     """Return two SVG paths: the gains and the losses, with one step per question.
 
     The questions are sorted, largest gain first. Each step is 1 wide, so the width of the chart is
@@ -200,16 +209,18 @@ def draw_gains(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
     """
     heights = sorted(gains_axis.place(100 * gain) for gain in score.gains.values())
     zero = gains_axis.place(0.0)
+    # In SVG, y grows downwards, so a gain has a smaller y than 0.
     helped, hurt = [y for y in heights if y < zero], [y for y in heights if y > zero]
     return _draw_steps(helped, 0, zero), _draw_steps(hurt, len(heights) - len(hurt), zero)
 
 
 def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
-    """Return an SVG path with one step for each of *heights*.
+    """Return an SVG path with one step for each of *heights*; empty without heights.
 
     The path begins at the horizontal position *start*. The vertical position of 0 is *zero*.
     """
     steps, end = "", start
+    # Equal neighbours share one segment, which keeps the page small.
     for height, questions in groupby(heights):
         end += len(list(questions))
         steps += f"V{height:g}H{end}"
@@ -223,7 +234,7 @@ class Point:
     Attributes:
         number: The system's rank by quality, from 1.
         name: The system's name.
-        kind: The system's class, as `classify` returns it.
+        kind: The system's class, such as ``better`` (see `classify_system`).
         title: The text of the tooltip.
         x: The horizontal position.
         y: The vertical position.
@@ -284,9 +295,9 @@ class Mark:
 
     @property
     def box(self) -> Box:
-        """The rectangle that the mark covers, for finding overlaps.
+        """The mark's rectangle for finding overlaps, a pixel smaller on each side.
 
-        The mark's corners are round, so two boxes may touch.
+        The mark's corners are round, so marks that hardly touch may stay separate.
         """
         across, down = self.width / 2 - 1.0, self.height / 2 - 1.0
         return Box(self.x - across, self.y - down, self.x + across, self.y + down)
@@ -294,16 +305,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """The chart of quality against a cost, in pixels.
+    """A scatter chart of quality against a cost. Positions are in pixels.
 
     Attributes:
         name: The cost's name.
         unit: The cost's unit.
-        across: The axis of the cost.
-        up: The axis of the quality.
-        points: The systems.
-        marks: The marks that show the systems.
-        frontier: The SVG path of the best quality at each cost.
+        across: The horizontal axis, for the cost.
+        up: The vertical axis, for the quality.
+        points: One point per system whose cost is known.
+        marks: The shapes that show the points. Points that are close together share a mark.
+        frontier: The SVG path through the best systems at each cost.
         unknown: The names of the systems whose cost is not known.
     """
 
@@ -323,10 +334,10 @@ class Scatter:
         return tuple(sorted(points, key=lambda point: point.number))
 
 
-def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
-    """Return three charts: quality against money, against time, and against searches.
+def draw_cost_charts(comparison: Comparison) -> tuple[Scatter, ...]:
+    """Draw three charts: quality against money, against time, and against searches.
 
-    If no price is known, model calls replace money. If all systems make the same number of
+    If no price is known, the first chart shows model calls. If all systems make the same number of
     searches, the chart of searches is left out.
     """
     charts = []
@@ -377,31 +388,31 @@ def draw_scatter(
     comparison: Comparison,
     name: str,
     unit: str,
-    cost: Callable[[SystemScore], float | None],
+    get_cost: Callable[[SystemScore], float | None],
     format_cost: Callable[[float | None], str],
 ) -> Scatter:
-    """Return the chart of nDCG@10 against a cost of each system.
+    """Draw the chart of each system's nDCG@10 against its cost.
 
     Args:
         comparison: The comparison.
         name: The cost's name.
         unit: The cost's unit.
-        cost: Returns a system's cost, or ``None`` if the cost is not known.
+        get_cost: Returns a system's cost, or ``None`` if the cost is not known.
         format_cost: Formats a cost as text.
     """
     ranked = [
-        (number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)
+        (number, score, get_cost(score)) for number, score in enumerate(rank_systems(comparison), 1)
     ]
     priced = [(number, score, price) for number, score, price in ranked if figures.is_known(price)]
-    # With some room around them, so that no point lies on an axis.
+    # The margins keep the points away from the axes.
     across = make_axis([price for _, _, price in priced], AREA.left + 12.0, AREA.right - 12.0)
     qualities = [score.means[PRIMARY] for _, score, _ in priced]
-    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, zero=False, most=1.0)
+    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, has_zero=False, highest=1.0)
     points = tuple(
         Point(
             number=number,
             name=score.name,
-            kind=classify(comparison, score),
+            kind=classify_system(comparison, score),
             title=f"{shorten(score.name, figures.NAME_LENGTH)}: {format_cost(price)}, "
             f"{PRIMARY} {figures.format_measure(score.means[PRIMARY])}",
             x=across.place(price),
@@ -418,7 +429,7 @@ def draw_scatter(
         across=across,
         up=up,
         points=points,
-        marks=mark_points(points),
+        marks=draw_marks(points),
         frontier=f"M{best[0].x:g} {best[0].y:g}{steps}H{AREA.right:g}" if best else "",
         unknown=tuple(score.name for _, score, price in ranked if not figures.is_known(price)),
     )
@@ -437,12 +448,13 @@ def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[in
     return frontier
 
 
-def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
-    """Return marks that show all *points*, best system first, with their names or numbers.
+def draw_marks(points: Iterable[Point]) -> tuple[Mark, ...]:
+    """Return marks that show all *points*, best system first, with a name or a number each.
 
     The best systems get their names first. If a name does not fit, the mark shows a number instead.
-    Points at the same position share a mark.
+    Points whose marks would overlap share a mark.
     """
+    # Each round turns at least one dot into a numbered mark, so the loop ends.
     dots = _merge_overlapping_marks([_make_mark([point], is_numbered=False) for point in points])
     numbered: list[Mark] = []
     while True:
@@ -471,6 +483,7 @@ def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
     marks: list[Mark] = []
     for added in separate_marks:
         mark = added
+        # A merged mark may be wider, and so overlap yet another mark.
         while covered := [other for other in marks if other.box.overlaps(mark.box)]:
             marks = [other for other in marks if other not in covered]
             points = [*mark.points, *(point for other in covered for point in other.points)]
@@ -502,20 +515,20 @@ def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
     )
 
 
-def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
+def _place_labels(dots: Sequence[Mark], numbered_marks: Sequence[Mark]) -> list[Mark]:
     """Return the *dots*, each with a label if there is room.
 
-    A label must be inside the chart and must not cover another label, a dot or a mark in
-    *numbered*.
+    A label must be inside the chart, and must not cover another label, a dot or one of
+    *numbered_marks*.
     """
-    marks, names = (*dots, *numbered), list[Box]()
+    marks, names = (*dots, *numbered_marks), list[Box]()
     labelled = []
     for dot in dots:
         occupied = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
         free = (
             candidate
-            for candidate in _list_labels(dot)
-            if _LABELLED.holds(candidate.box) and not any(map(candidate.box.overlaps, occupied))
+            for candidate in _list_possible_labels(dot)
+            if _LABELLED.contains(candidate.box) and not any(map(candidate.box.overlaps, occupied))
         )
         label = next(free, None)
         names += [label.box] if label is not None else []
@@ -523,7 +536,7 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
     return labelled
 
 
-def _list_labels(dot: Mark) -> Iterator[Label]:
+def _list_possible_labels(dot: Mark) -> Iterator[Label]:
     """Yield a label for *dot* at each possible position, best position first.
 
     The order is right, left, above, below, then the diagonals.
@@ -556,7 +569,7 @@ def _list_labels(dot: Mark) -> Iterator[Label]:
 
 
 def _measure_label(text: str) -> float:
-    """Return the estimated width of *text* in pixels. It is generous, because fonts differ."""
+    """Estimate the width of *text* in pixels, generously, because fonts differ."""
     widths = (
         0.4
         if character in _NARROW

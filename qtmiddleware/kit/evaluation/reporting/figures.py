@@ -18,7 +18,7 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.preprocessing.text import clean
 
 NAME_LENGTH: Final = 120
-"""The largest number of characters shown of a system's name, which may list changes."""
+"""Reports show at most this many characters of a system's name."""
 UNKNOWN: Final = "–"
 """The text for a number that is not known."""
 SIGNIFICANT: Final = "*"
@@ -42,6 +42,7 @@ def format_points(gain: float | None) -> str:
     """Format a difference in points (hundredths of a measure), such as ``+12.3``."""
     if gain is None or not isfinite(100 * gain):
         return UNKNOWN
+    # Without this, a tiny loss would be "-0.0".
     return "0.0" if abs(gain) < 0.0005 else f"{100 * gain:+,.1f}"
 
 
@@ -60,18 +61,18 @@ def format_gain(difference: Difference) -> str:
     return f"{format_points(difference.gain)} {format_interval(difference)}"
 
 
-def format_share(part: float | None) -> str:
+def format_share(share: float | None) -> str:
     """Format a share of the questions, such as ``5%``.
 
     If a share other than 0 or 1 would round to ``0%`` or ``100%``, return ``<1%`` or ``>99%``.
     """
-    if not is_known(part):
+    if not is_known(share):
         return UNKNOWN
-    if 0.0 < part < 0.005:
+    if 0.0 < share < 0.005:
         return "<1%"
-    if 0.995 <= part < 1.0:
+    if 0.995 <= share < 1.0:
         return ">99%"
-    return f"{100 * part:.0f}%"
+    return f"{100 * share:.0f}%"
 
 
 def format_milliseconds(ms: float | None) -> str:
@@ -79,6 +80,7 @@ def format_milliseconds(ms: float | None) -> str:
 
     Times below ten have one decimal, such as ``0.4``.
     """
+    # From 9.95 on, one decimal would round to 10.0.
     return UNKNOWN if ms is None else _format_fixed(ms, 1 if abs(ms) < 9.95 else 0)
 
 
@@ -86,13 +88,14 @@ def format_duration(ms: float | None) -> str:
     """Format a time in milliseconds with its unit, such as ``310 ms`` or ``1.2 s``."""
     if not is_known(ms):
         return UNKNOWN
+    # From 999.5 on, the time would round to 1,000 ms.
     return (
         f"{_format_fixed(ms / 1e3, 1)} s" if abs(ms) >= 999.5 else f"{format_milliseconds(ms)} ms"
     )
 
 
 def format_rate(number: float | None) -> str:
-    """Format a number per question, such as ``1.00``."""
+    """Format a rate, such as model calls per question, with two decimals: ``1.00``."""
     return _format_fixed(number, 2)
 
 
@@ -111,9 +114,10 @@ def format_dollars(usd: float | None) -> str:
 
 
 def _format_fixed(number: float | None, digits: int) -> str:
-    """Format *number* with *digits* decimals, without a minus sign before a rounded zero."""
+    """Format *number* with *digits* decimals. A number that rounds to zero has no minus sign."""
     if not is_known(number):
         return UNKNOWN
+    # Written out, a number from a billion on would not fit into its column.
     text = f"{number:.3g}" if abs(number) >= 1e9 else f"{number:,.{digits}f}"
     return text.removeprefix("-") if not text.strip("-0.,") else text
 
@@ -125,13 +129,13 @@ def describe_missing_time(comparison: Comparison) -> str:
     return ", without the model’s own time"
 
 
-def count_first(score: SystemScore) -> int:
+def count_relevant_first(score: SystemScore) -> int:
     """Return the number of questions for which the system's first passage is relevant."""
     return sum(rank > 1.0 - TOLERANCE for rank in score.per_query.values[_FIRST].values())
 
 
 def shorten_start(text: str, length: int) -> str:
-    """Return *text*, with its start cut off if it is longer than *length* characters.
+    """Shorten *text* to *length* characters by cutting off its start.
 
     Use this for ids, which often differ only at the end.
     """
@@ -148,7 +152,7 @@ class Column:
         means: The meaning of the column's numbers.
         number: Returns a system's number.
         format: Formats the number as text.
-        wide: Whether only wide tables have the column.
+        wide: Whether the column is only in wide tables.
     """
 
     heading: str
@@ -178,7 +182,7 @@ GAIN: Final = Column(
 FIRST: Final = Column(
     "first",
     "questions whose first passage is relevant",
-    lambda score: count_first(score) / len(score.runs),
+    lambda score: count_relevant_first(score) / len(score.runs),
     format_share,
     wide=True,
 )
@@ -284,7 +288,7 @@ _COLUMNS: Final = (
 
 
 def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column, ...]:
-    """Return the table's columns, except for the system's name.
+    """Return the table's columns after the system's name.
 
     R@100 and the cost of searches are included if they are known. If *wide* is false, the table
     fits into 120 characters.
@@ -308,9 +312,9 @@ def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
 def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """Return one row per system, in the comparison's order: its name and its figures.
 
-    An unknown number is a dash. A gain is in points (hundredths) of nDCG@10 with its 95% interval;
-    ``*`` marks a gain that is significant after Holm's correction. R@100 is included if it was
-    measured, and the cost of searches if ``store.readPrice`` is set. *wide* adds MRR@10, P@5, MAP,
+    An unknown number is a dash. A gain is in points (hundredths) of nDCG@10, with its 95% interval.
+    A gain with ``*`` is significant after Holm's correction. R@100 is included if it was measured.
+    The cost of searches is included if ``store.readPrice`` is set. *wide* adds MRR@10, P@5, MAP,
     the share of questions that got better and the price of +0.01 nDCG@10.
     """
     columns = choose_columns(comparison, wide=wide)
@@ -321,7 +325,7 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
 
 
 def _write_cell(column: Column, comparison: Comparison, score: SystemScore) -> str:
-    """Return the text of *column* for the system of *score*; ``*`` marks a significant gain."""
+    """Return the text of *column* for one system. A significant gain ends with ``*``."""
     if column is not GAIN:
         return column.write(score)
     if score.name == comparison.baseline:

@@ -14,13 +14,13 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
     HurtFinder,
     HurtQuestion,
     collect_notes,
-    find_foremost,
-    write_verdict,
+    find_best_system,
+    write_headline_and_details,
 )
 from qtmiddleware.preprocessing.text import shorten
 
 _WORST: Final = 5
-"""The number of questions shown that get worse most with the best system."""
+"""A report shows at most this many of the questions that lost most."""
 _NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = figures.NAME_LENGTH, 240, 400
 # Characters to escape. An underscore inside a word is no emphasis and needs no escape.
 _MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")
@@ -35,8 +35,8 @@ def markdown(
     """Return the comparison as GitHub Markdown.
 
     The text has a headline, the verdict, notes, figures and the time of each stage. It also lists
-    the questions that got worse most with the best system, and the queries that were searched for
-    them. Names and texts are escaped.
+    the questions that lost most with the best system, with the queries that the system searched.
+    Names and texts are escaped.
 
     Args:
         comparison: The comparison.
@@ -45,7 +45,7 @@ def markdown(
     """
     count = comparison.questions
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
-    headline, details = write_verdict(comparison, decision)
+    headline, details = write_headline_and_details(comparison, decision)
     sections = [
         f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
         *_write_details(details, decision),
@@ -57,9 +57,9 @@ def markdown(
             f"> **Note:** {escape_text(note, _NOTE_LENGTH)}"
             for note in collect_notes(comparison, data)
         ),
-        _write_figures(comparison),
+        _write_figures_table(comparison),
         _write_stages(comparison),
-        _write_worst(comparison, data, decision),
+        _write_worst_questions(comparison, data, decision),
         _write_method(comparison),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -76,17 +76,17 @@ def escape_text(text: str, length: int) -> str:
 
 
 def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table. The *titles* and cells must be Markdown already.
+    """Return a Markdown table with column *titles* and *lines* of cells.
 
-    The first column is aligned left, the others right.
+    Titles and cells must be escaped already. The first column is aligned left, the others right.
     """
     ruled = [list(titles), ["---", *["---:"] * (len(titles) - 1)], *map(list, lines)]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
-def _write_figures(comparison: Comparison) -> str:
+def _write_figures_table(comparison: Comparison) -> str:
     """Return the table of all figures, with an explanation of its columns."""
-    # Only names need escaping; numbers contain no markup.
+    # Only names need escaping. Numbers contain no markup.
     lines = [
         [escape_text(name, _NAME_LENGTH), *map(str.strip, cells)]
         for name, *cells in rows(comparison, wide=True)
@@ -103,18 +103,18 @@ def _write_figures(comparison: Comparison) -> str:
 
 
 def _write_stages(comparison: Comparison) -> str:
-    """Return the time of each stage, per system, as Markdown."""
+    """Return a Markdown list with the time of each stage per system; empty if no time is known."""
     lines = []
     for score in comparison.systems:
         times = ", ".join(
-            _write_times(stage, percentiles) for stage, percentiles in score.stages_ms.items()
+            _write_stage_times(stage, percentiles) for stage, percentiles in score.stages_ms.items()
         )
         if times:
             lines.append(f"- {escape_text(score.name, _NAME_LENGTH)}: {times}")
     return "\n".join(["### Time of each stage: p50 / p95, ms", "", *lines]) if lines else ""
 
 
-def _write_times(stage: str, percentiles: Percentiles) -> str:
+def _write_stage_times(stage: str, percentiles: Percentiles) -> str:
     """Return a stage's name with its median and 95th percentile, in milliseconds."""
     p50, p95 = (
         figures.format_milliseconds(percentiles.p50),
@@ -126,11 +126,13 @@ def _write_times(stage: str, percentiles: Percentiles) -> str:
 def _write_details(details: str, decision: Decision | None) -> list[str]:
     """Return the paragraphs below the headline.
 
-    If there is a *decision*, they are a list of sentences and the config as a code block.
+    If there is a *decision*, the paragraphs are a list of sentences, and the config as a code block
+    if there is one.
     """
     if decision is None:
         return [escape_text(details, 10 * _NOTE_LENGTH)]
     sentences = filter(None, (details, *decision.sentences))
+    # A backtick in the config could end the code block.
     config = [f"```json\n{decision.config.replace('`', '')}\n```"] if decision.config else []
     return [
         "\n".join(f"- {escape_text(sentence, 10 * _NOTE_LENGTH)}" for sentence in sentences),
@@ -138,12 +140,14 @@ def _write_details(details: str, decision: Decision | None) -> list[str]:
     ]
 
 
-def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decision | None) -> str:
-    """Return a list of the questions that got worse most; empty if none got worse.
+def _write_worst_questions(
+    comparison: Comparison, data: Dataset | None, decision: Decision | None
+) -> str:
+    """Return a Markdown list of the questions that lost most; empty if no question got worse.
 
-    The list is for the system of *decision* or, without a decision, for the best system.
+    The list is for the system of *decision*. Without a decision, it is for the best system.
     """
-    best = find_foremost(comparison) if decision is None else comparison[decision.system]
+    best = find_best_system(comparison) if decision is None else comparison[decision.system]
     hurt = HurtFinder(comparison, data).find(best)[:_WORST]
     if not hurt:
         return ""
@@ -156,15 +160,17 @@ def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decisio
     )
 
 
-def _write_question(number: int, hurt: HurtQuestion) -> str:
-    """Return one question as a list item, with the searched queries as sub-items."""
+def _write_question(number: int, question: HurtQuestion) -> str:
+    """Return *question* as a Markdown list item, with the searched queries as sub-items."""
+    # Markdown takes a line as a sub-item only if it is indented up to the item's text.
     indent = " " * (len(str(number)) + 2)
-    question = escape_text(hurt.question, _TEXT_LENGTH) or "its text is not known"
+    text = escape_text(question.question, _TEXT_LENGTH) or "its text is not known"
     loss = (
-        f"{PRIMARY} {figures.format_measure(hurt.before)} to {figures.format_measure(hurt.after)}"
+        f"{PRIMARY} {figures.format_measure(question.before)} to"
+        f" {figures.format_measure(question.after)}"
     )
-    lines = [f"{number}. {escape_text(hurt.id, _NAME_LENGTH)} ({loss}): {question}"]
-    for variant in hurt.variants:
+    lines = [f"{number}. {escape_text(question.id, _NAME_LENGTH)} ({loss}): {text}"]
+    for variant in question.variants:
         kind, weight = escape_text(variant.kind, _NAME_LENGTH), figures.format_rate(variant.weight)
         lines.append(
             f"{indent}- {kind}, weight {weight}: {escape_text(variant.text, _TEXT_LENGTH)}"

@@ -21,13 +21,13 @@ class Detail:
     """The details of one system on the page.
 
     Attributes:
-        place: The system's index among the challengers.
+        place: The system's index among the challengers, from 0.
         score: The system's score.
         outcomes: The numbers of questions that got better, stayed the same, and got worse.
         helped: The SVG path of the gains.
         hurt: The SVG path of the losses.
-        longest_ms: The time of the longest stage (p95), in milliseconds.
-        worst: The questions that got worse most.
+        longest_ms: The time of the slowest stage (p95), in milliseconds.
+        worst: The questions that lost most, worst first.
     """
 
     place: int
@@ -39,7 +39,7 @@ class Detail:
     worst: tuple[verdicts.HurtQuestion, ...]
 
     def scale(self, ms: float) -> float:
-        """Return *ms* (milliseconds) as a percentage of `longest_ms`; 0 if it is not known."""
+        """Return the time *ms* as a percentage of `longest_ms`; 0 if the time is not known."""
         return (
             round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2)
             if figures.is_known(ms)
@@ -69,7 +69,9 @@ def page(
     Raises:
         MissingExtra: jinja2 is not installed.
     """
-    best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
+    best = (
+        verdicts.find_best_system(comparison) if decision is None else comparison[decision.system]
+    )
     finder = verdicts.HurtFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
     details = list(_build_details(comparison, finder, up))
@@ -78,7 +80,7 @@ def page(
         f".detail:has(#system-{detail.place}:checked) #panel-{detail.place}{{display:block}}\n"
         for detail in details
     )
-    headline, remark = verdicts.write_verdict(comparison, decision)
+    headline, remark = verdicts.write_headline_and_details(comparison, decision)
     columns = figures.choose_columns(comparison)
     main_columns = [column for column in columns if not column.wide or column is figures.FIRST]
     return render(
@@ -89,22 +91,22 @@ def page(
         lede=remark if decision is None else "",
         sentences=() if decision is None else tuple(filter(None, (remark, *decision.sentences))),
         notes=verdicts.collect_notes(comparison, data),
-        classify=partial(charts.classify, comparison),
+        classify=partial(charts.classify_system, comparison),
         decision=decision,
         texts={question.id: question.text for question in data.questions} if data else {},
         judged=judged,
         best=best,
-        outcomes=charts.count_outcomes(best),
+        outcomes=charts.count_better_same_worse(best),
         has_winner=verdicts.find_winner(comparison) is not None,
         missing_time=figures.describe_missing_time(comparison),
         ranked=charts.rank_systems(comparison),
         quality=charts.make_quality_axis(comparison),
         up=up,
-        costs=charts.draw_costs(comparison),
+        costs=charts.draw_cost_charts(comparison),
         columns=main_columns,
         more_columns=[column for column in columns if column not in main_columns],
         gain=figures.GAIN,
-        count_first=figures.count_first,
+        count_first=figures.count_relevant_first,
         details=details,
         charts=charts,
         primary=PRIMARY,
@@ -116,15 +118,16 @@ def page(
 def _build_details(
     comparison: Comparison, finder: verdicts.HurtFinder, gains_axis: charts.Axis
 ) -> Iterator[Detail]:
-    """Yield the details of each system except the baseline, with gains drawn on *gains_axis*."""
+    """Yield the details of each system except the baseline. Gains are drawn on *gains_axis*."""
     for place, score in enumerate(comparison.challengers):
-        helped, hurt = charts.draw_gains(score, gains_axis)
+        helped, hurt = charts.draw_gains_and_losses(score, gains_axis)
         yield Detail(
             place=place,
             score=score,
-            outcomes=charts.count_outcomes(score),
+            outcomes=charts.count_better_same_worse(score),
             helped=helped,
             hurt=hurt,
+            # If all times are 0, the bars need another length to divide by.
             longest_ms=max(
                 (stage.p95 for stage in score.stages_ms.values() if figures.is_known(stage.p95)),
                 default=0.0,

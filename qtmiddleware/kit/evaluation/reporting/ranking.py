@@ -22,7 +22,7 @@ _ANSWER_LENGTH: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One system's mean cost of searching and answering; ``None`` means unknown.
+    """One system's mean cost of searching and answering. ``None`` means not known.
 
     Attributes:
         searches: Searches per question.
@@ -59,9 +59,9 @@ class RankedQuestion:
     Attributes:
         question: The question.
         reference: The reference answer.
-        order: The ranking on one line.
+        order: The ranking on one line, such as ``rules > raw``.
         answers: The answers, best first.
-        reasons: The judge's reasons, each with the systems behind its letters.
+        reasons: The judge's reasons, each with a legend of its letters, such as ``A is raw``.
     """
 
     question: str = field(repr=False)
@@ -72,7 +72,7 @@ class RankedQuestion:
 
 
 def ranking_page(found: SideBySide) -> str:
-    """Return the judge's ranking as one HTML page with standings, figures and reasons.
+    """Return the judge's ranking as one HTML page with ranks, figures and reasons.
 
     The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
     if nothing was ranked, and `MissingExtra` if jinja2 is not installed.
@@ -89,7 +89,7 @@ def ranking_page(found: SideBySide) -> str:
         lede=ranked.summary(),
         judged=len(ranked.questions) - ranked.failed - ranked.set_aside,
         standings=standings,
-        classify=_classify,
+        classify=_classify_standing,
         costs={
             standing.system: _measure_cost(found.questions, standing.system)
             for standing in standings
@@ -97,7 +97,7 @@ def ranking_page(found: SideBySide) -> str:
         criteria=[
             name for name in CRITERIA if any(name in standing.scores for standing in standings)
         ],
-        axis=charts.make_axis([1.0, *ends], 1.0, 99.0, zero=False),
+        axis=charts.make_axis([1.0, *ends], 1.0, 99.0, has_zero=False),
         interval=_format_interval,
         questions=list(_describe_questions(found)),
     )
@@ -124,11 +124,10 @@ def write_ranking_verdict(ranked: RankedSystems) -> str:
     return f"{sentence}, “{BASELINE}” to {base.firsts:,}{chance}."
 
 
-def _classify(standing: Standing) -> str:
-    """Return ``better``, ``worse`` or ``same``: how the system compares with the baseline.
+def _classify_standing(standing: Standing) -> str:
+    """Return a system's class, ``better``, ``worse`` or ``same``, compared with the baseline.
 
-    A system is ``same`` if the difference is not significant. For the baseline itself, return
-    ``base``.
+    Without a significant difference, the class is ``same``. The baseline's own class is ``base``.
     """
     if standing.system == BASELINE:
         return "base"
@@ -140,9 +139,9 @@ def _classify(standing: Standing) -> str:
     return "better" if standing.is_ahead else "worse" if is_behind else "same"
 
 
-def _measure_cost(rows: Sequence[AskedQuestion], name: str) -> Cost:
-    """Return the mean cost of the system called *name* over all questions."""
-    answers = [row[name] for row in rows]
+def _measure_cost(rows: Sequence[AskedQuestion], system: str) -> Cost:
+    """Return the mean cost of *system* over all questions."""
+    answers = [row[system] for row in rows]
     traces = [answer.retrieval.trace for answer in answers if answer.retrieval is not None]
     prices = [trace.cost_usd for trace in traces]
     known_prices = [price for price in prices if price is not None]
@@ -150,6 +149,7 @@ def _measure_cost(rows: Sequence[AskedQuestion], name: str) -> Cost:
         searches=fmean(trace.searches for trace in traces) if traces else None,
         calls=fmean(trace.llm_calls for trace in traces) if traces else None,
         seconds=fmean(answer.seconds for answer in answers),
+        # A mean over only the known prices would be too low.
         usd_per_thousand=1_000 * fmean(known_prices)
         if known_prices and len(known_prices) == len(prices)
         else None,
@@ -157,12 +157,12 @@ def _measure_cost(rows: Sequence[AskedQuestion], name: str) -> Cost:
 
 
 def _format_interval(interval: tuple[float, float] | None, *, signed: bool = True) -> str:
-    form = "{:+.2f}" if signed else "{:.2f}"
-    return "" if interval is None else f"[{', '.join(map(form.format, interval))}]"
+    template = "{:+.2f}" if signed else "{:.2f}"
+    return "" if interval is None else f"[{', '.join(map(template.format, interval))}]"
 
 
 def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
-    """Yield every question that has a ranking, with texts for the page."""
+    """Yield each question that has a ranking, with its texts for the page."""
     for row in comparison.questions:
         if (ranking := comparison.ranking(row.question)) is not None:
             yield RankedQuestion(
@@ -181,7 +181,7 @@ def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
 
 
 def _write_ranking_line(ranking: RankedAnswers) -> str:
-    """Return the ranking on one line, or the reason for a missing ranking."""
+    """Return the ranking on one line, such as ``rules > raw``, or why there is no ranking."""
     if ranking.error:
         explanations = {
             "equal": "all answers are the same",
@@ -201,6 +201,7 @@ def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[Ra
     for answer in row.systems:
         text = f"No answer: {answer.error}" if answer.answer is None else answer.answer.text
         systems_by_text.setdefault(text, []).append(answer.system)
+    # Answers that were not ranked, such as those of failed systems, come last.
     last = len(standings) + 1
     ordered = sorted(
         systems_by_text.items(),

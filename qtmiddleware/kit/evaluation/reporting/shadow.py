@@ -27,13 +27,13 @@ _SHARES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of questions with the same kind of change, such as another order of passages.
+    """The share of the questions whose lists differ in the same way.
 
     Attributes:
-        name: The change in words, such as "another order".
+        name: The difference in words, such as ``other passages``.
         count: The number of questions.
         percent: The percentage of all questions.
-        kind: The change as in `ShadowQuestion.change`: ``passages``, ``order`` or ``same``.
+        kind: The difference as in `ShadowQuestion.change`: ``passages``, ``order`` or ``same``.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Share:
     kind: str
 
 
-def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
-    """Return a headline and the details, both as sentences.
+def write_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
+    """Return the report's headline and its details, both as sentences.
 
     The headline counts the questions whose first passage would change. The details state the other
     changes, times, searches, model calls and price.
@@ -63,6 +63,7 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
         rest = f"; {same_lists}." if same_count < len(questions) else ", in the same list."
         headline = f"The same passage would come first for {subject}{rest}"
     record = report.to_dict()
+    # The third share, the questions with the same list, is in the headline.
     changes = " and ".join(
         f"{_format_count(share.count)} would get {share.name}" for share in list_shares(report)[:2]
     )
@@ -82,7 +83,7 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
 
 
 def list_shares(report: ShadowReport) -> list[Share]:
-    """Return three shares of questions: with other passages, another order, and the same list."""
+    """Return three shares: the questions with other passages, another order, or the same list."""
     total = len(report.questions)
     counts = {
         kind: sum(question.change == kind for question in report.questions) for kind in _SHARES
@@ -99,7 +100,7 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
     if no question was logged, and `MissingExtra` if jinja2 is not installed.
     """
     _require_questions(report)
-    headline, lede = write_shadow_verdict(report)
+    headline, lede = write_shadow_headline_and_details(report)
     return render(
         "shadow.html.jinja",
         headline=headline,
@@ -109,8 +110,8 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         plain=report.to_dict(),
         others=sum(not question.is_first_same for question in report.questions),
         shares=list_shares(report),
-        costs=_list_costs(report),
-        votes=_list_preferences(report),
+        costs=_list_cost_rows(report),
+        votes=_list_verdict_rows(report),
         examples=[
             (
                 shorten(question.query, _QUESTION_LENGTH),
@@ -129,7 +130,7 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
     Raises `ConfigError` if no question was logged.
     """
     _require_questions(report)
-    headline, lede = write_shadow_verdict(report)
+    headline, lede = write_shadow_headline_and_details(report)
     shares = [
         [share.name, f"{share.count:,}", figures.format_share(share.percent / 100)]
         for share in list_shares(report)
@@ -139,10 +140,10 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
         escape_text(lede, _QUESTION_LENGTH),
         *(f"> **Note:** {escape_text(note, _QUESTION_LENGTH)}" for note in _collect_notes(report)),
         write_table(["would get", "questions", "share"], shares),
-        write_table(["per question", "plain", "ours"], _list_costs(report)),
+        write_table(["per question", "plain", "ours"], _list_cost_rows(report)),
         *(
             [write_table(["the judge prefers", "questions"], votes)]
-            if (votes := _list_preferences(report))
+            if (votes := _list_verdict_rows(report))
             else []
         ),
         *(_write_example(question) for question in examples),
@@ -166,9 +167,9 @@ def _format_count(count: int) -> str:
     return f"{count:,}" if count else "none"
 
 
-def _format_price(plain: dict[str, Any]) -> str:
-    """Return the price per 1,000 questions in words."""
-    cost = plain["costUsd"]
+def _format_price(record: dict[str, Any]) -> str:
+    """Return the price per 1,000 questions in words, from `ShadowReport.to_dict`."""
+    cost = record["costUsd"]
     return (
         "at an unknown price"
         if cost is None
@@ -177,7 +178,7 @@ def _format_price(plain: dict[str, Any]) -> str:
 
 
 def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
-    """Return sentences that a reader needs to judge the report."""
+    """Return notes for readers of the report, such as the number of unreadable lines."""
     notes = [] if report.judge else [_UNJUDGED]
     if report.dropped_calls:
         notes.append(
@@ -188,30 +189,31 @@ def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return the costs per question as rows: name, without and with qtmiddleware."""
-    plain = report.to_dict()
-    cost = plain["costUsd"]
+def _list_cost_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
+    """Return the costs per question as rows: the cost's name, without and with qtmiddleware."""
+    record = report.to_dict()
+    cost = record["costUsd"]
 
-    def format_time(side: str, figure: str) -> str:
-        return figures.format_duration(plain[side][figure])
+    def format_time(times_name: str, statistic: str) -> str:
+        return figures.format_duration(record[times_name][statistic])
 
+    # The caller's function made one search and called no model, so its figures are fixed.
     return [
         ("time, median", format_time("plainMs", "median"), format_time("ms", "median")),
         ("time, 95 of 100 within", format_time("plainMs", "p95"), format_time("ms", "p95")),
-        ("searches", "1.00", figures.format_rate(plain["searches"])),
-        ("model calls", "0.00", figures.format_rate(plain["llmCalls"])),
-        ("tokens", "0", f"{plain['tokens']:,.0f}"),
+        ("searches", "1.00", figures.format_rate(record["searches"])),
+        ("model calls", "0.00", figures.format_rate(record["llmCalls"])),
+        ("tokens", "0", f"{record['tokens']:,.0f}"),
         (
             "price per 1,000 questions", figures.UNKNOWN,
             figures.UNKNOWN if cost is None else figures.format_dollars(1e3 * cost),
         ),
-        ("degraded results", figures.UNKNOWN, figures.format_share(plain["degraded"])),
+        ("degraded results", figures.UNKNOWN, figures.format_share(record["degraded"])),
     ]  # fmt: skip
 
 
-def _list_preferences(report: ShadowReport) -> list[list[str]]:
-    """Return the judge's verdicts and their counts as rows; empty if nothing was judged."""
+def _list_verdict_rows(report: ShadowReport) -> list[list[str]]:
+    """Return a row with each verdict of the judge and its count; empty if nothing was judged."""
     votes = report.count_verdicts()
     return [
         [name, f"{votes.get(name, 0):,}"]
@@ -221,7 +223,7 @@ def _list_preferences(report: ShadowReport) -> list[list[str]]:
 
 
 def _describe_change(question: ShadowQuestion) -> str:
-    """Return text on how qtmiddleware's list differs, and which list the judge prefers."""
+    """Describe the difference between the two lists, and name the list that the judge prefers."""
     list_change = f"{question.new_count} new" if question.new_count else "another order"
     first_change = "" if question.is_first_same else ", another first"
     preference = {None: "", "failed": "; the judge failed"}.get(
@@ -231,7 +233,7 @@ def _describe_change(question: ShadowQuestion) -> str:
 
 
 def _shorten_passages(passages: tuple[ListedPassage, ...]) -> tuple[ListedPassage, ...]:
-    """Return *passages* with their names and texts shortened."""
+    """Return *passages* with shortened names and texts."""
     return tuple(
         ListedPassage(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))
         for passage in passages
@@ -243,7 +245,7 @@ def _escape_cell(text: str) -> str:
 
 
 def _write_example(question: ShadowQuestion) -> str:
-    """Return both lists of one question as a Markdown table."""
+    """Return one question in Markdown: heading, change, and a table of both lists."""
     rows = max(len(question.plain), len(question.ours))
     lists = [
         [_escape_cell(passage.name) for passage in passages]

@@ -1,4 +1,7 @@
-"""Render HTML pages with a common style and content security policy. They load no other files."""
+"""Render HTML pages with a common style and content security policy.
+
+The pages load no other files.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
+# A hyphen after a letter, a digit or another hyphen belongs to a name.
 _MINUS: Final = re.compile(r"(?<![\w-])-(?=[\d$]|$)")
+# Only this page's own style may be used. The browser recognises the style by its hash.
 _POLICY: Final = (
     "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action"
     " 'none'"
@@ -36,7 +41,7 @@ def render(name: str, *, style: str = "", **values: Any) -> str:
         style: CSS rules for this page only.
         values: The template's variables.
     """
-    template, raw = load_template(name)
+    template, raw = load_template_and_markup(name)
     style = read_file("house.css") + read_file("page.css") + style
     policy = _POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode())
     shared = {"figures": figures, "name_length": figures.NAME_LENGTH, "lede": "", "notes": ()}
@@ -44,28 +49,32 @@ def render(name: str, *, style: str = "", **values: Any) -> str:
 
 
 @cache
-def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
+def load_template_and_markup(name: str) -> tuple[jinja2.Template, type[Markup]]:
     """Return the compiled template called *name*, and the class that marks text as safe HTML."""
     environment = build_environment(read_file, "eval")
     environment.filters.update(typeset=_set_minus_signs, count="{:,}".format)
+    # markupsafe comes with jinja2, so it can be imported only after the check above.
     from markupsafe import Markup
 
     return environment.get_template(name), Markup
 
 
-def build_environment(read: Callable[[str], str], extra: str) -> jinja2.Environment:
+def build_environment(read_template: Callable[[str], str], extra: str) -> jinja2.Environment:
     """Return a jinja2 environment that escapes every value.
 
     Args:
-        read: Returns a template's text by its name.
-        extra: The extra that `MissingExtra` names if jinja2 is not installed.
+        read_template: Returns a template's text by its name.
+        extra: The extra of qtmiddleware that installs jinja2.
+
+    Raises:
+        MissingExtra: jinja2 is not installed. The message names *extra*.
     """
     try:
         import jinja2
     except ImportError as error:
         raise MissingExtra("jinja2", extra) from error
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(read),
+        loader=jinja2.FunctionLoader(read_template),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -81,5 +90,5 @@ def read_file(name: str) -> str:
 
 
 def _set_minus_signs(text: str) -> str:
-    """Replace the hyphen before a number with a minus sign. Hyphens in names stay."""
+    """Replace each hyphen before a number with a minus sign. Hyphens in names stay."""
     return _MINUS.sub("\N{MINUS SIGN}", text)

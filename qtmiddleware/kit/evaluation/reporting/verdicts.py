@@ -16,7 +16,7 @@ from qtmiddleware.kit.evaluation import (
 )
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.kit.evaluation.reporting.charts import count_outcomes
+from qtmiddleware.kit.evaluation.reporting.charts import count_better_same_worse
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
@@ -25,26 +25,28 @@ ID_LENGTH: Final = 60
 _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
 _SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
 _WORST: Final = 10
-"""The number of questions shown per system that get worse most."""
+"""A report shows at most this many of the questions that lost most, per system."""
 _FOUND: Final = 10
-"""The number of passages shown per list: the first ten, as in nDCG@10."""
+"""A report shows at most this many passages of a list, as many as nDCG@10 counts."""
 _VARIANTS: Final = 16
 _TURNS: Final = 4
 
 
 def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
-    """Return sentences on the system with the largest significant gain, and its price.
+    """Return sentences on the system with the largest significant gain, and on its price.
 
     The first sentence counts the questions whose first passage is relevant. If no system has a
-    significant gain, the sentences say so. A *decision* replaces the verdict.
+    significant gain, the sentences say so. If there is a *decision*, they state the decision.
     """
-    return " ".join(filter(None, write_verdict(comparison, decision)))
+    return " ".join(filter(None, write_headline_and_details(comparison, decision)))
 
 
-def write_verdict(comparison: Comparison, decision: Decision | None = None) -> tuple[str, str]:
-    """Return the verdict's headline and its details: gain in points, interval and price.
+def write_headline_and_details(
+    comparison: Comparison, decision: Decision | None = None
+) -> tuple[str, str]:
+    """Return the headline and the details of the verdict, such as gain, interval and price.
 
-    A *decision* replaces the verdict.
+    If there is a *decision*, return its headline and details instead.
     """
     if decision is not None:
         return _write_decision(comparison, decision)
@@ -52,14 +54,17 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
     base = _quote_name(comparison.baseline)
     if best is not None:
         interval = figures.describe_interval(best.difference)
-        gains = f"{_format_size(best.difference.gain)} points of {PRIMARY} over {base} ({interval})"
+        gains = (
+            f"{_format_without_plus(best.difference.gain)} points of {PRIMARY} over {base}"
+            f" ({interval})"
+        )
         remark = f"{_describe_price(comparison, best)}{_describe_alternative(comparison, best)}"
         return _describe_first_passages(
             comparison, best
         ), f"{_quote_name(best.name)} gains {gains}. {remark}"
     first_count = (
         "the right passage first for"
-        f" {_format_first_count(comparison, comparison[comparison.baseline])}"
+        f" {_format_relevant_first_count(comparison, comparison[comparison.baseline])}"
     )
     if not comparison.challengers:
         return (
@@ -99,27 +104,29 @@ class Decision:
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
-    """Return the system with the largest significant gain, or ``None``.
+    """Return the system with the largest significant gain; ``None`` if no gain is significant.
 
     Systems with only degraded answers are skipped.
     """
-    return _find_best([score for score in comparison.challengers if _is_better(score)])
+    return _find_largest_gain([score for score in comparison.challengers if _is_better(score)])
 
 
-def find_foremost(comparison: Comparison) -> SystemScore:
-    """Return the system with the largest significant gain (see `find_winner`).
+def find_best_system(comparison: Comparison) -> SystemScore:
+    """Return the system with the largest significant gain.
 
-    If there is none, return the system with the largest gain, or else the baseline.
+    If no gain is significant, return the system with the largest gain. If there is only the
+    baseline, return the baseline.
     """
     return (
         find_winner(comparison)
-        or _find_best(comparison.challengers)
+        or _find_largest_gain(comparison.challengers)
         or comparison[comparison.baseline]
     )
 
 
 def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
-    """Return the comparison's notes, with a note on synthetic questions if *data* has any."""
+    """Return the comparison's notes. If *data* has synthetic questions, the first note says so."""
+    # The bench may have added such a note already.
     if (
         data is None
         or not data.is_synthetic
@@ -133,15 +140,15 @@ def _quote_name(name: str) -> str:
     return f"“{shorten(name, figures.NAME_LENGTH)}”"
 
 
-def _format_size(gain: float) -> str:
-    """Format a gain in points (hundredths), without a plus sign."""
+def _format_without_plus(gain: float) -> str:
+    """Format a gain in points (hundredths), such as ``12.3``. A loss keeps its minus sign."""
     return figures.format_points(gain).removeprefix("+")
 
 
 def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, str]:
     """Return the headline and the details of *decision*.
 
-    The headline states the effect of the recommended system, or that no system is recommended.
+    The headline states the recommended system's effect. If no system is recommended, it says so.
     """
     if decision.system == comparison.baseline:
         return decision.headline, ""
@@ -154,28 +161,31 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
     )
 
 
-def _format_first_count(comparison: Comparison, score: SystemScore) -> str:
-    """Count the questions with a relevant first passage, as text: ``60 of 100 questions``."""
+def _format_relevant_first_count(comparison: Comparison, score: SystemScore) -> str:
+    """Return the number of relevant first passages as text, such as ``60 of 100 questions``."""
     return (
-        f"{figures.count_first(score):,} of {comparison.questions:,}"
+        f"{figures.count_relevant_first(score):,} of {comparison.questions:,}"
         f" question{'' if comparison.questions == 1 else 's'}"
     )
 
 
 def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
-    """Return a sentence that counts the relevant first passages and the questions that get worse.
+    """Return a sentence that counts relevant first passages and the questions that get worse.
 
-    If there are no more relevant first passages than with the baseline, the sentence begins with
+    If the system has no more relevant first passages than the baseline, the sentence begins with
     the number of questions that get better.
     """
-    before, after = figures.count_first(comparison[comparison.baseline]), figures.count_first(score)
-    helped, _, hurt = count_outcomes(score)
+    before, after = (
+        figures.count_relevant_first(comparison[comparison.baseline]),
+        figures.count_relevant_first(score),
+    )
+    helped, _, hurt = count_better_same_worse(score)
     total = f"{comparison.questions:,}"
     if after > before:
         worse = f"{hurt:,} of {total} {_conjugate_get(hurt)} worse" if hurt else "none gets worse"
         return (
-            f"The right passage comes first for {_format_first_count(comparison, score)} instead of"
-            f" {before:,}; {worse}."
+            "The right passage comes first for"
+            f" {_format_relevant_first_count(comparison, score)} instead of {before:,}; {worse}."
         )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
     better = (
@@ -192,9 +202,9 @@ def _conjugate_get(count: int) -> str:
 
 
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
-    """Return sentences on the time and cost of *best*.
+    """Return sentences on the time and the cost of the system *best*.
 
-    If *best* calls a model, the last sentence states the best gain without a model.
+    If *best* calls a model, the last sentence states the largest gain without a model.
     """
     adds = figures.format_duration(best.added_ms.p50)
     remark = figures.describe_missing_time(comparison) if best.llm_calls else ""
@@ -214,24 +224,25 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         f" times per question, {price}."
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
-    if certain := _find_best([score for score in free if _is_better(score)]):
+    if certain := _find_largest_gain([score for score in free if _is_better(score)]):
         return (
             f"{text} Without a model, {_quote_name(certain.name)} gains"
-            f" {_format_size(certain.difference.gain)}."
+            f" {_format_without_plus(certain.difference.gain)}."
         )
-    if (possible := _find_best(free)) and possible.difference.gain > TOLERANCE:
+    if (possible := _find_largest_gain(free)) and possible.difference.gain > TOLERANCE:
         gains = f"{_quote_name(possible.name)} gains {figures.format_gain(possible.difference)}"
         return f"{text} Without a model, {gains}, which may be chance."
     return f"{text} No system gains without a model."
 
 
 def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
-    """Return a sentence on a system that may be as good as *best*.
+    """Return a sentence on a system that may be as good as *best*; empty if there is none.
 
-    Systems at half the cost or less are tried first, then other cheaper systems, then the second
-    best. The result is empty if all of them are significantly worse than *best*.
+    Systems at half the cost or less are considered first, then other cheaper systems, then the
+    second best. A system that is significantly worse than *best* is passed over.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
+    # Of two systems with the same gain, the cheaper one comes first.
     others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
     half = [
         score
@@ -240,6 +251,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     ]
     cheaper = [score for score in others if _get_cost_key(score) < _get_cost_key(best)]
     for score in (*half, *cheaper, *others[:1]):
+        # Compared question by question, because both systems answered the same questions.
         lead = difference(
             [best.gains[question_id] - score.gains[question_id] for question_id in best.gains],
             seed=comparison.seed,
@@ -249,7 +261,8 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
             if abs(lead.gain) <= TOLERANCE:
                 return f" {name} does as well."
             between = (
-                f"the {_format_size(lead.gain)} points between them {figures.format_interval(lead)}"
+                f"the {_format_without_plus(lead.gain)} points between them"
+                f" {figures.format_interval(lead)}"
             )
             return f" {name} may be as good: {between} may be chance."
     return ""
@@ -274,10 +287,9 @@ def _format_calls(score: SystemScore) -> str:
 
 
 def _format_cost(score: SystemScore, best: SystemScore) -> str:
-    """Return the cost of *score* in brackets, such as ``($0.32)``.
+    """Return a system's cost in brackets, such as ``($0.32)``; empty if it calls no model.
 
-    If *score* differs from *best* only in its searches, return the number of searches instead. The
-    result is empty if *score* calls no model.
+    If the system differs from *best* only in its searches, return the number of searches instead.
     """
     *price, searches = _get_cost_key(score)
     *best_price, best_searches = _get_cost_key(best)
@@ -293,8 +305,8 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
 
 
 def _describe_gains_and_losses(comparison: Comparison) -> str:
-    """Return text on the largest gain, which may be chance, and on significant losses."""
-    best = _find_best(comparison.challengers)
+    """Describe the largest gain, which may be chance, and the significant losses."""
+    best = _find_largest_gain(comparison.challengers)
     worse = [
         score
         for score in comparison.challengers
@@ -303,7 +315,7 @@ def _describe_gains_and_losses(comparison: Comparison) -> str:
     if best is None or best.difference.gain <= TOLERANCE:
         text = "no system gained anything"
     else:
-        gain = f"{_format_size(best.difference.gain)} points of {PRIMARY}"
+        gain = f"{_format_without_plus(best.difference.gain)} points of {PRIMARY}"
         interval = figures.describe_interval(best.difference)
         text = f"the largest gain, {gain} by {_quote_name(best.name)} ({interval}), may be chance"
     if not worse:
@@ -313,7 +325,8 @@ def _describe_gains_and_losses(comparison: Comparison) -> str:
 
 
 def _is_better(score: SystemScore) -> bool:
-    """Return whether a system has a significant gain and at least one answer is not degraded."""
+    """Return whether a system has a significant gain, and an answer that is not degraded."""
+    # If every answer is degraded, the gain does not come from the system's own settings.
     return (
         score.degraded < len(score.runs)
         and score.difference.is_significant
@@ -321,7 +334,7 @@ def _is_better(score: SystemScore) -> bool:
     )
 
 
-def _find_best(scores: Sequence[SystemScore]) -> SystemScore | None:
+def _find_largest_gain(scores: Sequence[SystemScore]) -> SystemScore | None:
     return max(scores, key=lambda score: score.difference.gain, default=None)
 
 
@@ -332,9 +345,9 @@ class FoundPassage:
     Attributes:
         rank: The passage's rank, from 1.
         id: The passage's id.
-        text: The first words of the passage.
-        grade: The passage's grade; 0 if it is not judged. ``None`` if the question's judgements are
-            not known.
+        text: The first words of the passage; empty if its text is not known.
+        grade: The passage's grade; 0 if the passage is not judged. ``None`` if the question's
+            judgements are not known.
     """
 
     rank: int
@@ -383,23 +396,27 @@ class HurtFinder:
     """Finds the questions with the largest losses against the baseline."""
 
     def __init__(self, comparison: Comparison, data: Dataset | None = None) -> None:
-        """Set up the finder for *comparison*. *data* has the texts of questions and passages."""
+        """Create a finder for *comparison*. *data* has the texts of questions and passages."""
         self._base = comparison[comparison.baseline]
         self._questions = {question.id: question for question in data.questions} if data else {}
         self._qrels = data.qrels if data else {}
         self._passages = {passage.id: passage for passage in data.passages} if data else {}
 
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
-        """Return the ten questions that got worse most with the system of *score*, worst first."""
+        """Return the questions that lost most with one system, at most ten, worst first."""
         return tuple(
             self._describe_question(score, question, gain) for question, gain in score.worst(_WORST)
         )
 
-    def _describe_question(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
-        """Return the `HurtQuestion` for the question id *id_*."""
-        run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
-        after = score.per_query.values[PRIMARY][id_]
-        grades = self._qrels.get(id_)
+    def _describe_question(self, score: SystemScore, question_id: str, gain: float) -> HurtQuestion:
+        """Return one question with the system's list and the baseline's list."""
+        run, base, question = (
+            score.runs[question_id],
+            self._base.runs[question_id],
+            self._questions.get(question_id),
+        )
+        after = score.per_query.values[PRIMARY][question_id]
+        grades = self._qrels.get(question_id)
         found_ids = set(run.ids[:_FOUND])
         missed = [
             passage
@@ -412,14 +429,14 @@ class HurtFinder:
             (variant.text for variant in base.variants if variant.kind == "original"), ""
         )
         return HurtQuestion(
-            id=shorten(id_, ID_LENGTH),
+            id=shorten(question_id, ID_LENGTH),
             question=shorten(question.text if question else searched, _QUESTION_LENGTH),
             history=tuple(
                 (shorten(message.role, 20), shorten(message.content, _TURN_LENGTH))
                 for message in messages
             ),
             gain=gain,
-            before=self._base.per_query.values[PRIMARY][id_],
+            before=self._base.per_query.values[PRIMARY][question_id],
             after=after,
             variants=tuple(
                 replace(variant, text=shorten(variant.text, _VARIANT_LENGTH))
@@ -433,7 +450,7 @@ class HurtFinder:
     def _list_found_passages(
         self, ids: Sequence[str], grades: Mapping[str, int] | None
     ) -> tuple[FoundPassage, ...]:
-        """Return the passages with these *ids* and their *grades*, best first."""
+        """Return the first of the passages with these *ids*, with their texts and grades."""
         return tuple(
             FoundPassage(
                 rank,
@@ -450,7 +467,7 @@ class HurtFinder:
 
 
 def _format_passage(passage: Passage) -> str:
-    """Return the passage's text. If it begins with the title, a colon follows the title."""
+    """Return the passage's text. If the text begins with the title, add a colon after the title."""
     title = passage.metadata.get("title")
     if not isinstance(title, str) or not passage.text.startswith(f"{title}\n"):
         return passage.text

@@ -1,8 +1,8 @@
 """Let a language model write a test set: a data set of questions about your passages.
 
 Unusable questions are dropped. The others show roughly which of two systems is better on your
-documents, but they are not users' questions. Each question and the README of the data set therefore
-say that the set is synthetic.
+documents. They are not users' questions, so each question and the README of the data set say that
+the set is synthetic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find faults in a question that a model wrote about a passage, by comparing their words."""
+"""Find faults in a question that a model wrote, by comparing its words with the passage."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from qtmiddleware.transforms.guard import is_other_script
 MOST_QUESTION_CHARS: Final = 300
 MOST_ANSWER_CHARS: Final = 2_000
 MOST_RUN: Final = 5
-"""The largest number of content words in a row that a question may share with its passage.
+"""The maximum number of content words in a row that a question may share with its passage.
 
-A long name can have five content words; a copied sentence has more.
+A long name can have five content words. A copied sentence has more.
 """
 MOST_SHARED: Final = 0.6
-"""The largest share of a question's word 4-grams that may occur in its passage.
+"""The maximum share of a question's word 4-grams that may occur in its passage.
 
 A long name alone can make up half of the 4-grams.
 """
 GRAM: Final = 4
 """The number of words in an n-gram."""
 LEAST_QUOTED: Final = 3
-"""The fewest words of a quote; fewer words could occur in any passage."""
+"""The minimum number of words in a quote. A shorter quote could occur in any passage."""
 
-# How a question refers to the text it was written from. "The author of Emma" and "article 5" do
-# not count, because they are things in the world.
+# Ways to refer to the passage, such as "the author" and "this text". "The author of Emma" and
+# "article 5" do not count, because they name something outside the passage.
 _OF: Final = r"(?! (?:\d|of\b|for\b|des?\b|du\b|d'|del|di\b|da\b|do\b|von\b|der\b|zu|van\b))"
 _THINGS: Final = (
     r"(?:passages?|excerpts?|extracts?|texts?|documents?|paragraphs?|snippets?|articles?"
@@ -64,7 +64,10 @@ _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
 def find_fault(question: str, answer: str, text: str) -> str:
-    """Return the fault of a question about *text*, such as ``copied``, or an empty string."""
+    """Return the fault of a question about *text*, such as ``copied``.
+
+    Returns an empty string if the question has no fault.
+    """
     if is_refusal(question, text) or is_refusal(answer, text):
         return "refused"
     if is_blank(question) or is_blank(answer):
@@ -72,7 +75,7 @@ def find_fault(question: str, answer: str, text: str) -> str:
     if len(question) > MOST_QUESTION_CHARS or len(answer) > MOST_ANSWER_CHARS:
         return "too_long"
     words = split_tokens(question)
-    if len(words) < 2 or not (_ASKS.search(question) or is_unspaced(words)):
+    if len(words) < 2 or not (_ASKS.search(question) or is_unspaced_script(words)):
         return "no_question"
     if refers_to_text(question):
         return "refers_to_text"
@@ -82,19 +85,19 @@ def find_fault(question: str, answer: str, text: str) -> str:
 
 
 def find_check_fault(reply: dict[str, Any], text: str) -> str:
-    """Return ``unanswerable`` or ``unquoted`` if *reply* does not confirm an answer in *text*.
+    """Return the fault that the model's check found, or an empty string if it found none.
 
-    *reply* is the model's reply to the check. Return an empty string if it says that *text* answers
-    the question, and quotes *text* correctly.
+    The fault is ``unanswerable`` if *reply*, the reply to the check, does not say that *text*
+    answers the question. The fault is ``unquoted`` if the reply does not quote *text* correctly.
     """
     verdict, quote = reply.get("answers"), reply.get("quote")
     if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
         return "unanswerable"
-    return "" if isinstance(quote, str) and is_quoted(quote, normalize(text)) else "unquoted"
+    return "" if isinstance(quote, str) and is_quoted(quote, normalize_words(text)) else "unquoted"
 
 
 def refers_to_text(question: str) -> bool:
-    """Return whether *question* refers to its source, as in "according to the text".
+    """Return whether *question* refers to its passage as a text, as in "according to the text".
 
     Such references are found only in languages that have a word list.
     """
@@ -126,90 +129,94 @@ def is_copied(question: str, text: str) -> bool:
 
     Such a question is too easy: users have not read the passage and do not know its words.
     """
-    words, normalized = split_tokens(question), normalize(text)
+    words, normalized = split_tokens(question), normalize_words(text)
     # In scripts without spaces, tokens are pairs of characters: two tokens are about one word,
     # three are a word with its particle.
-    gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced(words) else (GRAM, MOST_RUN)
+    gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced_script(words) else (GRAM, MOST_RUN)
     grams = [
         f" {' '.join(words[start : start + gram])} " in normalized
         for start in range(len(words) - gram + 1)
     ]
     if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams):
         return True
-    return _measure_longest_run(words, flag_content_words(words, question), normalized) > run
+    return _count_copied_words(words, flag_content_words(words, question), normalized) > run
 
 
-def _measure_longest_run(words: Sequence[str], is_content: Sequence[bool], normalized: str) -> int:
-    """Count the content words in the part of the question that was copied from a text.
-
-    If there are several copied parts, the one with the most content words counts.
+def _count_copied_words(
+    words: Sequence[str], is_content: Sequence[bool], normalized_text: str
+) -> int:
+    """Return the maximum number of content words in a row that a question shares with a text.
 
     Args:
         words: The words of the question.
         is_content: A flag for each word: ``True`` for a content word.
-        normalized: The text, as `normalize` returns it.
+        normalized_text: The text, as `normalize_words` returns it.
     """
     longest = end = 0
     for begin in range(len(words)):
+        # A run that begins later cannot end earlier, so the end never moves back.
         end = max(end, begin)
-        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in normalized:
+        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in normalized_text:
             end += 1
         longest = max(longest, sum(is_content[begin:end]))
     return longest
 
 
-def is_quoted(quote: str, normalized: str) -> bool:
-    """Return whether *quote* is long enough and occurs in the normalized text *normalized*.
+def is_quoted(quote: str, normalized_text: str) -> bool:
+    """Return whether *quote* is long enough and occurs in a text.
 
-    Three or more dots in the quote stand for omitted words.
+    Three or more dots in the quote stand for omitted words. *normalized_text* is the text, as
+    `normalize_words` returns it.
     """
     parts = split_quote(quote)
     return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(
-        part in normalized for part in parts
+        part in normalized_text for part in parts
     )
 
 
 def split_quote(quote: str) -> list[str]:
-    """Split *quote* at the dots that mark omitted words, and return the normalized parts."""
-    return [normalize(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)]
+    """Split *quote* at the dots for omitted words, and return the normalized parts."""
+    return [
+        normalize_words(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)
+    ]
 
 
-def extract_key(question: str) -> frozenset[str]:
-    """Return the set of content words in *question*, or of all words if it has none.
+def extract_content_words(question: str) -> frozenset[str]:
+    """Return the set of content words in *question*, or all its words if it has no content word.
 
     Two questions with the same set count as duplicates.
     """
     words = split_tokens(question)
-    counts = flag_content_words(words, question)
+    flags = flag_content_words(words, question)
     return frozenset(
-        word for word, is_content in zip(words, counts, strict=True) if is_content
+        word for word, is_content in zip(words, flags, strict=True) if is_content
     ) or frozenset(words)
 
 
-def normalize(text: str) -> str:
-    """Return the words of *text* without case, accents and punctuation.
+def normalize_words(text: str) -> str:
+    """Return the words of *text* in lower case, without accents and punctuation.
 
-    There is one space before, between and after the words. A text contains a phrase if the
-    normalized text contains the normalized phrase.
+    There is one space before, between and after the words. To find a phrase in a text, look for the
+    normalized phrase in the normalized text.
     """
     return f" {' '.join(split_tokens(text))} "
 
 
-def is_unspaced(words: list[str]) -> bool:
+def is_unspaced_script(words: list[str]) -> bool:
     """Return whether most of *words* belong to a script without spaces, such as Chinese.
 
-    A word of such a script is a pair of characters.
+    In such a script, each item of *words* is a pair of characters.
     """
     return 2 * sum(bool(_UNSPACED.match(word)) for word in words) > len(words)
 
 
 def flag_content_words(words: list[str], text: str) -> list[bool]:
-    """Return a flag for each word: ``True`` for a content word.
+    """Return a flag for each of the *words* of *text*: ``True`` for a content word.
 
-    Words in the word lists of the text's language, and words of one or two ASCII letters, are not
-    content words.
+    Stop words, other words in the language's word list, and words of one or two ASCII letters are
+    not content words.
     """
-    weak_words = _load_weak_words(detect_language(text))
+    weak_words = _load_non_content_words(detect_language(text))
     return [
         not (word in weak_words or (len(word) < 3 and word.isascii() and word.isalpha()))
         for word in words
@@ -217,10 +224,10 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
 
 
 @lru_cache(len(LANGUAGES) + 1)
-def _load_weak_words(language: str) -> frozenset[str]:
+def _load_non_content_words(language: str) -> frozenset[str]:
     """Return the words of *language* that are not content words, such as stop words.
 
-    The result is empty for an unknown language.
+    The result is empty if *language* is empty.
     """
     if not language:
         return frozenset()

@@ -1,4 +1,4 @@
-"""Let a language model write questions about a sample of passages, and keep the useful ones."""
+"""Let a language model write questions about a sample of passages, and keep the usable ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from qtmiddleware.kit.evaluation.prompts import (
     cut_text,
     parse_reply,
 )
-from qtmiddleware.kit.evaluation.testsets.filtering import extract_key, find_check_fault, find_fault
+from qtmiddleware.kit.evaluation.testsets.filtering import (
+    extract_content_words,
+    find_check_fault,
+    find_fault,
+)
 from qtmiddleware.kit.evaluation.testsets.passages import MIN_WORDS, Relevance, draw_passages
 from qtmiddleware.preprocessing.text import clean
 from qtmiddleware.protocols import LanguageModel, Passage, Reply
@@ -26,9 +30,9 @@ from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
 
 ATTEMPTS: Final = 4
-"""The largest number of passages to try per question wanted."""
+"""The maximum number of passages to try per wanted question."""
 MOST_FAILURES: Final = 16
-"""The number of passages in a row without a reply after which the model is not asked again."""
+"""After this many passages in a row without a reply, the model is not asked again."""
 
 logger: Final = get_logger("qtmiddleware.testsets")
 
@@ -40,11 +44,12 @@ class Generated:
     Attributes:
         dataset: The data set.
         asked: The number of passages that were tried.
-        dropped: The number of tried passages without a question, by reason: that of a `ModelError`,
-            or ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``, ``too_long``,
-            ``no_question``, ``refers_to_text``, ``other_language``, ``copied``, ``unchecked`` (no
-            verdict), ``unanswerable``, ``unquoted``, ``duplicate``.
-        cost_usd: The cost of all replies in US dollars; ``None`` if the model's price is not known.
+        dropped: The number of tried passages without a question, by reason. The reason is that of a
+            `ModelError`, or ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``,
+            ``too_long``, ``no_question``, ``refers_to_text``, ``other_language``, ``copied``,
+            ``unchecked`` (no verdict), ``unanswerable``, ``unquoted`` or ``duplicate``.
+        cost_usd: The cost of all replies in US dollars, or ``None`` if the model's price is not
+            known.
     """
 
     dataset: Dataset
@@ -64,9 +69,9 @@ def generate(
     timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
-    """Build a data set of *passages* and questions that *model* writes about some of them.
+    """Build a data set of *passages* and of questions that *model* writes about a sample of them.
 
-    The chosen passages are spread over the documents. Passages without whole phrases, such as lists
+    The sample covers as many documents as possible. Passages without whole phrases, such as lists
     of headings, are skipped. A question is kept if all of these are true:
 
     - In reply to a second prompt, the model quotes words of the passage that answer the question.
@@ -92,9 +97,9 @@ def generate(
         progress: Receives the number of questions so far, and the number wanted.
 
     Raises:
-        ModelError: No question was kept, because the service refused the key, or the model did not
-            reply for any passage or for `MOST_FAILURES` passages in a row. If some questions were
-            kept, they are returned instead, and a warning is logged.
+        ModelError: No question was kept, because the service refused the key or the model failed
+            for all passages or for `MOST_FAILURES` passages in a row. If some questions were kept,
+            they are returned instead, and a warning is logged.
         ConfigError: A number is below 1, passages share an id, or no passage can be asked about.
     """
     if count < 1:
@@ -113,30 +118,31 @@ def generate(
         )
     builder = _TestSetBuilder(model.name, Relevance(passages))
     while len(builder.questions) < count and builder.asked < len(candidates):
-        # Try no more passages than questions are missing, or the result depends on concurrency.
-        wave = min(concurrency, count - len(builder.questions))
-        for draft in _write_drafts(candidates[builder.asked : builder.asked + wave], runner):
+        # At most as many passages as questions are missing. Otherwise the last wave could keep more
+        # questions than wanted, depending on the concurrency.
+        wave_size = min(concurrency, count - len(builder.questions))
+        for draft in _write_drafts(candidates[builder.asked : builder.asked + wave_size], runner):
             builder.add_draft(draft)
         if progress is not None:
             progress(len(builder.questions), count)
         if builder.should_stop:
             break
-    builder.report_failure()
+    builder.raise_or_log_failure()
     dataset = Dataset(name, tuple(passages), tuple(builder.questions), builder.qrels)
     return Generated(dataset, builder.asked, dict(builder.dropped.most_common()), runner.cost_usd)
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A passage, with the question that the model wrote about it, before it is kept or dropped.
+    """A question that the model wrote about a passage, before it is kept or dropped.
 
     Attributes:
         passage: The passage.
         question: The question about the passage.
         answer: The answer to the question.
-        quote: The words of the passage that answer the question, according to the check.
-        fault: The reason for dropping the question, in one word; empty if there is no fault.
-        error: The model's error, if the model gave no reply.
+        quote: The words of the passage that answer the question, according to the model's check.
+        fault: The reason for dropping the question, such as ``copied``. Empty if there is none.
+        error: The model's error if it gave no reply, or else ``None``.
     """
 
     passage: Passage
@@ -147,22 +153,23 @@ class _Draft:
     error: ModelError | None = None
 
     def read_question(self, reply: Reply | ModelError) -> None:
-        """Read the question and its answer from *reply*, or set the fault."""
+        """Read the question and its answer from *reply*, or set the fault if there is none."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_reply(reply, [field.name for field in QUESTION.fields]):
             self.question, self.answer = (
-                _read_line(members["question"]),
-                _read_line(members["answer"]),
+                _clean_string(members["question"]),
+                _clean_string(members["answer"]),
             )
             self.fault = find_fault(self.question, self.answer, cut_text(self.passage))
+        # A refusal is not JSON either, but "refused" tells the user more than "unparsable".
         elif is_refusal(reply.text, self.passage.text):
             self.fault = "refused"
         else:
             self.fault = "truncated" if reply.truncated else "unparsable"
 
     def read_check(self, reply: Reply | ModelError) -> None:
-        """Read the quote from *reply*, the model's reply to the check, or set the fault."""
+        """Read the quote from *reply*, the model's reply to the check. Set the fault, if any."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_reply(reply, [field.name for field in CHECK.fields]):
@@ -172,17 +179,19 @@ class _Draft:
             self.fault = "unchecked"
 
 
-def _read_line(value: object) -> str:
+def _clean_string(value: object) -> str:
+    """Return *value* on one line if it is a string, or else an empty string."""
     return clean(value) if isinstance(value, str) else ""
 
 
 def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
-    """Let the model write a question about each of *passages*, and check the usable questions."""
+    """Let the model write a question about each of *passages*, and then check its questions."""
     drafts = [_Draft(passage) for passage in passages]
     for draft, reply in zip(
         drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True
     ):
         draft.read_question(reply)
+    # A second prompt costs money, so only usable questions are checked.
     checked = [draft for draft in drafts if not draft.fault]
     prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
     for draft, reply in zip(checked, runner.run(prompts), strict=True):
@@ -223,12 +232,15 @@ class _TestSetBuilder:
         )
 
     def add_draft(self, draft: _Draft) -> None:
-        """Add the question of *draft*. If the draft cannot be used, count the reason instead."""
+        """Add the question of *draft* to the test set.
+
+        If the draft has a fault or is a duplicate, add 1 to the count for that reason instead.
+        """
         self.asked += 1
         self.error = draft.error
         # If only the check failed, the model replied to the first prompt. This is not a failure.
         self.failures = self.failures + 1 if draft.error and not draft.question else 0
-        key = extract_key(draft.question)
+        key = extract_content_words(draft.question)
         fault = draft.fault or ("duplicate" if key in self._keys else "")
         if fault:
             self.dropped[fault] += 1
@@ -242,10 +254,12 @@ class _TestSetBuilder:
             "model": self.model,
         }
         self.questions.append(Question(id_, draft.question, metadata=metadata))
-        self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(draft.passage, draft.quote), 1)
+        self.qrels[id_] = dict.fromkeys(
+            self.relevance.list_relevant_ids(draft.passage, draft.quote), 1
+        )
 
-    def report_failure(self) -> None:
-        """Raise the model's error if no question was kept.
+    def raise_or_log_failure(self) -> None:
+        """Raise the model's error if the model failed and no question was kept.
 
         If some questions were kept but the model failed too often, log a warning instead.
         """

@@ -14,7 +14,7 @@ from typing import Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents import Converter, find_documents
-from qtmiddleware.kit.evaluation.testsets.filtering import normalize, split_quote
+from qtmiddleware.kit.evaluation.testsets.filtering import normalize_words, split_quote
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.kit.index.ingestion.reading import Reader, Root, make_absolute
 from qtmiddleware.kit.stores.sqlite.files import MEMORY
@@ -23,13 +23,13 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.logs import get_logger
 
 LEAST_WORDS: Final = 8
-"""The fewest words of a quote that identifies other passages with the same content."""
+"""A quote of at least this many words identifies other passages with the same content."""
 MIN_WORDS: Final = 20
-"""The fewest words in whole phrases of a passage to ask about."""
+"""A passage to ask about has at least this many words in whole phrases."""
 PHRASE_WORDS: Final = 6
-"""The fewest words of a phrase; a heading, label or list item has fewer."""
+"""A phrase has at least this many words. A heading, label or list item has fewer."""
 
-# The end of a line in a table of contents or an index: dots or a gap, and a page number.
+# The end of a line in a table of contents or an index: dots or spaces, and a page number.
 _ENTRY: Final = re.compile(r"(?:\.{2,}|(?:\. ){2,}|…|·{2,}|\s)\s*(?:\d{1,4}|[ivxlc]{1,7})$")
 _ENTRY_CHARS: Final = 20
 # The end of a phrase. A line that begins with a small letter continues the phrase before it.
@@ -48,8 +48,9 @@ logger: Final = get_logger("qtmiddleware.testsets")
 def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
     """Read the documents at *paths*, and split them into passages as `ingest` would.
 
-    Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. If a
-    document cannot be read, it is skipped and logged. A document in two of the paths is read once.
+    Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. A
+    document that cannot be read is skipped, and a warning is logged. A document in two of the paths
+    is read once.
 
     Args:
         paths: Files, folders or globs.
@@ -69,6 +70,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
                 try:
                     reader.add_document(document)
                 except (UnreadableDocument, MissingExtra) as error:
+                    # The user named this file, so skipping it would be a surprise.
                     if isinstance(error, MissingExtra) and reader.is_file:
                         raise
                     logger.warning("%s", error, event="document_unreadable")
@@ -81,17 +83,17 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
 
 
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
-    """Return the passages that the model can be asked about, in an order drawn by *seed*.
+    """Return the passages that are suitable to ask about, in a random order that *seed* decides.
 
-    One passage from each document comes in turn, so that the first passages cover many documents.
-    The ``source`` in the metadata identifies a passage's document; a passage without it counts as a
-    document. Of several passages with the same words, only one is returned.
+    The documents take turns, so that the first passages cover many documents. A passage's document
+    is the ``source`` in its metadata. A passage without a source counts as its own document. Of
+    several passages with the same words, only one is returned.
     """
     chance = Random(seed)
     seen: set[str] = set()
     documents: dict[object, list[Passage]] = {}
     for passage in passages:
-        words = normalize(passage.text)
+        words = normalize_words(passage.text)
         if words not in seen and can_be_judged(passage.id) and is_prose(passage.text):
             seen.add(words)
             source = passage.metadata.get("source")
@@ -108,7 +110,7 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
 def can_be_judged(id_: str) -> bool:
     """Return whether the passage id *id_* can be stored in a file of judgements.
 
-    It must not be empty, contain tabs or line breaks, or begin or end with white space.
+    The id must have at least one character, no tabs or line breaks, and no white space at its ends.
     """
     return bool(id_) and id_ == id_.strip() and not set("\t\r\n") & set(id_) and "\ufeff" not in id_
 
@@ -118,6 +120,7 @@ def is_prose(text: str) -> bool:
 
     A table of contents, a list of headings or a few words are not prose.
     """
+    # The pattern sees only the end of a line, which keeps the time linear.
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     entries = sum(bool(_ENTRY.search(line[-_ENTRY_CHARS:])) for line in lines)
     if len(lines) > 2 and 2 * entries >= len(lines):
@@ -127,24 +130,27 @@ def is_prose(text: str) -> bool:
 
 
 class Relevance:
-    """Finds all passages that answer a question, such as overlapping chunks and copies."""
+    """Finds all passages that answer a question, including overlapping chunks and copies."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._words = {
-            passage.id: normalize(passage.text) for passage in passages if can_be_judged(passage.id)
+            passage.id: normalize_words(passage.text)
+            for passage in passages
+            if can_be_judged(passage.id)
         }
 
-    def find_relevant(self, passage: Passage, quote: str) -> list[str]:
+    def list_relevant_ids(self, passage: Passage, quote: str) -> list[str]:
         """Return the ids of the passages that answer a question about *passage*.
 
-        These are *passage* itself, passages with the same words and, if *quote* is long enough, all
-        passages that contain it.
+        These are *passage* itself and passages with the same words. If *quote* is long enough,
+        passages that contain the quote are also relevant.
         """
         parts = split_quote(quote)
-        is_inside_hook = sum(len(part.split()) for part in parts) >= LEAST_WORDS
+        # A short quote may occur in any passage, so it does not show that a passage is relevant.
+        is_long_enough = sum(len(part.split()) for part in parts) >= LEAST_WORDS
         passage_words = self._words[passage.id]
         return [
             id_
             for id_, words in self._words.items()
-            if words == passage_words or (is_inside_hook and all(part in words for part in parts))
+            if words == passage_words or (is_long_enough and all(part in words for part in parts))
         ]

@@ -44,7 +44,7 @@ is the one it was made of and `answer` what it says there.
 
 
 def write(dataset: Dataset, folder: Path) -> None:
-    """Write *dataset* to the new folder *folder*. `Dataset.load` can read it.
+    """Write *dataset* to the new folder *folder*. `Dataset.load` can read the folder.
 
     If writing fails, the files are deleted. Only the owner can read the folder, because it contains
     the documents. To share it, change its permissions.
@@ -54,6 +54,7 @@ def write(dataset: Dataset, folder: Path) -> None:
     """
     target = Path(os.path.realpath(folder.expanduser()))
     _check_ids(dataset)
+    # The files are written next to the target and renamed, so that nobody sees half a data set.
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         check_free(folder)
@@ -62,7 +63,7 @@ def write(dataset: Dataset, folder: Path) -> None:
             _write_files(draft, dataset)
             if target.is_dir():
                 target.rmdir()
-            # If another program has put something there meanwhile, rmdir or rename fails.
+            # If another program has written to the target meanwhile, rmdir or rename fails.
             draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -76,6 +77,7 @@ def write(dataset: Dataset, folder: Path) -> None:
 def check_free(folder: Path) -> None:
     """Raise `ConfigError` if *folder* exists, unless it is an empty folder."""
     target = folder.expanduser()
+    # A broken link does not exist by its target, but a folder cannot take its name.
     if target.is_symlink() and not target.exists():
         message = f"{target} is a broken link; name {os.path.realpath(target)} itself"
         raise ConfigError(message, path=str(target))
@@ -128,7 +130,8 @@ def _write_files(folder: Path, dataset: Dataset) -> None:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    # UTF-8 has no lone surrogates; backslashreplace writes them as their JSON escapes.
+    """Write *lines* to the new file *path*. Only the owner can read it."""
+    # UTF-8 has no lone surrogates, so backslashreplace writes them as their JSON escapes.
     with open(
         path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=open_privately
     ) as file:
@@ -136,7 +139,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def _to_json(record: Mapping[str, Any]) -> str:
-    """Return *record* as JSON; raises `ConfigError` if its metadata is not JSON."""
+    """Return *record* as JSON. Raises `ConfigError` if its metadata cannot be written as JSON."""
     try:
         return json.dumps(record, ensure_ascii=False)
     except (TypeError, ValueError) as error:

@@ -26,7 +26,7 @@ TIERS: Final = ("combined", "combined, no hyde", "decompose", "hyde", "rewrite",
 """The tiers that are tried by default, as names from `evaluation.SYSTEMS`."""
 
 RATES: Final = (0.2, 0.35, 0.5)
-"""The target call rates to try within the budget. The budget's limit is tried too."""
+"""The target call rates to try, if the budget allows them. The budget's limit is also tried."""
 
 # The values to try per setting; the library's default is always tried too.
 _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -41,56 +41,59 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 PASSES: Final = 2
-"""The number of passes over all settings; the second pass starts with the first pass's values."""
+"""The number of passes over all settings. Each pass starts with the values of the pass before."""
 DEFAULTS: Final = ("combined", "rules")
-"""The library's defaults, with a model and without a model."""
+"""The tiers that are the library's defaults, with a model and without a model."""
 # A gate's target is the library's rate or the budget's, whichever is lower. If the gate still
-# asks too often, smaller shares of that target are tried.
+# calls the model too often, smaller shares of that target are tried.
 _RATE: Final = Settings().escalation.target_call_rate
 _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 
 
-def list_axes(
-    settings: Flat, *, max_call_rate: float | None, has_words: bool
+def list_tuning_options(
+    settings: Flat, *, max_call_rate: float | None, has_word_search: bool
 ) -> dict[str, list[Flat]]:
-    """Return the values to try for each setting that matters with *settings*, by dotted key.
+    """Return the options to try for each setting that has an effect, by the setting's dotted key.
 
     Args:
-        settings: The current settings, by dotted key.
+        settings: The current settings, by dotted key. They decide which settings have an effect.
         max_call_rate: The largest share of questions for which the model may be called, or
-            ``None``.
-        has_words: Whether the store supports word search (``hybrid.enabled``).
+            ``None`` for no limit.
+        has_word_search: Whether the store supports word search (``hybrid.enabled``).
     """
-    kind = settings.get("transformationType", "none")
-    asks = kind != "none"
+    transformation = settings.get("transformationType", "none")
+    asks_model = transformation != "none"
     keys = ["keywordEvidence.weight"]
-    if asks:
+    if asks_model:
         keys.append("keywordEvidence.variants")
-        # Your own transformation brings its own weights, so there are none to try.
-        row = TRANSFORMS.get(kind)
+        # Your own transformation sets its own weights, so there are none to try.
+        row = TRANSFORMS.get(transformation)
         text_fields = {
             name
-            for part in (row.parts or (kind,) if row else ())
+            for part in (row.parts or (transformation,) if row else ())
             for name in TRANSFORMS[part].fields
         }
-        if kind == "combined" and not settings.get("llm.hydeInCombined", True):
+        if transformation == "combined" and not settings.get("llm.hydeInCombined", True):
             text_fields.discard("hyde")
         weights = [f"fusion.weights.{camel(name)}" for name in TEXT_FIELDS if name in text_fields]
         keys += [key for key in weights if key in _VALUES]
     keys.append("preprocess.applyTo")
-    if has_words:
+    if has_word_search:
         keys.append("hybrid.enabled")
-    axes: dict[str, list[Flat]] = {
+    options_by_key: dict[str, list[Flat]] = {
         key: [{key: value} for value in dict.fromkeys((*_VALUES[key], load_defaults()[key]))]
         for key in keys
     }
-    if asks:
-        axes["escalation"] = list(_list_escalations(max_call_rate))
-    return axes
+    if asks_model:
+        options_by_key["escalation"] = list(_list_gate_options(max_call_rate))
+    return options_by_key
 
 
-def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
-    """Yield the settings for each call rate to try, up to *max_call_rate*."""
+def _list_gate_options(max_call_rate: float | None) -> Iterator[Flat]:
+    """Yield the gate's settings for each call rate to try, up to *max_call_rate*.
+
+    Without a limit, calling the model for every question is tried too.
+    """
     limit = 1.0 if max_call_rate is None else max_call_rate
     if limit >= 1.0:
         yield {"escalation.mode": "always"}
@@ -99,18 +102,24 @@ def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
             yield build_gate_settings(rate)
 
 
-def build_gate_settings(rate: float) -> Flat:
-    """Return settings for a gate that calls the model for a share *rate* of the questions."""
-    return {"escalation.mode": "auto", "escalation.targetCallRate": rate}
+def build_gate_settings(call_rate: float) -> Flat:
+    """Return settings for a gate that calls the model for a share *call_rate* of the questions."""
+    return {"escalation.mode": "auto", "escalation.targetCallRate": call_rate}
 
 
-def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
-    """Return the approximate largest number of candidates that a search tries.
+def estimate_trial_count(tiers: Sequence[Flat], passes: int) -> int:
+    """Estimate the maximum number of candidates that a search tries.
 
-    The number is the total in progress reports. *passes* is the number of passes over all settings.
+    Progress reports show this number as the total. *passes* is the number of passes over all
+    settings.
     """
-    axes = (list_axes(tier, max_call_rate=None, has_words=True) for tier in tiers)
-    longest = max(sum(len(options) - 1 for options in of_tier.values()) for of_tier in axes)
+    options_by_tier = (
+        list_tuning_options(tier, max_call_rate=None, has_word_search=True) for tier in tiers
+    )
+    # One option of each setting is the current one, which needs no new trial.
+    longest = max(
+        sum(len(options) - 1 for options in by_key.values()) for by_key in options_by_tier
+    )
     return 1 + 2 * len(tiers) + passes * longest
 
 
@@ -122,81 +131,91 @@ class Search:
         trials: Runs the candidates.
         budget: The limits for candidates.
         tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
-        has_words: Whether the store supports word search (``hybrid.enabled``).
+        has_word_search: Whether the store supports word search (``hybrid.enabled``).
     """
 
     trials: Trials
     budget: Budget
     tiers: Sequence[str]
-    has_words: bool
+    has_word_search: bool
 
-    def find_default(self) -> Trial:
+    def find_default_trial(self) -> Trial:
         """Return the library's default, or the raw query if every default breaks the budget.
 
-        If a default would break the budget, it gets a gate that calls the model less often.
+        A default that breaks the budget is tried again with a gate, which calls the model less
+        often.
         """
         candidates = (
             trial for tier in DEFAULTS if tier in self.tiers for trial in self._try_tier(tier)
         )
         return next((trial for trial in candidates if not trial.broken), self.trials.raw)
 
-    def find_best(self) -> Trial:
+    def find_best_trial(self) -> Trial:
         """Return the best candidate if it is clearly better than the default, else the default.
 
-        The required gain is larger than in `choose_better`, because the best of many candidates
-        looks better than it is. A candidate with fewer model calls may replace the default without
-        a gain.
+        The required gain is larger than in `choose_better_trial`, because the best of many
+        candidates often owes its score to luck. A candidate with fewer model calls may replace the
+        default without a gain.
         """
-        default, best = self.find_default(), self._search_greedily()
+        default, best = self.find_default_trial(), self._search_greedily()
         is_sure = best.is_clearly_better(default, OVERALL_ERRORS) or best.can_replace(default)
         return best if is_sure or default is self.trials.raw else default
 
     def _search_greedily(self) -> Trial:
-        """Return the best candidate found by changing one setting at a time."""
+        """Choose the best tier, then change one setting at a time. Return the best candidate."""
         tiers = [trial for tier in self.tiers for trial in self._try_tier(tier)]
-        best = choose_better(self.find_default(), [self.trials.raw, *tiers])
+        best = choose_better_trial(self.find_default_trial(), [self.trials.raw, *tiers])
+        # No tier beats the raw query, and the raw query has no settings to change.
         if best is self.trials.raw:
             return best
         for _ in range(PASSES):
             before = best
-            axes = list_axes(
-                best.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words
+            options_by_key = list_tuning_options(
+                best.settings,
+                max_call_rate=self.budget.max_call_rate,
+                has_word_search=self.has_word_search,
             )
-            for options in axes.values():
-                best = choose_better(
+            for options in options_by_key.values():
+                best = choose_better_trial(
                     best,
-                    [self.trials.run(best.tier, {**best.settings, **option}) for option in options],
+                    [
+                        self.trials.run_candidate(best.tier, {**best.settings, **option})
+                        for option in options
+                    ],
                 )
+            # A pass without a change would repeat itself.
             if best is before:
                 break
         return best
 
     def _try_tier(self, tier: str) -> list[Trial]:
-        """Run *tier* and, while it breaks the budget, with gates at lower and lower call rates.
+        """Run *tier*. If it breaks the budget, also run it with gates at decreasing call rates.
 
-        If the budget limits searches, the tier's settings get the limit too. A gate keeps its
-        target rate over time, but may exceed it on a sample of questions.
+        If the budget limits searches, the tier's settings get the same limit.
         """
         settings = flat(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):
             settings["limits.maxSearches"] = int(self.budget.max_searches)
-        results = [self.trials.run(tier, settings)]
-        rate = self._choose_highest_rate(results[0])
-        if asks_a_model(tier) and results[0].broken and 0.0 < rate < 1.0:
+        results = [self.trials.run_candidate(tier, settings)]
+        call_rate = self._choose_highest_call_rate(results[0])
+        if asks_a_model(tier) and results[0].broken and 0.0 < call_rate < 1.0:
+            # A gate keeps its target over time, but may exceed it on a sample of questions. Lower
+            # targets are therefore tried until one keeps the budget.
             for share in _SHARES:
                 results.append(
-                    self.trials.run(
-                        tier, {**settings, **build_gate_settings(round(share * rate, 3))}
+                    self.trials.run_candidate(
+                        tier, {**settings, **build_gate_settings(round(share * call_rate, 3))}
                     )
                 )
                 if not results[-1].broken:
                     break
         return results
 
-    def _choose_highest_rate(self, ungated: Trial) -> float:
+    def _choose_highest_call_rate(self, ungated: Trial) -> float:
         """Return the highest call rate that the budget allows, at most the library's default.
 
-        *ungated* is the trial without a gate; its cost shows what the model costs.
+        *ungated* is the trial without a gate. Its cost is the cost of calling the model for every
+        question.
         """
         rates = [_RATE, 1.0 if self.budget.max_call_rate is None else self.budget.max_call_rate]
         limit, usd_per_thousand = self.budget.max_usd_per_thousand, ungated.score.usd_per_thousand
@@ -205,11 +224,11 @@ class Search:
         return min(rates)
 
 
-def choose_better(current: Trial, candidates: Iterable[Trial]) -> Trial:
+def choose_better_trial(current: Trial, candidates: Iterable[Trial]) -> Trial:
     """Return the best candidate that is clearly better than *current*, or else *current*.
 
-    Candidates that break the budget are ignored. If a candidate with fewer model calls can replace
-    the result, it is returned instead.
+    Candidates that break the budget are ignored. If another candidate needs fewer model calls and
+    loses almost nothing, that candidate is returned instead.
     """
     allowed = [trial for trial in candidates if not trial.broken]
     better = [trial for trial in allowed if trial.is_clearly_better(current)]

@@ -1,6 +1,6 @@
 """Run the candidates of a search on the training questions, and check them against a budget.
 
-Settings are flat in this module: values by dotted camelCase key, as in ``keywordEvidence.weight``.
+This module uses flat settings: values by dotted camelCase key, such as ``keywordEvidence.weight``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Flat = Mapping[str, Any]
 MIN_GAIN: Final = 0.003
 """The smallest gain in nDCG@10 that justifies a more expensive candidate."""
 MIN_ERRORS: Final = 1.5
-"""A mean gain must be at least this many standard errors to count as more than luck."""
+"""A mean gain counts as more than luck if it is at least this many standard errors."""
 OVERALL_ERRORS: Final = 2.5
 """The gain of the search's result over the default must be at least this many standard errors.
 
@@ -51,21 +51,20 @@ _CHANCE: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The limits of a search; ``None`` means no limit.
+    """The limits of a search for settings. ``None`` means no limit.
 
     Raises `ConfigError` if a limit is not valid.
 
     Attributes:
-        max_call_rate: The share of questions for which the model may be called.
-        max_added_ms: Milliseconds that 95 of 100 questions may add to a plain search (p95),
-            including the time of replayed replies. A median would hide the model's time if only
-            some questions wait for the model.
-        max_usd_per_thousand: US dollars per 1,000 questions. A config with an unknown cost breaks
-            any limit.
-        max_searches: The mean number of searches per question, at least 1. If a model is called,
-            the number also limits each question (``limits.maxSearches``); a question in a
+        max_call_rate: The largest share of questions for which the model may be called.
+        max_added_ms: The largest time in milliseconds that may be added to a plain search in 95 of
+            100 questions (p95). Replayed replies count with their original time.
+        max_usd_per_thousand: The largest cost in US dollars per 1,000 questions. A config with an
+            unknown cost breaks any limit.
+        max_searches: The largest mean number of searches per question, at least 1. If a model is
+            called, the number also limits each question (``limits.maxSearches``). A question in a
             conversation may make one more search.
-        max_hurt_rate: The share of questions that may get worse than with the raw query.
+        max_hurt_rate: The largest share of questions that may get worse than with the raw query.
     """
 
     max_call_rate: float | None = None
@@ -92,16 +91,19 @@ class Budget:
                     allowed=allowed,
                 )
 
-    def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
+    def list_broken_limits(
+        self, score: SystemScore, *, target_call_rate: float | None = None
+    ) -> tuple[str, ...]:
         """Return a phrase for each limit that *score* breaks.
 
-        *kept_rate* is the call rate that a gate keeps over time. If it is within the limit, *score*
-        breaks the limit only with significantly more calls than *kept_rate* (exact binomial test,
-        5 %).
+        *target_call_rate* is the call rate that a gate keeps over time. If this rate is within the
+        limit, *score* breaks the limit only if it has significantly more calls than this rate
+        (exact binomial test, 5 %).
         """
+        # The p95, because a median hides the model's time if only some questions wait for it.
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
         excesses = (
-            self._describe_excess_calls(score, kept_rate),
+            self._describe_excess_calls(score, target_call_rate),
             _describe_excess(
                 added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"
             ),
@@ -123,23 +125,24 @@ class Budget:
         )
         return tuple(filter(None, excesses))
 
-    def _describe_excess_calls(self, score: SystemScore, kept_rate: float | None) -> str:
-        """Return a phrase if *score* breaks the limit on model calls; otherwise an empty string."""
+    def _describe_excess_calls(self, score: SystemScore, target_call_rate: float | None) -> str:
+        """Return a phrase if *score* breaks the limit on model calls, or else an empty string."""
         limit = self.max_call_rate
         text = _describe_excess(
             score.call_rate,
             limit,
             "it calls the model for {:.1%} of the questions, the budget is {:.1%}",
         )
-        if not text or limit is None or kept_rate is None or kept_rate > limit:
+        if not text or limit is None or target_call_rate is None or target_call_rate > limit:
             return text
         from scipy.stats import binom
 
+        # On a sample, a gate that keeps its target may by chance call the model more often.
         calls = sum(run.llm_calls > 0 for run in score.runs.values())
-        return text if binom.sf(calls - 1, len(score.runs), kept_rate) < _CHANCE else ""
+        return text if binom.sf(calls - 1, len(score.runs), target_call_rate) < _CHANCE else ""
 
     def describe(self) -> str:
-        """Return the limits in words; an empty string without limits."""
+        """Return the limits in words, or an empty string if there are no limits."""
         limits = (
             (self.max_call_rate, "the model called for at most {:.1%} of the questions"),
             (self.max_added_ms, "at most {:,.0f} ms added (p95)"),
@@ -154,14 +157,14 @@ class Budget:
         return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}
 
 
-def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
-    """Return *text* filled with *value* and *limit* if *value* exceeds *limit*, or else ``""``.
+def _describe_excess(value: float | None, limit: float | None, template: str) -> str:
+    """Return *template* filled with *value* and *limit* if *value* exceeds *limit*, or else ``""``.
 
-    If *value* is ``None``, return a phrase that the cost is not known.
+    If *value* is ``None``, return a phrase which says that the cost is not known.
     """
     if limit is None or (value is not None and value <= limit):
         return ""
-    return "its cost is not known" if value is None else text.format(value, limit)
+    return "its cost is not known" if value is None else template.format(value, limit)
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -192,7 +195,10 @@ def nested(settings: Flat) -> dict[str, Any]:
 
 
 def drop_defaults(settings: Flat) -> dict[str, Any]:
-    """Return the *settings* that differ from the library's defaults, in the defaults' order."""
+    """Return the *settings* that differ from the library's defaults, in the order of the defaults.
+
+    The target call rate is left out if no gate uses it.
+    """
     effective = dict(settings)
     if effective.get("escalation.mode", "always") != "auto":
         effective.pop("escalation.targetCallRate", None)
@@ -258,7 +264,7 @@ class Trial:
 
         The gain must be at least `MIN_GAIN` and at least *errors* times its standard error.
         """
-        gain, error = self._compare_with(than)
+        gain, error = self._measure_gain_over(than)
         return gain >= max(MIN_GAIN, errors * error)
 
     def can_replace(self, dearer: Trial) -> bool:
@@ -269,15 +275,16 @@ class Trial:
         """
         if self.calls >= dearer.calls:
             return False
-        gain, error = self._compare_with(dearer)
+        gain, error = self._measure_gain_over(dearer)
         if not self.calls:
             return gain >= -MIN_GAIN
         return MIN_ERRORS * error - gain <= MOST_LOST
 
-    def _compare_with(self, other: Trial) -> tuple[float, float]:
+    def _measure_gain_over(self, other: Trial) -> tuple[float, float]:
         """Return the mean gain over *other* and the gain's standard error.
 
-        Questions on which either trial failed are left out.
+        Questions on which either trial failed are left out. If fewer than two questions remain, the
+        gain is 0 and the error is infinite.
         """
         other_gains = other.score.gains
         gains = [
@@ -285,8 +292,8 @@ class Trial:
             for question, gain in self.score.gains.items()
             if question in other_gains
         ]
+        # One of the two trials failed on nearly every question.
         if len(gains) < 2:
-            # One of the two failed on nearly every question.
             return 0.0, inf
         return sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
 
@@ -320,44 +327,48 @@ class Trials:
         budget: Budget,
         *,
         seed: int,
-        report: Callable[[int], None] | None = None,
+        report_progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Run the raw query first, because all candidates are compared with it.
+        """Run the raw query, because all candidates are compared with it.
 
         Args:
             bench: Builds a system from settings.
             data: The training questions.
             budget: The limits for candidates.
             seed: The seed of every resampling.
-            report: Receives the number of candidates tried so far.
+            report_progress: Receives the number of candidates tried so far.
         """
         self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
-        self._report = report
+        self._report_progress = report_progress
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
         self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
-        self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
+        self.raw = self.run_candidate(BASELINE, flat(SYSTEMS[BASELINE]))
         # Candidates are not asked questions on which your own function fails with the raw query.
         self._data = data.only(self.raw.score.runs)
-        # From here on the raw query is not run again; its runs are replayed beside each candidate.
+        # The raw query is not run again. Each candidate is compared with the runs that are known.
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
     @property
-    def all(self) -> tuple[Trial, ...]:
-        """The trials of all candidates, in the order of running."""
+    def finished(self) -> tuple[Trial, ...]:
+        """The trials of all candidates, in the order in which they ran."""
         return tuple(self._known.values())
 
-    def run(self, tier: str, settings: Flat) -> Trial:
-        """Run a candidate with *settings*, made from *tier*. Equal settings are run only once."""
+    def run_candidate(self, tier: str, settings: Flat) -> Trial:
+        """Run a candidate with *settings*, made from *tier*. Equal settings run only once."""
+        # A setting with its default value makes no difference, so it is not part of the key.
         key = tuple(drop_defaults(settings).items())
         if key not in self._known:
             score = self._measure_candidate(settings)
-            self._known[key] = Trial(tier, dict(settings), score, self._budget.broken_by(score))
-            if self._report is not None:
-                self._report(len(self._known))
+            self._known[key] = Trial(
+                tier, dict(settings), score, self._budget.list_broken_limits(score)
+            )
+            if self._report_progress is not None:
+                self._report_progress(len(self._known))
         return self._known[key]
 
     def _measure_candidate(self, settings: Flat) -> SystemScore:
         """Measure *settings* and return the score. The first call must measure the raw query."""
+        # A score contains the difference from the baseline, so both are measured together.
         systems = {BASELINE: self._baseline}
         name = BASELINE
         if self._known:
@@ -371,7 +382,8 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 
     A system without an adaptive gate is returned at once.
     """
-    system = bench.system(nested(settings))
+    system = bench.build_system(nested(settings))
+    # A gate adapts its threshold to the questions that it sees, so they are all asked once.
     if settings.get("escalation.mode") == "auto":
         for question in data.questions:
             system(question)
@@ -379,10 +391,10 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 
 
 @contextmanager
-def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
+def add_reply_cache(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
     """Yield *bench* with a cache for vectors and replies.
 
-    If *bench* has no cache, it gets one in a temporary folder. A cached reply counts with its
+    A *bench* without a cache gets one in a temporary folder. A cached reply counts with its
     original time and cost. Your own function is yielded unchanged, because its model already has a
     cache.
     """

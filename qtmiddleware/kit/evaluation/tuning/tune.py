@@ -31,26 +31,26 @@ from qtmiddleware.kit.evaluation.tuning.search import (
     PASSES,
     TIERS,
     Search,
-    estimate_trials,
+    estimate_trial_count,
 )
 from qtmiddleware.kit.evaluation.tuning.trials import (
     Budget,
     Trial,
     Trials,
+    add_reply_cache,
     build_warm_system,
     flat,
-    keep_replies,
 )
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
-"""The fewest questions to train on, and the fewest to hold out."""
+"""The minimum number of training questions, and of held-out questions."""
 TUNED: Final = "tuned"
 """The name of the tuned config in the comparison, unless the config is a default."""
 TRYING: Final = "trying candidates"
-"""The name of the search's stage, for progress."""
+"""The name of the stage that tries candidates, in progress reports."""
 _POWER: Final = 2.8
-"""If a true gain is this many standard errors, 80 % of tests find it (5 % level, two-sided)."""
+"""A true gain of this many standard errors is significant in 80 % of tests (5 %, two-sided)."""
 
 
 def tune(
@@ -74,8 +74,8 @@ def tune(
     - A gate learns from questions, so it sees the training questions before it is measured.
 
     The result, the raw query and the defaults are then measured once on the held-out questions. The
-    result is recommended if it beats the raw query significantly there, keeps the budget and is no
-    worse than the default. If only the default passes, the default is recommended.
+    result is recommended if it is significantly better than the raw query there, keeps the budget
+    and is not worse than the default. If only the default passes, the default is recommended.
 
     Args:
         bench: An index or your own function. It builds a system from settings.
@@ -84,12 +84,11 @@ def tune(
         tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
         seed: The seed of the split and of every resampling, at least 0.
         holdout: The share of questions to hold out.
-        progress: Receives the stage's name, the steps done and the largest possible number of
-            steps.
+        progress: Receives the stage's name, the steps done and the maximum number of steps.
 
     Raises:
         ConfigError: A tier is unknown, *seed* is negative or there are too few questions.
-        Exception: Any exception that a search raises.
+        Exception: Any exception that your function or the index raises.
     """
     if seed < 0:
         raise ConfigError(
@@ -98,22 +97,23 @@ def tune(
     start = perf_counter()
     settings = {name: flat(options) for name, options in chosen(tiers).items() if name != BASELINE}
     train, held_out = split(data, seed=seed, holdout=holdout)
-    most_trials = estimate_trials(list(settings.values()), PASSES)
+    most_trials = estimate_trial_count(list(settings.values()), PASSES)
 
-    def report(count: int) -> None:
+    def report_progress(trial_count: int) -> None:
         if progress is not None:
-            progress(TRYING, min(count, most_trials), most_trials)
+            progress(TRYING, min(trial_count, most_trials), most_trials)
 
-    with keep_replies(bench) as keeping:
-        trials = Trials(keeping, train, budget, seed=seed, report=report)
-        has_words = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
-        search = Search(trials, budget, tuple(settings), has_words)
-        default, best = search.find_default(), search.find_best()
+    with add_reply_cache(bench) as cached_bench:
+        trials = Trials(cached_bench, train, budget, seed=seed, report_progress=report_progress)
+        has_word_search = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
+        search = Search(trials, budget, tuple(settings), has_word_search)
+        default, best = search.find_default_trial(), search.find_best_trial()
         compared = _list_compared_trials(trials, tuple(settings), default, best)
-        report(most_trials)
+        # The total is an estimate. A search that ends earlier is complete too.
+        report_progress(most_trials)
         comparison = measure(
             {
-                name: build_warm_system(keeping, trial.settings, train)
+                name: build_warm_system(cached_bench, trial.settings, train)
                 for name, trial in compared.items()
             },
             held_out,
@@ -122,6 +122,7 @@ def tune(
             seed=seed,
             progress=progress,
         )
+    # Two trials may be the same object, such as a default that nothing improves.
     default_name, tuned = (
         next(name for name, candidate in compared.items() if candidate is trial)
         for trial in (default, best)
@@ -134,6 +135,7 @@ def tune(
         refusals[tuned]
         or comparison[tuned].means[PRIMARY] < comparison[default_name].means[PRIMARY] - TOLERANCE
     )
+    # If both are refused, the outcome names the tuned config and the reasons against it.
     recommended = default_name if has_failed and not refusals[default_name] else tuned
     return Tuned(
         config=compared[recommended].config,
@@ -142,7 +144,7 @@ def tune(
         default=default_name,
         comparison=comparison,
         trained=compared,
-        trials=trials.all,
+        trials=trials.finished,
         trained_on=len(train.questions),
         budget=budget,
         refusals=refusals[recommended],
@@ -151,12 +153,12 @@ def tune(
 
 
 def forecast_tuning(
-    own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
+    function: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
-    """Return the largest number of searches that tuning your own function takes, and their cost.
+    """Return the maximum number of searches that tuning your own function takes, and their cost.
 
     Args:
-        own: Your own function.
+        function: Your own function.
         data: The judged questions.
         tiers: The tiers to try.
         has_model: Whether a model can be called.
@@ -165,25 +167,30 @@ def forecast_tuning(
     train, held_out = split(data, seed=seed)
     systems = {tier: chosen([tier])[tier] for tier in tiers}
 
-    def count(questions: Dataset) -> int:
+    def count_searches(questions: Dataset) -> int:
         return max(
-            forecast_searches(own, questions, {tier: settings}, has_model=has_model).searches
+            forecast_searches(function, questions, {tier: settings}, has_model=has_model).searches
             for tier, settings in systems.items()
         )
 
-    most = estimate_trials([flat(settings) for settings in systems.values()], PASSES)
+    most = estimate_trial_count([flat(settings) for settings in systems.values()], PASSES)
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
-    return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), own)
+    # On the held-out questions, the raw query and the tuned config join the defaults.
+    return Forecast.from_searches(
+        visits * (most * count_searches(train) + (len(DEFAULTS) + 2) * count_searches(held_out)),
+        function,
+    )
 
 
 def _list_compared_trials(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
-    """Return the distinct trials whose configs to measure on the held-out questions, by name."""
+    """Return the distinct trials to measure on the held-out questions, by name."""
     compared = {BASELINE: trials.raw}
+    # The default without a model comes first, as the cheaper one.
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
-        compared[tier] = trials.run(tier, flat(chosen([tier])[tier]))
+        compared[tier] = trials.run_candidate(tier, flat(chosen([tier])[tier]))
     if default not in compared.values():
         compared[default.name] = default
     if best not in compared.values():
@@ -203,8 +210,11 @@ def _list_refusal_reasons(
         return (f"{explanation}. Keep the raw query, raise the budget or judge more questions.",)
     score, trial = comparison[name], compared[name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
-    kept_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
-    difference, broken = score.difference, budget.broken_by(score, kept_rate=kept_rate)
+    target_call_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
+    difference, broken = (
+        score.difference,
+        budget.list_broken_limits(score, target_call_rate=target_call_rate),
+    )
     reasons = [
         f"on the held-out questions {limit}. Raise the budget, or tune with a lower one."
         for limit in broken
@@ -224,25 +234,27 @@ def _list_refusal_reasons(
     return tuple(reasons)
 
 
-def _estimate_needed_questions(score: SystemScore, trained_on: int) -> int:
-    """Estimate how many judged questions it takes for the gain of *score* to be significant.
+def _estimate_needed_questions(score: SystemScore, training_count: int) -> int:
+    """Estimate the number of judged questions that make the gain of *score* significant.
 
     The estimate includes the training questions and is rounded up to two significant digits.
+    *training_count* is the current number of training questions.
     """
     gains = list(score.gains.values())
     held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
-    total = ceil(max(held_out, len(gains) + 1) * (1.0 + trained_on / len(gains)))
+    # The gain is not significant yet, so at least one more held-out question is needed.
+    total = ceil(max(held_out, len(gains) + 1) * (1.0 + training_count / len(gains)))
     step: int = 10 ** max(0, len(str(total)) - 2)
     return ceil(total / step) * step
 
 
 def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
-    """Split *data* into training questions and held-out questions, returned in this order.
+    """Split *data*, and return the training questions and the held-out questions.
 
-    Questions from the same conversation (with the same first message) form a group. So do single
-    questions whose texts differ only in white space or case. Groups are sorted by the SHA-256 of
-    *seed* and their text, and held out until the share is reached. The split therefore does not
-    depend on the order of the questions or on the machine.
+    Questions of the same conversation, or with the same text, stay together. They form a group, and
+    the groups are sorted by the SHA-256 of *seed* and their text. The first groups are held out
+    until the share is reached. The split therefore does not depend on the order of the questions or
+    on the machine.
 
     Args:
         data: The judged questions.
@@ -271,13 +283,17 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
 
 
 def _get_group_text(question: Question) -> str:
-    """Return the first message of the conversation, in lower case, to group questions by it."""
+    """Return the text that identifies the group of *question*.
+
+    This is the first message of its conversation, in lower case and with single spaces. Without a
+    conversation, it is the question.
+    """
     text = question.history[0].content if question.history else question.text
     return " ".join(text.split()).casefold()
 
 
 def _check_sizes(
-    data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: float
+    data: Dataset, sides: tuple[Dataset, Dataset], group_count: int, holdout: float
 ) -> None:
     """Raise `ConfigError` if one of *sides* has fewer than `LEAST` questions."""
     train, held_out = (len(side.questions) for side in sides)
@@ -289,8 +305,8 @@ def _check_sizes(
         message = f"{total} judged questions are too few to tune on: {needed} are needed"
     else:
         message = (
-            f"{total} judged questions are of too few conversations or texts ({groups}), kept on"
-            " one side"
+            f"{total} judged questions are of too few conversations or texts ({group_count}), kept"
+            " on one side"
         )
     raise ConfigError(
         f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to"
@@ -308,7 +324,7 @@ class Tuned:
         config: The recommended config, without default values.
         chosen: The name of the recommended config: the tuned config or, if the held-out questions
             did not confirm the gain, the default.
-        tuned: The name of the best config on the training questions; it may be the default.
+        tuned: The name of the best config on the training questions. It may be the default.
         default: The name of the library's default config.
         comparison: The raw query, the library's defaults and the tuned config on the held-out
             questions. The probabilities are corrected for the number of systems (Holm).
@@ -317,7 +333,7 @@ class Tuned:
         trials: All candidates that were tried.
         trained_on: The number of training questions.
         budget: The limits of the search.
-        refusals: The reasons for not recommending a config; empty if `is_better`.
+        refusals: The reasons for not recommending a config. Empty if a config is recommended.
         seconds: The duration of tuning, in seconds.
     """
 
@@ -335,9 +351,10 @@ class Tuned:
 
     @property
     def is_better(self) -> bool:
-        """``True`` if the config is significantly better than the raw query and keeps the budget.
+        """``True`` if a config is recommended.
 
-        Both are checked on the held-out questions.
+        On the held-out questions, a recommended config is significantly better than the raw query
+        and keeps the budget.
         """
         return not self.refusals
 
@@ -348,7 +365,7 @@ class Tuned:
 
     @property
     def overfit(self) -> float:
-        """The tuned config's gain on the training questions minus that on the held-out questions.
+        """The tuned config's gain on the training questions minus its gain on the held-out ones.
 
         Both are mean gains in nDCG@10 over the raw query.
         """
@@ -437,9 +454,9 @@ class Tuned:
             for name, trial in self.trained.items()
             if trial.broken
         ]
-        return "\n".join([*lines, *self._advise()])
+        return "\n".join([*lines, *self._list_advice()])
 
-    def _advise(self) -> Iterator[str]:
+    def _list_advice(self) -> Iterator[str]:
         """Yield the sentences of the recommendation, or the reasons for not making one."""
         if not self.is_better:
             yield from (f"Refused: {why}" for why in self.refusals)
@@ -456,7 +473,10 @@ class Tuned:
             yield "Recommended: the tuned config, which the held-out questions confirm."
 
     def _describe_gain(self, subject: str, name: str) -> str:
-        """Return a sentence on the gain, time and cost of the system called *name*."""
+        """Return a sentence on the gain, time and cost of the system called *name*.
+
+        *subject* is the subject of the sentence.
+        """
         score = self.comparison[name]
         effect, cost = score.difference, score.usd_per_thousand
         interval = f"95% interval {100 * effect.low:+.1f} to {100 * effect.high:+.1f}"
@@ -475,4 +495,5 @@ class Tuned:
 
 
 def _format_points(gain: float) -> str:
+    """Return *gain* times 100 as a text, such as ``+1.2 points``."""
     return f"{100 * gain:+.1f} points"

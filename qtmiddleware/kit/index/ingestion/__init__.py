@@ -172,17 +172,17 @@ def ingest(
             accepts.
         embedder: an embedder or embedding function, used instead of the configured model.
         store: an open store, used instead of the configured store. The store stays open.
-        reader: a function of a path that is called for each new or changed file; in folders, for
-            all file types. It returns the text; or an iterable of texts, or of pairs of a text and
-            its location (``("...", {"page": 3})``); or ``None`` to use the built-in reader. If the
-            function raises, the file is skipped. It runs in this process, without a time limit. The
-            ledger identifies the function by its name, so rename it when you change what it
-            returns.
+        reader: your own reader, a function of a path. It is called for each new or changed file,
+            and in folders for all file types. It returns a text, several texts, or pairs of a text
+            and its location (``("...", {"page": 3})``). If it returns ``None``, the built-in reader
+            is used. If it raises, the file is skipped. It runs in this process, without a time
+            limit. Rename the function when you change what it returns, because the ledger
+            identifies it by its name.
         progress: a function that is called with a `Progress` after each step. An exception from
             this function ends the run.
-        engine: runs a built-in local embedding model: in this process (the default), in several
-            processes (`LocalEngine`), or on a Ray cluster (`RayEngine`). The ids, chunks and
-            vectors do not depend on the engine. The engine is not closed.
+        engine: runs a built-in local embedding model. The default is this process. `LocalEngine`
+            uses several processes, and `RayEngine` uses a Ray cluster. The ids, chunks and vectors
+            do not depend on the engine. The engine is not closed.
 
     Raises:
         ConfigError: if there is no data path, if the data path contains no documents, or if a
@@ -216,7 +216,7 @@ def ingest(
     paths = list(
         {
             make_absolute(document): document
-            for document in find_documents(path, every=reader is not None)
+            for document in find_documents(path, all_files=reader is not None)
         }.values()
     )
     with open_ledger(settings, store) as ledger:

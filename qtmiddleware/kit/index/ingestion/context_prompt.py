@@ -23,7 +23,7 @@ from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal,
 from qtmiddleware.transforms.json_reading import Cut, find_json
 from qtmiddleware.transforms.parsing import pick_texts, strip_thoughts
 from qtmiddleware.transforms.plain_text import strip_quotes
-from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_own_instruction
+from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_user_instruction
 
 MODE: Final = "context"
 PROMPT_VERSION: Final = "context/1"
@@ -65,7 +65,7 @@ def build_version(settings: Settings) -> str:
 
     If ``llm.prompts.context`` replaces the built-in instructions, a digest is appended.
     """
-    return append_digest(PROMPT_VERSION, find_own_instruction(settings, MODE))
+    return append_digest(PROMPT_VERSION, find_user_instruction(settings, MODE))
 
 
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
@@ -74,7 +74,7 @@ def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt
     *view* contains the text of the document to show to the model; see `DocumentViews.build_view`.
     """
     shown_chunk = chunk[:CHUNK_CHARS]
-    instruction = find_own_instruction(settings, MODE) or INSTRUCTION
+    instruction = find_user_instruction(settings, MODE) or INSTRUCTION
     return Prompt(
         mode=MODE,
         version=build_version(settings),
@@ -86,12 +86,12 @@ def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt
     )
 
 
-def hash_prompt(prompt: Prompt, model: str) -> bytes:
+def hash_prompt(prompt: Prompt, model_name: str) -> bytes:
     """Return a hash of the model's name, the prompt's version, and the user message.
 
     Chunks with equal hashes share one context.
     """
-    return hashlib.sha256(json.dumps([model, prompt.version, prompt.user]).encode()).digest()
+    return hashlib.sha256(json.dumps([model_name, prompt.version, prompt.user]).encode()).digest()
 
 
 def parse_context(prompt: Prompt, reply: Reply) -> str:

@@ -1,4 +1,4 @@
-"""The second stage of ingestion: have a model write a context for each chunk that has none.
+"""Have a model write a context for each chunk that has none: the second stage of ingestion.
 
 This stage runs only if contextual chunks are on.
 """
@@ -167,7 +167,7 @@ class Contexts:
         A chunk stays without a context if the model fails. *progress* is called with the number of
         processed chunks and the total.
         """
-        total = self._ledger.fill_todo(_MISSING)
+        total = self._ledger.fill_todo_table(_MISSING)
         done = 0
         progress(done, total)
         for page in self._ledger.fetch_pages(_TODO, GROUP * self._limit):
@@ -218,7 +218,7 @@ class Contexts:
 
         Chunks without a context are counted as failed.
         """
-        with self._ledger.transaction():
+        with self._ledger.open_transaction():
             for chunk in group:
                 context = self._find_context(chunk.key)
                 if context is None:

@@ -1,4 +1,4 @@
-"""The third stage of ingestion: compute a vector for each text that has none yet."""
+"""Compute a vector for each text that has none: the third stage of ingestion."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def identify_embedding(embedder: Embedder | None) -> str:
 
 
 def can_run_in_workers(embedder: Embedder) -> bool:
-    """Return whether workers can run *embedder*: it must be a built-in local model."""
+    """Return whether *embedder* is a built-in local model, which workers can run."""
     return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
 
 
@@ -77,7 +77,7 @@ def embed_missing_texts(
     Exceptions from the embedder are raised unchanged.
     """
     embedding = identify_embedding(embedder)
-    total = ledger.fill_todo(_MISSING, [embedding])
+    total = ledger.fill_todo_table(_MISSING, [embedding])
     if not total:
         return 0
     done = 0

@@ -1,4 +1,4 @@
-"""The ledger: a SQLite file that stores all chunks, contexts and vectors beside an index."""
+"""Store all chunks, contexts and vectors of an index in a SQLite file, the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     MEMORY,
     FileKind,
     describe_error,
-    is_damage,
+    is_damage_error,
     open_file,
 )
 from qtmiddleware.protocols import Store
@@ -110,7 +110,7 @@ class Ledger:
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Run the SQL *statement* with *values*, and return all its rows.
 
-        Outside of a `transaction`, changes are saved at once.
+        Outside of an `open_transaction` block, changes are saved at once.
         """
         with self._use_connection() as connection:
             return connection.execute(statement, values).fetchall()
@@ -148,9 +148,9 @@ class Ledger:
             last_number = page[-1][0]
             yield page
 
-    def fill_todo(self, statement: str, values: Values = ()) -> int:
+    def fill_todo_table(self, statement: str, values: Values = ()) -> int:
         """Empty the table ``todo``, run *statement* to fill it, and return its number of rows."""
-        with self.transaction():
+        with self.open_transaction():
             self.execute("DELETE FROM todo")
             self.execute(statement, values)
         count: int = self.fetch_value("SELECT count(*) FROM todo")
@@ -163,11 +163,11 @@ class Ledger:
 
     def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Run the SQL *statement* once per row in *rows*, in one transaction."""
-        with self.transaction(), self._use_connection() as connection:
+        with self.open_transaction(), self._use_connection() as connection:
             connection.executemany(statement, rows)
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def open_transaction(self) -> Iterator[None]:
         """Save all changes of the ``with`` block at its end, or none if the block raises.
 
         The changes of an inner transaction are saved with the outer transaction.
@@ -191,7 +191,7 @@ class Ledger:
 
     def clear_run_tables(self) -> None:
         """Empty the temporary tables, which contain the work of a single run."""
-        with self.transaction():
+        with self.open_transaction():
             for table in _RUN_TABLES:
                 self.execute(f"DELETE FROM temp.{table}")
 
@@ -211,7 +211,7 @@ class Ledger:
             try:
                 yield self._connection
             except FAILURES as error:
-                if is_damage(error):
+                if is_damage_error(error):
                     # The cause may quote a text of the file.
                     raise self.build_damage_error(describe_error(error)) from None
                 raise StoreError(

@@ -1,4 +1,4 @@
-"""The last stage of ingestion: write new passages to the store, and remove outdated passages."""
+"""Write new passages to the store, and remove outdated ones: the last stage of ingestion."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Publication:
     def select_passages(self) -> int:
         """Select the passages that must be written to the store, and return their number."""
         ledger = self._ledger
-        with ledger.transaction():
+        with ledger.open_transaction():
             # A new store also lacks the documents of other data paths.
             if self._writes_all:
                 ledger.execute(_OF_OTHER_ROOTS, [self._scope["root"]])
@@ -180,7 +180,7 @@ class Publication:
         removed documents.
         """
         ledger, scope = self._ledger, self._scope
-        with ledger.transaction():
+        with ledger.open_transaction():
             removed: int = ledger.fetch_value(_REMOVED, scope)
             ledger.execute(_GONE, scope)
             ledger.execute(

@@ -1,4 +1,4 @@
-"""The first stage of ingestion: read new and changed documents, and split them into chunks."""
+"""Read new and changed documents, and split them into chunks: the first stage of ingestion."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Root:
     def from_data_path(cls, data_path: str | os.PathLike[str]) -> Root:
         """Return the root for *data_path*.
 
-        The base is the folder itself. For a single file, the base is the file's folder. For a
-        pattern, the base is the last folder before the first wildcard.
+        For a folder, the base is this folder. For a single file, the base is the file's folder. For
+        a pattern, the base is the last folder before the first wildcard.
         """
         named_path = Path(data_path).expanduser()
         path = Path(os.path.realpath(named_path))
@@ -334,7 +334,7 @@ def _build_rows(
         # A title from the document's own metadata overrides the one found in the text.
         metadata |= {
             name: _truncate_text(value)
-            for name, value in located_chunk.place.items()
+            for name, value in located_chunk.location.items()
             # A chunk has one title, even if its pieces have different titles.
             if name != "last_title"
         }

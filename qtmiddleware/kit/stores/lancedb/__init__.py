@@ -1,4 +1,4 @@
-"""A store in a LanceDB folder, for collections that are too large for memory."""
+"""Store passages in a LanceDB folder, for collections that are too large for memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from qtmiddleware.kit.stores.lancedb.table import open_table, spill_rows
 from qtmiddleware.kit.stores.passages import (
     DIGITS,
     LocalStore,
-    check_batches,
-    check_query,
+    check_passages,
+    check_query_vector,
     extract_query_words,
-    filter_ids,
-    normalise,
+    normalise_vectors,
+    select_storable_ids,
 )
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.runtime.forking import ForkLock
@@ -29,17 +29,18 @@ from qtmiddleware.runtime.logs import get_logger
 _log = get_logger("qtmiddleware.stores")
 
 _WIDER: Final = 16
-"""How many times more passages are fetched if a filter or ties leave too few."""
+"""The factor by which a search fetches more passages if a filter or equal scores leave too few."""
 _FEW: Final = 5_000
-"""Most ids that are fetched by name; for more it is faster to filter the search's results."""
+"""The maximum number of ids in a query; for more ids, filtering the search's results is faster."""
 _REMEMBERED: Final = 32
-"""How many filters keep their ids until the table changes."""
+"""The maximum number of filters whose matching ids are cached."""
 _WRITES_BETWEEN: Final = 20
-"""How many writes, or fragments of the table, may collect before its files are merged."""
+"""The number of writes, or of fragments of the table, after which the table's files are merged."""
 _LOOSE: Final = 1_000
-"""How many passages may wait until their words are indexed, or a tenth of all, if that is more.
+"""The number of passages without indexed words after which the index is updated.
 
-Until then they are searched one by one.
+For a large table, the number is a tenth of all passages. Passages without indexed words are
+searched one by one.
 """
 _KEPT: Final = timedelta(hours=1)
 """How long outdated files are kept for readers in other processes."""
@@ -55,7 +56,7 @@ class LanceDBStore(LocalStore):
     across a fork.
 
     Args:
-        path: a folder; created if it does not exist, so that only its owner can open it.
+        path: a folder. If it does not exist, it is created, and only its owner can open it.
         embedding_model: the model of all vectors; saved in the folder.
         dimension: the length of all vectors; saved in the folder.
 
@@ -69,7 +70,7 @@ class LanceDBStore(LocalStore):
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
         self._path = Path(path).expanduser()
         self._dimension = dimension
-        self._writing = ForkLock()
+        self._write_lock = ForkLock()
         self._writes = 0
         self._ids_by_filter: dict[tuple[int, str], list[str] | None] = {}
         self._open: Any
@@ -83,7 +84,7 @@ class LanceDBStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, as one change.
+        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
 
         A passage replaces the stored passage with the same id. If several passages have the same
         id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
@@ -94,21 +95,22 @@ class LanceDBStore(LocalStore):
         """
         with self._use_table("written to") as table:
             schema = table.schema
-        with spill_rows(check_batches(passages, self._dimension), schema, self._path) as (
+        # The passages are read before the lock is taken, because their iterator may be slow.
+        with spill_rows(check_passages(passages, self._dimension), schema, self._path) as (
             count,
             reader,
         ):
-            removed_ids = filter_ids(delete)
+            removed_ids = select_storable_ids(delete)
             if not count and not removed_ids:
                 return
-            with self._writing.free, self._use_table("written to") as table:
+            with self._write_lock.free, self._use_table("written to") as table:
                 merge = (
                     table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
                 )
                 if removed_ids:
                     merge = merge.when_not_matched_by_source_delete(build_id_condition(removed_ids))
                 merge.execute(reader)
-                self._optimise(table)
+                self._merge_files_if_due(table)
 
     def count(self) -> int:
         """Return the number of passages."""
@@ -126,13 +128,14 @@ class LanceDBStore(LocalStore):
 
         Each result is a dictionary with the keys ``id``, ``score``, ``text`` and ``metadata``. The
         score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
-        sorted by id. If *query* is a text, raises `StoreError`.
+        sorted by id. Raises `StoreError` if *query* is a text.
 
         If few of the nearest passages meet the filter, the search reads all metadata. It caches the
         ids that meet the filter until the next write.
         """
-        vector = normalise(check_query(query, self._dimension)[None].copy())[0]
+        vector = normalise_vectors(check_query_vector(query, self._dimension)[None].copy())[0]
 
+        # A vector index, if someone created one, would make the results approximate.
         def build_query(table: Any) -> Any:
             return (
                 table.search(vector, vector_column_name="vector")
@@ -140,7 +143,7 @@ class LanceDBStore(LocalStore):
                 .bypass_vector_index()
             )
 
-        return self._find_best(
+        return self._find_best_passages(
             build_query, "_distance", lambda distance: 1.0 - distance, top_k, filter
         )
 
@@ -165,16 +168,16 @@ class LanceDBStore(LocalStore):
         def build_query(table: Any) -> Any:
             return table.search(words, query_type="fts", fts_columns="words")
 
-        return self._find_best(build_query, "_score", float, top_k if words else 0, filter)
+        return self._find_best_passages(build_query, "_score", float, top_k if words else 0, filter)
 
     def close(self) -> None:
         """Close the store; you can call this more than once."""
         self._open = None
 
-    def _find_best(
+    def _find_best_passages(
         self,
         build_query: Callable[[Any], Any],
-        measure: str,
+        score_column: str,
         compute_score: Callable[[float], float],
         top_k: int,
         filter: Filter | None,  # noqa: A002
@@ -182,29 +185,30 @@ class LanceDBStore(LocalStore):
         """Run a LanceDB query, and return the *top_k* best passages that meet *filter*.
 
         The result is exact, even with a filter or equal scores. LanceDB cannot filter by the
-        metadata, so this method filters the results. If too few results meet the filter, it reads
-        all metadata and finds the ids that meet the filter. It then searches only these ids, or, if
-        there are too many of them, fetches more results.
+        metadata, so this method filters the results. If too few results meet the filter, this
+        method reads all metadata, and searches only the ids that meet the filter. For too many
+        matching ids, it fetches more results instead.
 
         Args:
             build_query: returns the query for a given table.
-            measure: the column with LanceDB's own score or distance.
-            compute_score: converts a value of this column to a score.
+            score_column: the column with LanceDB's own score or distance.
+            compute_score: converts a value of *score_column* to a score.
             top_k: the number of passages to return.
             filter: a condition on the metadata, if any.
         """
-        meets = build_matcher(filter) if filter else None
+        matcher = build_matcher(filter) if filter else None
         if top_k < 1:
             return []
-        limit = 1 + top_k * (1 if meets is None else 4)
+        # One passage more than needed shows whether others have the same score as the last one.
+        limit = 1 + top_k * (1 if matcher is None else 4)
         with self._use_table("read") as table:
             by_id = (table.version, repr(filter)) in self._ids_by_filter
             while True:
                 version = table.version
                 if (
-                    meets
+                    matcher
                     and by_id
-                    and (matching_ids := self._find_matching_ids(table, version, filter, meets))
+                    and (matching_ids := self._find_matching_ids(table, version, filter, matcher))
                     is not None
                 ):
                     request = (
@@ -212,15 +216,19 @@ class LanceDBStore(LocalStore):
                         .where(build_id_condition(matching_ids), prefilter=True)
                         .limit(max(1, len(matching_ids)))
                     )
-                    best = _filter_and_sort(_read_records(request, measure, compute_score), meets)
+                    best = _filter_and_sort_records(
+                        _read_records(request, score_column, compute_score), matcher
+                    )
                     if table.version == version:
                         break
-                    # A write came in between, and these ids may lack its passages. The search below
-                    # sees a single state of the table.
-                records = _read_records(build_query(table).limit(limit), measure, compute_score)
-                best = _filter_and_sort(records, meets)[:top_k]
-                # Complete if there is nothing more to fetch, or if the rest cannot tie with the
-                # last passage.
+                    # Another write came in between, so these ids may lack its passages. The search
+                    # below sees a single version of the table.
+                records = _read_records(
+                    build_query(table).limit(limit), score_column, compute_score
+                )
+                best = _filter_and_sort_records(records, matcher)[:top_k]
+                # The result is complete if there are no more passages, or if all others have lower
+                # scores.
                 if len(records) < limit or (
                     len(best) == top_k and best[-1]["score"] > records[-1]["score"]
                 ):
@@ -234,11 +242,11 @@ class LanceDBStore(LocalStore):
         table: Any,
         version: int,
         filter: Filter | None,  # noqa: A002
-        meets: Matcher,
+        matcher: Matcher,
     ) -> list[str] | None:
         """Return the ids of all passages that meet *filter*; ``None`` for more than `_FEW` ids.
 
-        The ids are cached for each filter and *version* of the table. *meets* checks a passage's
+        The ids are cached per filter and *version* of the table. *matcher* checks a passage's
         metadata against the filter.
         """
         key = version, repr(filter)
@@ -250,18 +258,19 @@ class LanceDBStore(LocalStore):
             ids.extend(
                 id_
                 for id_, value in zip(batch["id"].to_pylist(), values, strict=True)
-                if meets(value)
+                if matcher(value)
             )
         ids_if_few = ids if len(ids) <= _FEW else None
+        # Each user may have another filter, so the cache must not grow without limit.
         if len(self._ids_by_filter) >= _REMEMBERED:
             self._ids_by_filter.clear()
         self._ids_by_filter[key] = ids_if_few
         return ids_if_few
 
-    def _optimise(self, table: Any) -> None:
+    def _merge_files_if_due(self, table: Any) -> None:
         """Count a write; after enough writes, merge the table's files and index new words.
 
-        A failure is logged and does not affect the write.
+        A failure is logged, because the write itself is complete.
         """
         self._writes += 1
         try:
@@ -291,7 +300,7 @@ class LanceDBStore(LocalStore):
     def _use_table(self, action: str) -> Iterator[Any]:
         """Yield the table, and convert its errors into `StoreError`.
 
-        *action* is what failed, for the error message, such as ``read``.
+        *action* is the failed action for the error message, such as ``read``.
         """
         table = self._open
         if table is None:
@@ -301,8 +310,8 @@ class LanceDBStore(LocalStore):
         except QtMiddlewareError:
             raise
         except Exception as error:
-            # The message may quote a query or a passage, so it is not shown. For damage, LanceDB
-            # raises errors of its own kind.
+            # LanceDB's message may quote a query or a passage, so only its class is shown. Damaged
+            # files raise errors of many classes.
             raise StoreError(
                 f"the store {self._path} could not be {action} ({type(error).__name__}); the cause"
                 " of this error has details. If the disk is not full, the folder is damaged: move"
@@ -318,24 +327,27 @@ def build_id_condition(ids: list[str]) -> str:
     return f"id IN ({', '.join(quoted)})"
 
 
-def _filter_and_sort(records: list[Record], meets: Matcher | None) -> list[Record]:
+def _filter_and_sort_records(records: list[Record], matcher: Matcher | None) -> list[Record]:
     """Return the *records* that meet a filter, sorted by score, best first, then by id.
 
-    *meets* checks a record's metadata against the filter; if it is ``None``, all records are kept.
+    *matcher* checks a record's metadata against the filter. Without a *matcher*, all records are
+    kept.
     """
-    met = (record for record in records if meets is None or meets(json.loads(record["metadata"])))
+    met = (
+        record for record in records if matcher is None or matcher(json.loads(record["metadata"]))
+    )
     return sorted(met, key=lambda record: (-record["score"], record["id"]))
 
 
 def _read_records(
-    query: Any, measure: str, compute_score: Callable[[float], float]
+    query: Any, score_column: str, compute_score: Callable[[float], float]
 ) -> list[Record]:
-    """Run *query*, and return its results as records whose metadata is still JSON text.
+    """Run *query*, and return its results as records with metadata as JSON text.
 
-    *compute_score* converts a value of the column *measure* to a score.
+    *compute_score* converts a value of the column *score_column* to a score.
     """
-    results = query.select(["id", "text", "metadata", measure]).to_arrow()
-    columns = [results[name].to_pylist() for name in ("id", "text", "metadata", measure)]
+    results = query.select(["id", "text", "metadata", score_column]).to_arrow()
+    columns = [results[name].to_pylist() for name in ("id", "text", "metadata", score_column)]
     return [
         {
             "id": id_,

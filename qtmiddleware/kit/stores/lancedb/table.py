@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.kit.stores.passages import Row, check_model, extract_index_words, normalise
+from qtmiddleware.kit.stores.passages import (
+    Row,
+    check_stored_model,
+    extract_index_words,
+    normalise_vectors,
+)
 from qtmiddleware.runtime.files import PRIVATE_FOLDER, make_private_folders, resolve_trusted_link
 
 if TYPE_CHECKING:
@@ -26,10 +31,10 @@ _MARK: Final = b"qtmiddleware"
 
 
 def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any, str]:
-    """Open the table in the folder *path*, or create it; return the table and its identity.
+    """Open or create the table in the folder *path*, and return the table and its identity.
 
-    The identity is a random name, created with the table. Raises `StoreError`, and leaves the
-    folder unchanged, if it has other content or was created for another embedding model.
+    The identity is a random name, created with the table. If the folder has other content, or was
+    created for another embedding model, raises `StoreError` and leaves the folder unchanged.
     """
     try:
         import lancedb
@@ -48,13 +53,13 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
             if names:
                 raise StoreError(f"the folder {path} holds other files; name another path")
             _create_table(path, embedding_model, dimension)
-        # With this interval, each read checks whether another process has written.
+        # With the interval 0, each read checks whether another process has written.
         table = lancedb.connect(path, read_consistency_interval=timedelta(0)).open_table(_TABLE)
     except StoreError:
         raise
     except Exception as error:
-        # For damage, LanceDB raises errors of its own kind, and tells where in its own sources.
-        # Only the kind is shown.
+        # For damaged files, LanceDB's messages quote its own source code, so only the class is
+        # shown.
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise StoreError(
             f"the store {path} cannot be opened or is damaged ({reason}); "
@@ -67,8 +72,8 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
 def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
     """Create the table in a temporary folder, and then move it into the folder *path*.
 
-    If two processes create the table at the same time, the one that is second uses the other's
-    table.
+    If two processes create the table at the same time, the slower process uses the table of the
+    faster one.
     """
     import lancedb
     import pyarrow as pa
@@ -91,10 +96,10 @@ def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
         table: Any = lancedb.connect(folder).create_table(
             _TABLE, schema=pa.schema(columns, metadata=facts)
         )
-        # So that two processes that write the same new id at once do not both add it.
+        # Otherwise two processes that write the same new id at the same time would both add it.
         table.set_unenforced_primary_key("id")
-        # The text is split into words here, in the same way for all stores. The index folds case
-        # and accents.
+        # The words are extracted in the same way for all stores. The index ignores case and
+        # accents.
         table.create_index(
             "words",
             config=FTS(
@@ -104,8 +109,8 @@ def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
                 max_token_length=None,
             ),
         )
-        # LanceDB creates its files as the umask says. They hold the passages, and *path* may be
-        # open to others.
+        # LanceDB creates its files with the permissions of the umask, and other users may be able
+        # to read the folder *path*.
         (Path(folder) / _FOLDER).chmod(PRIVATE_FOLDER)
         try:
             (Path(folder) / _FOLDER).rename(path / _FOLDER)
@@ -117,7 +122,7 @@ def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
 def _check_table(
     schema_metadata: dict[bytes, bytes], path: Path, embedding_model: str, dimension: int
 ) -> None:
-    """Check the facts in the table's *schema_metadata*.
+    """Check the table's *schema_metadata*.
 
     Raises `StoreError` if the table is from another program, or has another format version,
     embedding model or dimension.
@@ -132,7 +137,7 @@ def _check_table(
             f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest"
             " again"
         )
-    check_model(
+    check_stored_model(
         path,
         schema_metadata[b"embedding_model"].decode(),
         int(schema_metadata[b"dimension"]),
@@ -142,7 +147,7 @@ def _check_table(
 
 
 _IN_MEMORY: Final = 32 << 20
-"""How many bytes of passages are held in memory before a file is used."""
+"""The number of bytes of passages above which a temporary file is used instead of memory."""
 
 
 @contextmanager
@@ -151,10 +156,14 @@ def spill_rows(
 ) -> Iterator[tuple[int, Any]]:
     """Write all rows to a temporary file; yield the number of different ids and a row reader.
 
-    The reader returns only the last row of each id, because the table rejects repeated ids. The
-    rows are in a file so that *batches* cannot fail during the commit, and so that the commit can
-    read the rows again. Only the ids stay in memory. *schema* is the table's schema, and *folder*
-    is the folder for the temporary file.
+    The reader returns only the last row of each id, because the table rejects repeated ids. Only
+    the ids stay in memory.
+
+    Args:
+        batches: the rows and vectors to write. They are read before the commit, so they cannot fail
+            during the commit.
+        schema: the table's schema.
+        folder: the folder for the temporary file.
     """
     import pyarrow as pa
 
@@ -208,9 +217,8 @@ def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
 
     ids, texts, metadata = zip(*rows, strict=True)
     words = [extract_index_words(text, facts) for _, text, facts in rows]
-    # Scaled to length 1, so that a dot product is the cosine. A vector of length 0 stays, and has
-    # the score 0.
-    numbers = pa.array(normalise(vectors.copy()).ravel())
+    # The dot product of scaled vectors is the cosine. A vector of length 0 keeps the score 0.
+    numbers = pa.array(normalise_vectors(vectors.copy()).ravel())
     vector = pa.FixedSizeListArray.from_arrays(numbers, vectors.shape[1])
     columns = [pa.array(values, pa.string()) for values in (ids, texts, words, metadata)]
     return pa.record_batch([*columns, vector], schema=schema)

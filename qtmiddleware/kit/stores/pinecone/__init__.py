@@ -1,4 +1,4 @@
-"""Stores on Pinecone.
+"""Store passages in Pinecone.
 
 A store uses one of:
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 from qtmiddleware.config.kit_settings import StoreSettings
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_within
+from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_with_timeout
 from qtmiddleware.kit.stores.pinecone.indexes import (
     HybridPineconeStore,
     PineconeSparseEncoder,
@@ -48,9 +48,9 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
     """Open the Pinecone store that *options* describe; closing the store also closes its client.
 
-    The API key is read from ``PINECONE_API_KEY``. An index given by name takes one request, and an
-    index given by host takes none. After that, Pinecone is called only when the store is used. If
-    the index embeds texts itself, *embedding_model* and *dimension* are ignored.
+    The API key is read from ``PINECONE_API_KEY``. To find an index by its name, Pinecone is called
+    once; an index given by host needs no call. If the index embeds texts itself, *embedding_model*
+    and *dimension* are ignored.
 
     Raises `ConfigError` if options contradict each other, and `StoreError` if the key or the index
     does not exist.
@@ -59,11 +59,12 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key:
         raise StoreError(f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment")
-    opened = ExitStack()
+    resources = ExitStack()
     try:
-        return _build_store(key, options, embedding_model, dimension, opened)
+        return _build_store(key, options, embedding_model, dimension, resources)
     except BaseException:
-        opened.close()
+        # There may be a client already, but no store that could close it.
+        resources.close()
         raise
 
 
@@ -87,57 +88,62 @@ def _check_options(options: StoreSettings) -> None:
 
 
 def _build_store(
-    key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack
+    key: str, options: StoreSettings, embedding_model: str, dimension: int, resources: ExitStack
 ) -> Store:
     """Return the store that *options* describe.
 
-    Its client and indexes are added to *opened*, so that they are closed together with the store.
+    The store's client and indexes are added to *resources*, which the store closes.
     """
-    client = _open_client(key, opened)
-    index = _open_index(client, options.index, options.host, opened)
-    place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
+    client = _open_client(key, resources)
+    index = _open_index(client, options.index, options.host, resources)
+    common: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
     if options.integrated:
-        return PineconeTextStore(index, **place, opened=opened)
-    dense = {**place, "embedding_model": embedding_model, "dimension": dimension, "opened": opened}
+        return PineconeTextStore(index, **common, opened=resources)
+    dense = {
+        **common,
+        "embedding_model": embedding_model,
+        "dimension": dimension,
+        "opened": resources,
+    }
     if not options.sparse_index and not options.sparse_host:
         return PineconeStore(index, **dense)
-    sparse_index = _open_index(client, options.sparse_index, options.sparse_host, opened)
+    sparse_index = _open_index(client, options.sparse_index, options.sparse_host, resources)
     sparse = SparsePineconeStore(
-        sparse_index, PineconeSparseEncoder(client, options.sparse_model), **place
+        sparse_index, PineconeSparseEncoder(client, options.sparse_model), **common
     )
     return HybridPineconeStore(index, sparse=sparse, **dense)
 
 
-def _open_client(key: str, opened: ExitStack) -> Any:
-    """Return a Pinecone client; closing *opened* closes the client."""
+def _open_client(key: str, resources: ExitStack) -> Any:
+    """Return a Pinecone client; closing *resources* closes the client."""
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
-    client = call_within(
+    client = call_with_timeout(
         TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with
     )
-    _register_for_closing(opened, client)
+    _register_for_closing(resources, client)
     return client
 
 
-def _open_index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
-    """Return the index at *host*; without a host, the index called *name*.
+def _open_index(client: Any, name: str | None, host: str | None, resources: ExitStack) -> Any:
+    """Return the index at *host*, or the index called *name* if there is no host.
 
-    Closing *opened* closes the index.
+    Closing *resources* closes the index.
     """
     address = {"host": host} if host else {"name": name}
-    index = call_within(
+    index = call_with_timeout(
         TIMEOUT_SECONDS,
         lambda: client.Index(**address),
         f"the Pinecone index {host or name!r}",
         "opened",
     )
-    _register_for_closing(opened, index)
+    _register_for_closing(resources, index)
     return index
 
 
-def _register_for_closing(opened: ExitStack, resource: Any) -> None:
-    """Register *resource* to be closed when *opened* is closed."""
+def _register_for_closing(resources: ExitStack, resource: Any) -> None:
+    """Add *resource* to *resources*, so that they are closed together."""
     # Older clients have no `close`.
     if callable(close := getattr(resource, "close", None)):
-        opened.callback(close)
+        resources.callback(close)

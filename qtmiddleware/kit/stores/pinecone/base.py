@@ -1,4 +1,4 @@
-"""The base class of all Pinecone stores, and the record that names the model of the vectors."""
+"""Write to and search a Pinecone index, and record the embedding model of its vectors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from qtmiddleware.kit.stores.pinecone.records import (
     MOST_MATCHES,
     MOST_VECTORS,
     Row,
+    build_record,
     check_id,
     convert_filter,
-    is_id,
-    read_record,
+    is_valid_id,
     restore_integer,
     sort_records,
     split_batches,
@@ -49,16 +49,16 @@ def count_vectors(stats: Any, namespace: str) -> int:
 class ModelRecord:
     """The record in a Pinecone index that names the embedding model of a namespace.
 
-    The record is read before the first use of the index. Threads that start at the same time may
-    all read it; only one thread writes it.
+    The record is read before the first use of the index. Several threads may read it at the same
+    time, but only one thread writes it.
 
     Args:
-        calls: the requests to the index.
+        calls: sends the requests to the index.
         namespace: the namespace that the record describes.
-        kind: the required type of vectors, ``dense`` or ``sparse``; ``""`` allows both.
+        vector_type: the required type of vectors, ``dense`` or ``sparse``; ``""`` allows both.
         model: the embedding model; ``""`` if the index embeds texts itself.
         dimension: the length of the model's vectors.
-        put: writes the record; a function of a namespace, an id and metadata.
+        write_record: a function that writes a record; takes a namespace, an id and metadata.
     """
 
     def __init__(
@@ -66,30 +66,30 @@ class ModelRecord:
         calls: Calls,
         namespace: str,
         *,
-        kind: str,
+        vector_type: str,
         model: str,
         dimension: int,
-        put: Callable[[str, str, dict[str, Any]], None],
+        write_record: Callable[[str, str, dict[str, Any]], None],
     ) -> None:
         self._calls = calls
         self._namespace = namespace
-        self._kind = kind
+        self._vector_type = vector_type
         self._model = model
         self._dimension = dimension
-        self._put = put
+        self._write_record = write_record
         self._lock = ForkLock()
-        self._has_looked = False
+        self._is_checked = False
         self._token = ""
-        self._existing = 0
+        self._vector_count = 0
         self.metric = ""
 
-    def check_once(self) -> None:
-        """Read the record and check the model, unless this was done before.
+    def check_model_once(self) -> None:
+        """Read the record and check the model. Only the first call does this.
 
         Raises `StoreError` if the index's vectors are from another model, or have another type or
         dimension.
         """
-        if self._has_looked:
+        if self._is_checked:
             return
         stats = self._calls("describe_index_stats", "opened")
         self._check_index(stats)
@@ -97,52 +97,51 @@ class ModelRecord:
             "fetch", "opened", ids=[self._id], namespace=NAMESPACE, may_be_missing=True
         )
         record = None if answer is None else answer.vectors.get(self._id)
-        self._existing = count_vectors(stats, self._namespace)
+        self._vector_count = count_vectors(stats, self._namespace)
         if record is not None:
             self._check_model(record.metadata or {})
-        elif self._existing:
+        elif self._vector_count:
             _log.info(
                 "%s has no record of its embedding model; only its dimension was checked",
-                self._where,
+                self._description,
                 event="index_unrecorded",
             )
-        self._has_looked = True
+        self._is_checked = True
 
     def claim_namespace(self) -> None:
-        """Check the record before a write of passages; if it is missing, create it.
+        """Check the record before passages are written, and create it if it is missing.
 
-        Raises `StoreError` if the namespace contains vectors but no record, because the model of
-        these vectors is unknown.
+        Raises `StoreError` if the namespace has vectors but no record, because the model of these
+        vectors is unknown.
         """
-        self.check_once()
-        if not self._token and self._existing and self._model:
+        self.check_model_once()
+        if not self._token and self._vector_count and self._model:
             raise StoreError(
-                f"{self._where} holds {self._existing:,} vectors of an embedding model that is not"
-                " recorded there; vectors of two models cannot stand together. Use another"
-                " store.namespace to write to"
+                f"{self._description} holds {self._vector_count:,} vectors of an embedding model"
+                " that is not recorded there; vectors of two models cannot stand together. Use"
+                " another store.namespace to write to"
             )
-        self._write()
+        self._create_record()
 
-    def ensure_recorded(self) -> None:
-        """Create the record if it is missing, unless the namespace has vectors of an unknown model.
+    def ensure_record_exists(self) -> None:
+        """Create the record if it is missing.
 
-        Raises `StoreError` if the record names another model.
+        If the namespace has vectors of an unknown model, does nothing. Raises `StoreError` if the
+        record names another model.
         """
-        self.check_once()
-        if not self._existing or not self._model:
-            self._write()
+        self.check_model_once()
+        if not self._vector_count or not self._model:
+            self._create_record()
 
     @property
     def identity(self) -> str:
-        """The index's host, the namespace, and the record's random token if it is known."""
+        """The index's host, the namespace, and the record's random token if there is a record."""
         return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
     def _id(self) -> str:
-        """The id of the record: a hash of the namespace.
-
-        The namespace itself may contain spaces, but Pinecone cannot fetch ids with spaces.
-        """
+        """The id of the record: a hash of the namespace."""
+        # A namespace may contain spaces, but Pinecone cannot fetch ids with spaces.
         return sha256(self._key.encode()).hexdigest()
 
     @property
@@ -150,7 +149,7 @@ class ModelRecord:
         return _DEFAULT if self._namespace in DEFAULT_NAMESPACES else self._namespace
 
     @property
-    def _where(self) -> str:
+    def _description(self) -> str:
         return f"the namespace {self._key!r} of {self._calls.subject}"
 
     def _check_index(self, stats: Any) -> None:
@@ -158,14 +157,17 @@ class ModelRecord:
 
         *stats* are the index's statistics from Pinecone.
         """
-        kind, dimension = getattr(stats, "vector_type", None), getattr(stats, "dimension", None)
+        vector_type, dimension = (
+            getattr(stats, "vector_type", None),
+            getattr(stats, "dimension", None),
+        )
         self.metric = getattr(stats, "metric", None) or ""
-        if self._kind and kind and kind != self._kind:
+        if self._vector_type and vector_type and vector_type != self._vector_type:
             raise StoreError(
-                f"{self._calls.subject} holds {kind} vectors; this needs an index of {self._kind}"
-                " ones"
+                f"{self._calls.subject} holds {vector_type} vectors; this needs an index of"
+                f" {self._vector_type} ones"
             )
-        if self._kind == "dense" and dimension and dimension != self._dimension:
+        if self._vector_type == "dense" and dimension and dimension != self._dimension:
             raise StoreError(
                 f"{self._calls.subject} holds vectors of {dimension} numbers and cannot be used"
                 f" with {self._model!r}, which makes {self._dimension}. Use the model it was made"
@@ -180,15 +182,16 @@ class ModelRecord:
         )
         if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
-                f"{self._where} was made {_describe_model(model, dimension)}, not"
+                f"{self._description} was made {_describe_model(model, dimension)}, not"
                 f" {_describe_model(self._model, self._dimension)}: their vectors mean different"
                 " things. Use it as it was made, or ingest again into another store.namespace"
             )
         self._token = str(metadata.get("identity", ""))
 
-    def _write(self) -> None:
+    def _create_record(self) -> None:
         """Write the record with a new random token, unless the record exists."""
         with self._lock.free:
+            # Another thread may have written the record while this thread waited for the lock.
             if self._token:
                 return
             token = uuid4().hex
@@ -197,14 +200,14 @@ class ModelRecord:
                 "embedding_model": self._model,
                 "dimension": self._dimension,
             }
-            self._put(NAMESPACE, self._id, {**facts, "identity": token})
+            self._write_record(NAMESPACE, self._id, {**facts, "identity": token})
             self._token = token
 
 
 def _describe_model(model: str, dimension: int) -> str:
-    """Return text for an error message, such as ``with the embedding model 'm'``.
+    """Describe the embedding model for an error message, such as ``with the embedding model 'm'``.
 
-    The text includes the dimension, unless it is 0, as for a sparse index.
+    The description includes the dimension, unless it is 0, as for a sparse index.
     """
     if not model:
         return "by the index itself (store.integrated)"
@@ -214,18 +217,18 @@ def _describe_model(model: str, dimension: int) -> str:
 
 
 WRITING: Final = "written to"
-"""The action in the error message of a failed write: the index could not be written to."""
+"""The failed action in the error message of a write: the index could not be written to."""
 
 
 class PineconeBase(ClosingStore):
-    """Base class of stores that use one namespace of a Pinecone index.
+    """Base class of stores in one namespace of a Pinecone index.
 
     Pinecone is eventually consistent: searches and `count` see a write or a removal a little later.
     """
 
     atomic: Final = False
-    _most = MOST_VECTORS
-    _kind = ""
+    _max_batch_rows = MOST_VECTORS
+    _vector_type = ""
 
     def __init__(
         self,
@@ -240,7 +243,7 @@ class PineconeBase(ClosingStore):
     ) -> None:
         # Some clients use None for the default namespace.
         namespace = namespace or ""
-        if namespace and not is_id(namespace):
+        if namespace and not is_valid_id(namespace):
             raise StoreError(
                 "a Pinecone namespace is at most 512 ASCII characters, without NUL; use another"
                 " namespace"
@@ -253,14 +256,14 @@ class PineconeBase(ClosingStore):
         self._namespace = namespace
         self._dimension = dimension
         self._text_field = text_field
-        self._calls = Calls(index, seconds=timeout_seconds, opened=opened)
+        self._calls = Calls(index, timeout_seconds=timeout_seconds, resources=opened)
         self._model_record = ModelRecord(
             self._calls,
             namespace,
-            kind=self._kind,
+            vector_type=self._vector_type,
             model=embedding_model,
             dimension=dimension,
-            put=self._write_model_record,
+            write_record=self._write_model_record,
         )
 
     def __repr__(self) -> str:
@@ -270,10 +273,10 @@ class PineconeBase(ClosingStore):
     def identity(self) -> str:
         """The index's host, the namespace, and a random token that is saved in the index.
 
-        Reading this property creates the token if it is missing. If another program wrote the
-        vectors, there is no token. The first use calls Pinecone, and may raise `StoreError`.
+        Reading this property creates a missing token, unless another program wrote the vectors. The
+        first use calls Pinecone, and may raise `StoreError`.
         """
-        self._model_record.ensure_recorded()
+        self._model_record.ensure_record_exists()
         return self._model_record.identity
 
     def write(
@@ -289,48 +292,49 @@ class PineconeBase(ClosingStore):
         outdated ones are removed. After a failure, the batches already sent stay in the index, and
         the error message gives their number of passages. Repeat the write to complete it.
         """
-        self._write(self._build_rows(passages), delete)
+        self._write_rows(self._build_rows(passages), delete)
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Write *passages* with their *vectors*, replacing stored passages with the same ids.
 
         All passages are checked before the first one is sent.
         """
-        self._write(list(self._build_rows(pair_vectors(passages, vectors))), ())
+        self._write_rows(list(self._build_rows(pair_vectors(passages, vectors))), ())
 
     def delete(self, ids: Sequence[str]) -> None:
         """Remove the passages with these *ids*, 1,000 per request. Unknown ids are ignored."""
         # An id that Pinecone cannot store is not stored there either.
-        storable_ids = [id_ for id_ in dict.fromkeys(ids) if is_id(id_)]
+        storable_ids = [id_ for id_ in dict.fromkeys(ids) if is_valid_id(id_)]
         if storable_ids:
-            self._model_record.check_once()
+            self._model_record.check_model_once()
         for start in range(0, len(storable_ids), MOST_IDS):
             self._remove_ids(storable_ids[start : start + MOST_IDS])
 
     def count(self) -> int:
         """Return the number of passages; recent writes may not be counted yet."""
-        self._model_record.check_once()
+        self._model_record.check_model_once()
         return count_vectors(self._calls("describe_index_stats", "read"), self._namespace)
 
     def close(self) -> None:
         """Close the connections that the store opened; an index that you passed in stays open."""
         self._calls.close()
 
-    def _write(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
+    def _write_rows(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
         """Send *rows* in batches, then remove the ids in *delete*, except those just written."""
-        stale = dict.fromkeys(delete)
+        stale_ids = dict.fromkeys(delete)
         sent = 0
         try:
-            for batch in split_batches(rows, self._most):
+            for batch in split_batches(rows, self._max_batch_rows):
+                # A write without passages must not claim the namespace.
                 if not sent:
                     self._model_record.claim_namespace()
                 self._send_batch(batch)
                 sent += len(batch)
                 for row in batch:
-                    # An id that was written is not removed, even if *delete* has it too.
-                    stale.pop(row.passage.id, None)
-            # Removed last, so that readers never miss passages that are only replaced.
-            self.delete(list(stale))
+                    # An id that was written is not removed, even if *delete* contains it, too.
+                    stale_ids.pop(row.passage.id, None)
+            # Outdated passages are removed last, so that readers never miss a replaced passage.
+            self.delete(list(stale_ids))
         except StoreError as error:
             if not sent:
                 raise
@@ -339,7 +343,7 @@ class PineconeBase(ClosingStore):
             ) from error.__cause__
 
     def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
-        """Check each of *passages*, and yield the row to send for it."""
+        """Check *passages*, and yield the row to send for each passage."""
         for passage, vector in passages:
             check_id(passage.id)
             yield self._build_row(passage, vector)
@@ -357,7 +361,10 @@ class PineconeBase(ClosingStore):
         self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
-        """Send *records* to *namespace*; raises `StoreError` unless Pinecone confirms all."""
+        """Send *records* to *namespace*.
+
+        Raises `StoreError` if Pinecone does not confirm all records.
+        """
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
         accepted_count = getattr(answer, "upserted_count", None)
         if accepted_count != len(records):
@@ -367,9 +374,9 @@ class PineconeBase(ClosingStore):
             )
 
     def _query_vectors(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
-        """Return the *top_k* records nearest to the vector in *query*, best first.
+        """Return the *top_k* records that are nearest to a vector and meet *filter*, best first.
 
-        *query* has the argument ``vector`` or ``sparse_vector`` for Pinecone.
+        *query* is the vector, as Pinecone's argument ``vector`` or ``sparse_vector``.
         """
         condition = convert_filter(filter)
         if top_k < 1:
@@ -385,12 +392,14 @@ class PineconeBase(ClosingStore):
             include_values=False,
             **query,
         )
-        # A Euclidean index returns distances, the smallest first. Everywhere else greater is
-        # better.
+        # A Euclidean index returns distances, so the smallest is the best. With other metrics, the
+        # greatest score is the best.
         sign = -1.0 if self._model_record.metric == "euclidean" else 1.0
         return sort_records(
             [
-                read_record(match.id, sign * (match.score or 0.0), match.metadata, self._text_field)
+                build_record(
+                    match.id, sign * (match.score or 0.0), match.metadata, self._text_field
+                )
                 for match in answer.matches
             ]
         )

@@ -1,4 +1,4 @@
-"""Call Pinecone with a timeout, and convert failures into readable `StoreError` messages."""
+"""Call Pinecone with a timeout, and convert failures into `StoreError`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def _describe_failure(error: Exception) -> str:
 
     Pinecone's own message is left out, because it may quote the request.
     """
+    # The class names are compared, because each version of the client has other classes.
     status = find_status(error)
     if status is not None:
         advice = _ADVICE.get(status) or (
@@ -69,19 +70,21 @@ def _describe_failure(error: Exception) -> str:
 T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 60.0
-"""Default limit for one request in seconds, including the client's own retries."""
+"""The default timeout of one request in seconds, including the client's own retries."""
 
 
-def call_within(seconds: float, call: Callable[[], T], subject: str, action: str) -> T:
+def call_with_timeout(
+    timeout_seconds: float, call: Callable[[], T], subject: str, action: str
+) -> T:
     """Run *call* in a daemon thread, and return its result.
 
-    Raises `StoreError` if *call* raises an exception or takes more than *seconds*. A call that is
-    too slow continues in its thread, and its result is dropped. The timeout of Pinecone's client is
-    not enough: it limits each of four attempts, with pauses of up to 90 seconds between them.
+    Raises `StoreError` if *call* raises an exception or takes longer than *timeout_seconds*. A call
+    that is too slow continues in its thread, and its result is dropped.
 
-    *subject* and *action* begin the error message: what was called and what failed, such as
-    ``the Pinecone index`` and ``opened``.
+    *subject* and *action* begin the error message, such as ``the Pinecone index`` and ``opened``.
     """
+    # The timeout of Pinecone's client is not enough: it limits each of four attempts, with pauses
+    # of up to 90 seconds between them.
     done: Future[T] = Future()
 
     def perform_call() -> None:
@@ -94,11 +97,11 @@ def call_within(seconds: float, call: Callable[[], T], subject: str, action: str
         target=copy_context().run, args=(perform_call,), name="qtmiddleware-pinecone", daemon=True
     ).start()
     try:
-        return done.result(timeout=seconds)
+        return done.result(timeout=timeout_seconds)
     except StoreError:
         raise
     except Exception as error:
-        late = f"Pinecone did not answer within {seconds:g} seconds; try again later"
+        late = f"Pinecone did not answer within {timeout_seconds:g} seconds; try again later"
         raise StoreError(
             f"{subject} could not be {action}: {_describe_failure(error) if done.done() else late}"
         ) from error
@@ -109,23 +112,26 @@ class Calls:
 
     Attributes:
         host: the index's host; empty if unknown.
-        subject: a description of the index for messages.
+        subject: a description of the index for error messages.
 
     Args:
         index: the index.
-        seconds: the timeout of one call, in seconds.
-        opened: resources to close together with the index.
+        timeout_seconds: the timeout of one call, in seconds.
+        resources: resources to close together with the index.
     """
 
-    def __init__(self, index: Any, *, seconds: float, opened: ExitStack | None = None) -> None:
+    def __init__(
+        self, index: Any, *, timeout_seconds: float, resources: ExitStack | None = None
+    ) -> None:
+        # An async index has the same methods, but they return coroutines.
         if inspect.iscoroutinefunction(getattr(type(index), "query", None)):
             raise StoreError(
                 "the Pinecone index must not be async; pass the one from"
                 " pinecone.Pinecone().Index()"
             )
         self._index = index
-        self._seconds = seconds
-        self._opened = opened
+        self._timeout_seconds = timeout_seconds
+        self._resources = resources
         self._closed = False
         self.host = _find_host(index)
         self.subject = f"the Pinecone index {self.host}" if self.host else "the Pinecone index"
@@ -135,8 +141,9 @@ class Calls:
     ) -> Any:
         """Call *method* of the index and return its result.
 
-        *action* is what failed, for the error message, such as ``written to``. If the namespace
-        does not exist, returns ``None`` with *may_be_missing*, and raises `StoreError` otherwise.
+        *action* is the failed action for the error message, such as ``written to``. If the
+        namespace does not exist, raises `StoreError`, or returns ``None`` if *may_be_missing* is
+        true.
         """
         if self._closed:
             raise StoreError(f"{self.subject} could not be {action}: the store is closed")
@@ -147,7 +154,9 @@ class Calls:
                 ' "pinecone>=6"'
             )
         try:
-            answer = call_within(self._seconds, partial(call, **arguments), self.subject, action)
+            answer = call_with_timeout(
+                self._timeout_seconds, partial(call, **arguments), self.subject, action
+            )
         except StoreError as error:
             if (
                 may_be_missing
@@ -162,11 +171,12 @@ class Calls:
     def close(self) -> None:
         """Close the client and the index, if this package opened them."""
         self._closed = True
-        if self._opened is not None:
-            self._opened.close()
+        if self._resources is not None:
+            self._resources.close()
 
 
 def _find_host(index: Any) -> str:
-    """Return the host of *index*; older clients keep the host in the index's configuration."""
+    """Return the host of *index*; ``""`` if the host is unknown."""
+    # Older clients keep the host in the index's configuration.
     host = getattr(index, "host", None) or getattr(getattr(index, "config", None), "host", None)
     return host.partition("://")[2].rstrip("/") or host if isinstance(host, str) else ""

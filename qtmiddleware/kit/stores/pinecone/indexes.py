@@ -1,4 +1,4 @@
-"""The classes of Pinecone stores.
+"""Search and write to Pinecone indexes, with one class per type of index.
 
 - `PineconeTextStore`: an index that embeds texts itself.
 - `SparsePineconeStore`: a sparse index, searched by words.
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores.pinecone.base import WRITING, PineconeBase
-from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_within, find_status
+from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_with_timeout, find_status
 from qtmiddleware.kit.stores.pinecone.records import (
     FRAME_BYTES,
     MOST_MATCHES,
@@ -24,11 +24,11 @@ from qtmiddleware.kit.stores.pinecone.records import (
     MOST_TEXTS,
     NUMBER_BYTES,
     Row,
-    check_fields,
+    build_fields,
+    build_record,
     check_id,
     check_vector,
     convert_filter,
-    read_record,
     sort_records,
 )
 from qtmiddleware.protocols import Filter, Passage, Record
@@ -36,7 +36,7 @@ from qtmiddleware.providers import replace_surrogates
 
 
 class PineconeTextStore(PineconeBase):
-    """Keeps passages in a Pinecone index that embeds texts itself, dense or sparse.
+    """Keeps passages in a dense or sparse Pinecone index that embeds texts itself.
 
     Queries are texts, and the vectors of passages are ignored. At most 96 passages are sent per
     request. The other limits are those of `PineconeStore`. Raises `StoreError`, and `InvalidQuery`
@@ -50,7 +50,7 @@ class PineconeTextStore(PineconeBase):
     """
 
     embeds: Final = True
-    _most = MOST_TEXTS
+    _max_batch_rows = MOST_TEXTS
 
     def __init__(self, index: Any, *, namespace: str = "", **options: Any) -> None:
         # The client's methods for texts accept no empty namespace.
@@ -67,11 +67,11 @@ class PineconeTextStore(PineconeBase):
     ) -> list[Record]:
         """Return the *top_k* passages nearest to the text *query* that meet *filter*, best first.
 
-        Returns at most 10,000 passages. If *query* is a vector, raises `StoreError`.
+        Returns at most 10,000 passages. Raises `StoreError` if *query* is a vector.
         """
         if not isinstance(query, str):
             raise StoreError("this index embeds texts itself; search it with the query's text")
-        self._model_record.check_once()
+        self._model_record.check_model_once()
         if top_k < 1 or not query.strip():
             return []
         request: dict[str, Any] = {
@@ -80,31 +80,31 @@ class PineconeTextStore(PineconeBase):
         }
         if condition := convert_filter(filter):
             request["filter"] = condition
-        answer = self._call("search", "searched", namespace=self._namespace, query=request)
+        answer = self._call_index("search", "searched", namespace=self._namespace, query=request)
         hits = answer.result.hits
         return sort_records(
             [
-                read_record(_read_id(hit), _read_score(hit), hit["fields"], self._text_field)
+                build_record(_read_id(hit), _read_score(hit), hit["fields"], self._text_field)
                 for hit in hits
             ]
         )
 
     def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:  # noqa: ARG002
-        fields, size = check_fields(passage, self._text_field, reserved=("id", "_id"))
+        fields, size = build_fields(passage, self._text_field, reserved_names=("id", "_id"))
         return Row(passage, {"_id": passage.id, **fields}, size + len(passage.id) + FRAME_BYTES)
 
     def _send_batch(self, batch: list[Row]) -> None:
         records = [row.record for row in batch]
-        self._call("upsert_records", WRITING, records=records, namespace=self._namespace)
+        self._call_index("upsert_records", WRITING, records=records, namespace=self._namespace)
 
     def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         note = {"_id": id_, self._text_field: "about this index", **metadata}
-        self._call("upsert_records", WRITING, records=[note], namespace=namespace)
+        self._call_index("upsert_records", WRITING, records=[note], namespace=namespace)
 
-    def _call(self, method: str, action: str, **arguments: Any) -> Any:
+    def _call_index(self, method: str, action: str, **arguments: Any) -> Any:
         """Call *method* of the index and return its result.
 
-        If Pinecone rejects the request, the `StoreError` suggests a likely reason.
+        If Pinecone rejects the request, raises a `StoreError` that suggests a likely reason.
         """
         try:
             return self._calls(method, action, **arguments)
@@ -117,7 +117,7 @@ class PineconeTextStore(PineconeBase):
             ) from error.__cause__
 
 
-# Older clients have only the names with an underscore; newer ones prefer those without.
+# Older clients have only the names with an underscore. Newer clients prefer the attributes.
 
 
 def _read_id(hit: Any) -> str:
@@ -132,9 +132,9 @@ def _read_score(hit: Any) -> float:
 TextKind = Literal["passage", "query"]
 SparseVector = tuple[Sequence[int], Sequence[float]]
 SparseEncoder = Callable[[Sequence[str], TextKind], Sequence[SparseVector]]
-"""A function from texts to pairs of word indices and weights, one pair per text.
+"""A function that takes texts, and returns an (indices, weights) pair per text.
 
-A text without known words has empty sequences.
+Each index identifies a word. A text without known words has two empty sequences.
 """
 
 _HIGHEST_INDEX: Final = 2**32 - 1
@@ -143,8 +143,8 @@ _HIGHEST_INDEX: Final = 2**32 - 1
 class PineconeSparseEncoder:
     """Computes sparse vectors of texts with a model that Pinecone hosts.
 
-    A call takes at most 96 texts. Texts that are too long for the model are truncated. Raises
-    `StoreError`.
+    A call takes at most 96 texts. Texts that are too long for the model are truncated. If Pinecone
+    fails, a call raises `StoreError`.
 
     Args:
         client: a ``pinecone.Pinecone`` client.
@@ -160,19 +160,18 @@ class PineconeSparseEncoder:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self._client = client
-        self._seconds = timeout_seconds
+        self._timeout_seconds = timeout_seconds
         self.name = model
 
     def __repr__(self) -> str:
         return f"PineconeSparseEncoder({self.name!r})"
 
     def __call__(self, texts: Sequence[str], kind: TextKind) -> list[SparseVector]:
-        """Return one (indices, weights) pair per text: its sparse vector.
+        """Return the sparse vector of each text, as an (indices, weights) pair.
 
-        *kind* is ``"passage"`` or ``"query"``. A blank text is not sent and gets an empty vector.
+        *kind* is ``"passage"`` or ``"query"``. A blank text gets an empty vector, without a call.
         """
         worded_texts = [text for text in texts if text.strip()]
-        # Blank texts have no words. They are not sent, and get an empty vector here.
         vectors = iter(self._embed(worded_texts, kind) if worded_texts else ())
         return [next(vectors) if text.strip() else ((), ()) for text in texts]
 
@@ -182,8 +181,8 @@ class PineconeSparseEncoder:
         Raises `StoreError` unless there is one sparse vector per text.
         """
         subject, options = f"Pinecone's model {self.name}", {"input_type": kind, "truncate": "END"}
-        answer = call_within(
-            self._seconds,
+        answer = call_with_timeout(
+            self._timeout_seconds,
             lambda: self._client.inference.embed(model=self.name, inputs=texts, parameters=options),
             subject,
             "asked for sparse vectors",
@@ -203,13 +202,14 @@ class PineconeSparseEncoder:
 
 
 class SparsePineconeStore(PineconeBase):
-    """Keeps passages in a sparse Pinecone index, which finds passages by their words.
+    """Keeps passages in a sparse Pinecone index, and finds them by their words.
 
     Queries are texts, and the vectors of passages are ignored. The search covers each passage's
     text and the field ``context`` of its metadata. If the encoder knows no word of a passage, the
     passage is not stored, because no search could find it. The limits are those of `PineconeStore`.
 
-    Raises `StoreError`, `InvalidQuery` for an invalid filter, and the exceptions of *encoder*.
+    Methods raise `StoreError`, `InvalidQuery` for an invalid filter, and the exceptions of
+    *encoder*.
 
     Args:
         index: a sparse index of the ``pinecone`` client.
@@ -221,7 +221,7 @@ class SparsePineconeStore(PineconeBase):
     """
 
     embeds: Final = True
-    _kind = "sparse"
+    _vector_type = "sparse"
 
     def __init__(self, index: Any, encoder: SparseEncoder, **options: Any) -> None:
         self._encoder = encoder
@@ -241,13 +241,14 @@ class SparsePineconeStore(PineconeBase):
     ) -> list[Record]:
         """Return the *top_k* passages that best match the words of *query* and meet *filter*.
 
-        The best passage comes first. If *query* is a vector, raises `StoreError`.
+        The best passage comes first. Raises `StoreError` if *query* is a vector.
         """
         if not isinstance(query, str):
             raise StoreError("this store is searched by keywords; search it with the query's text")
-        self._model_record.check_once()
+        self._model_record.check_model_once()
         if top_k < 1 or not query.strip():
             return []
+        # An invalid filter must raise before the query is sent to the encoder.
         convert_filter(filter)
         (vector,) = self._encode_texts([query], "query")
         return self._query_vectors(top_k, filter, sparse_vector=vector) if vector else []
@@ -255,11 +256,15 @@ class SparsePineconeStore(PineconeBase):
     def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
         iterator = iter(passages)
         while batch := [passage for passage, _ in islice(iterator, MOST_TEXTS)]:
+            # All passages of a batch are checked before their texts are encoded, which may cost
+            # money.
             checked = [
-                (check_id(passage.id), *check_fields(passage, self._text_field))
+                (check_id(passage.id), *build_fields(passage, self._text_field))
                 for passage in batch
             ]
-            vectors = self._encode_texts([_join_words(passage) for passage in batch], "passage")
+            vectors = self._encode_texts(
+                [_build_searched_text(passage) for passage in batch], "passage"
+            )
             for passage, (id_, fields, size), vector in zip(batch, checked, vectors, strict=True):
                 if vector is None:
                     yield Row(passage, None)
@@ -277,7 +282,7 @@ class SparsePineconeStore(PineconeBase):
             self._remove_ids(wordless)
 
     def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
-        # Only the record's metadata is read. Its vector is not searched, so any will do.
+        # Only the record's metadata is read. Its vector is never searched, so any vector is fine.
         anything = {"indices": [0], "values": [1.0]}
         self._upsert_vectors(
             [{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace
@@ -289,20 +294,22 @@ class SparsePineconeStore(PineconeBase):
             raise StoreError(
                 f"the sparse encoder gave {len(vectors)} vectors for {len(texts)} texts"
             )
-        return [_check_sparse(indices, values) for indices, values in vectors]
+        return [_build_sparse_vector(indices, values) for indices, values in vectors]
 
 
-def _join_words(passage: Passage) -> str:
-    """Return the text of *passage*, followed by the field ``context`` of its metadata, if any."""
+def _build_searched_text(passage: Passage) -> str:
+    """Return the text of *passage*, followed by its metadata field ``context``, if any."""
     context = passage.metadata.get("context")
     return f"{passage.text}\n{context}" if isinstance(context, str) else passage.text
 
 
-def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
+def _build_sparse_vector(
+    indices: Sequence[int], values: Sequence[float]
+) -> dict[str, list[Any]] | None:
     """Return the sparse vector to send to Pinecone; ``None`` if all its weights are 0.
 
-    *indices* identify words, and *values* are their weights. Only the 2,048 largest weights are
-    kept. Raises `StoreError` for invalid indices or weights.
+    *indices* identify words, and *values* are their weights. Keeps only the 2,048 largest weights.
+    Raises `StoreError` for invalid indices or weights.
     """
     try:
         weights = {
@@ -328,10 +335,9 @@ def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, 
 class PineconeStore(PineconeBase):
     """Keeps passages in a dense Pinecone index, with vectors of your own embedder.
 
-    The model and the dimension are saved in the index, in the namespace ``qtmiddleware.about``, and
-    checked before the first use. If the index's vectors are from another model, raises
-    `StoreError`. If another program wrote the vectors, and the dimension is right, you can search
-    the index, but not add passages.
+    The model and the dimension are saved in the index, in the namespace ``qtmiddleware.about``. The
+    first use checks them, and raises `StoreError` if the index's vectors are from another model. If
+    another program wrote the vectors, you can search the index, but not add passages.
 
     Pinecone's limits:
 
@@ -343,7 +349,7 @@ class PineconeStore(PineconeBase):
       passages.
     - Pinecone is eventually consistent: searches see a write or a removal a little later.
 
-    Thread-safe. Raises `StoreError`, and `InvalidQuery` for an invalid filter.
+    Thread-safe. Methods raise `StoreError`, and `InvalidQuery` for an invalid filter.
 
     Args:
         index: an index of the ``pinecone`` client, or any object with the same methods.
@@ -357,7 +363,7 @@ class PineconeStore(PineconeBase):
     """
 
     embeds: Final = False
-    _kind = "dense"
+    _vector_type = "dense"
 
     def search(
         self,
@@ -369,16 +375,16 @@ class PineconeStore(PineconeBase):
         """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
 
         Returns at most 10,000 passages. The score depends on the index's metric, and greater is
-        better: a Euclidean distance is negated. If *query* is a text, raises `StoreError`.
+        better: a Euclidean distance is negated. Raises `StoreError` if *query* is a text.
         """
         if isinstance(query, str):
             raise StoreError("this store does not embed texts; search it with the query's vector")
         vector = check_vector(query, self._dimension, "the query")
-        self._model_record.check_once()
+        self._model_record.check_model_once()
         return self._query_vectors(top_k, filter, vector=vector)
 
     def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:
-        fields, size = check_fields(passage, self._text_field)
+        fields, size = build_fields(passage, self._text_field)
         values = check_vector(vector, self._dimension, f"the passage {passage.id!r}")
         if not any(values):
             raise StoreError(
@@ -394,8 +400,8 @@ class PineconeStore(PineconeBase):
         self._upsert_vectors([row.record for row in batch if row.record], self._namespace)
 
     def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
-        # Only the record's metadata is read. Its vector is not searched, but Pinecone accepts no
-        # zeros.
+        # Only the record's metadata is read, and its vector is never searched. Pinecone accepts no
+        # vector of zeros.
         direction = [1.0] + [0.0] * (self._dimension - 1)
         self._upsert_vectors([{"id": id_, "values": direction, "metadata": metadata}], namespace)
 
@@ -403,8 +409,8 @@ class PineconeStore(PineconeBase):
 class HybridPineconeStore(PineconeStore):
     """A `PineconeStore` that also finds passages by their words, in a second, sparse index.
 
-    Each write or removal changes the dense index first, then the sparse index. After a failure in
-    between, the indexes have different passages; repeat the write to fix this.
+    Each write or removal changes the dense index first, then the sparse index. If a write fails in
+    between, the indexes contain different passages. Repeat the write to fix this.
 
     Args:
         index: the dense index.
@@ -433,7 +439,7 @@ class HybridPineconeStore(PineconeStore):
     ) -> list[Record]:
         """Return the *top_k* passages that best match the words of *text* and meet *filter*.
 
-        The sparse index is searched. The best passage comes first.
+        Searches the sparse index. The best passage comes first.
         """
         return self._sparse.search(text, top_k, filter=filter)
 
@@ -444,6 +450,7 @@ class HybridPineconeStore(PineconeStore):
 
     def _send_batch(self, batch: list[Row]) -> None:
         super()._send_batch(batch)
+        # The vectors are ignored by both types of sparse store.
         self._sparse.write([(row.passage, ()) for row in batch])
 
     def _remove_ids(self, ids: list[str]) -> None:

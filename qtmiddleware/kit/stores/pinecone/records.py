@@ -24,14 +24,11 @@ MOST_SPARSE_VALUES: Final = 2_048
 MOST_MATCHES: Final = 10_000
 LONGEST_ID: Final = 512
 EXACT: Final = 2**53
-"""Largest whole number that Pinecone stores exactly.
-
-It stores numbers as floats of 64 bits, in which larger whole numbers lose digits.
-"""
+"""The largest whole number that Pinecone stores exactly, because it stores 64-bit floats."""
 NUMBER_BYTES: Final = 26
-"""Longest size in bytes of a 64-bit number in JSON, with a comma and a blank."""
+"""The maximum size of a 64-bit number in JSON, in bytes, with a comma and a space."""
 FRAME_BYTES: Final = 120
-"""Size in bytes of the names and brackets around one record."""
+"""The size of the names and brackets around one record, in bytes."""
 DEFAULT_NAMESPACES: Final = ("", "__default__")
 
 
@@ -41,7 +38,7 @@ class Row:
 
     Attributes:
         passage: the passage.
-        record: the record to send; ``None`` if the passage is to be removed.
+        record: the record to send; ``None`` to remove the passage from the index.
         size: the approximate size of the record in bytes.
     """
 
@@ -50,14 +47,14 @@ class Row:
     size: int = 0
 
 
-def is_id(id_: object) -> bool:
+def is_valid_id(id_: object) -> bool:
     """Return whether Pinecone accepts *id_* as the id of a passage."""
     return isinstance(id_, str) and 0 < len(id_) <= LONGEST_ID and id_.isascii() and "\0" not in id_
 
 
 def check_id(id_: Any) -> str:
-    """Return *id_* if Pinecone accepts it; raises `StoreError` otherwise."""
-    if not is_id(id_):
+    """Return *id_* if Pinecone accepts it; raise `StoreError` otherwise."""
+    if not is_valid_id(id_):
         shown_id = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
         raise StoreError(
             f"the id {shown_id} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
@@ -66,19 +63,24 @@ def check_id(id_: Any) -> str:
     return str(id_)
 
 
-def check_fields(
-    passage: Passage, text_field: str, reserved: Sequence[str] = ()
+def build_fields(
+    passage: Passage, text_field: str, reserved_names: Sequence[str] = ()
 ) -> tuple[dict[str, Any], int]:
     """Return the fields to store for *passage*, and their size in bytes.
 
     The fields are the metadata, and the text under the name *text_field*. Values of ``None`` are
     left out. Raises `StoreError` for other values that Pinecone cannot store, for names in
-    *reserved*, and if the fields are too large.
+    *reserved_names*, and if the fields are too large.
     """
     fields: dict[str, Any] = {}
     metadata: Mapping[Any, Any] = passage.metadata
     for key, value in metadata.items():
-        if not isinstance(key, str) or key.startswith("$") or key == text_field or key in reserved:
+        if (
+            not isinstance(key, str)
+            or key.startswith("$")
+            or key == text_field
+            or key in reserved_names
+        ):
             reason = (
                 "holds the text itself"
                 if key == text_field
@@ -88,7 +90,7 @@ def check_fields(
                 f"the passage {passage.id!r} has a metadata key {key!r}, which {reason}; rename it"
             )
         if value is not None:
-            fields[replace_surrogates(key)] = _convert_value(value, passage.id, key)
+            fields[replace_surrogates(key)] = _convert_metadata_value(value, passage.id, key)
     fields[text_field] = replace_surrogates(passage.text)
     size = len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MOST_METADATA_BYTES:
@@ -99,10 +101,10 @@ def check_fields(
     return fields, size
 
 
-def _convert_value(value: Any, id_: str, key: str) -> Any:
+def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
     """Convert a metadata value to a type that Pinecone stores.
 
-    Raises `StoreError`, with the passage's *id_* and the field's *key*, if this is impossible.
+    Raises `StoreError` if this is impossible. The message names *passage_id* and the field *key*.
     """
     if isinstance(value, bool):
         return value
@@ -115,17 +117,17 @@ def _convert_value(value: Any, id_: str, key: str) -> Any:
     if isinstance(value, list | tuple) and all(isinstance(member, str) for member in value):
         return [replace_surrogates(member) for member in value]
     raise StoreError(
-        f"the metadata {key!r} of the passage {id_!r} cannot be kept in Pinecone: a value is a"
-        " text, a finite number (whole ones up to 2**53), true, false or a list of texts, not"
+        f"the metadata {key!r} of the passage {passage_id!r} cannot be kept in Pinecone: a value"
+        " is a text, a finite number (whole ones up to 2**53), true, false or a list of texts, not"
         f" {type(value).__name__}"
     )
 
 
 def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
-    """Return *vector* as a list of numbers.
+    """Return *vector* as a list of *dimension* numbers.
 
-    Raises `StoreError` unless it has *dimension* finite numbers. *owner* says whose vector it is,
-    for the message, such as ``the query``.
+    Raises `StoreError` if the length is wrong or a number is not finite. *owner* describes the
+    vector in the message, such as ``the query``.
     """
     try:
         numbers = [
@@ -151,7 +153,7 @@ def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
         if batch and (len(batch) == max_rows or size + row.size > MOST_BYTES):
             yield list(batch.values())
             batch, size = {}, 0
-        # Removed first, so that the new row of an id also takes its place at the end.
+        # The earlier row is removed first, so that the new row is added at the end.
         replaced = batch.pop(row.passage.id, None)
         size += row.size - (0 if replaced is None else replaced.size)
         batch[row.passage.id] = row
@@ -166,17 +168,18 @@ def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
     """
     if not filter:
         return {}
+    # Called only for its checks: all stores reject the same filters with the same messages.
     build_matcher(filter)
-    return {key: _to_json(value) for key, value in filter.items()}
+    return {key: _convert_filter_value(value) for key, value in filter.items()}
 
 
-def _to_json(value: Any) -> Any:
-    """Convert a *value* in a filter to JSON values; tuples and sets become lists.
+def _convert_filter_value(value: Any) -> Any:
+    """Convert a *value* in a filter to JSON; tuples and sets become lists.
 
     Raises `InvalidQuery` for a number that Pinecone does not accept.
     """
     if isinstance(value, Mapping):
-        return {key: _to_json(item) for key, item in value.items()}
+        return {key: _convert_filter_value(item) for key, item in value.items()}
     if (isinstance(value, float) and not isfinite(value)) or (
         isinstance(value, int) and abs(value) >= 2**63
     ):
@@ -185,16 +188,16 @@ def _to_json(value: Any) -> Any:
             argument="filter",
         )
     return (
-        [_to_json(item) for item in value]
+        [_convert_filter_value(item) for item in value]
         if isinstance(value, list | tuple | set | frozenset)
         else value
     )
 
 
-def read_record(
+def build_record(
     id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str
 ) -> Record:
-    """Return a search result from Pinecone as a record, as all stores return it.
+    """Return a search result from Pinecone in the record format of all stores.
 
     *fields* are the metadata, and contain the text under the name *text_field*.
     """

@@ -1,4 +1,4 @@
-"""A store in one SQLite file, with exact vector search by numpy."""
+"""Store passages in one SQLite file, and search their vectors exactly, with numpy."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.stores.passages import (
     LocalStore,
     Row,
-    check_batches,
-    check_query,
+    check_passages,
+    check_query_vector,
     extract_index_words,
     extract_query_words,
-    filter_ids,
+    select_storable_ids,
 )
 from qtmiddleware.kit.stores.sqlite.connections import Connections
 from qtmiddleware.kit.stores.sqlite.files import MEMORY, Damage
-from qtmiddleware.kit.stores.sqlite.memory_copy import NO_OBJECT, MemoryCopy, read_meta
+from qtmiddleware.kit.stores.sqlite.memory_copy import NO_OBJECT, MemoryCopy, read_meta_value
 from qtmiddleware.protocols import Filter, Passage, Record
 
 if TYPE_CHECKING:
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 
 _INSERT: Final = "INSERT INTO passages (id, text, metadata, vector) VALUES (?, ?, ?, ?)"
 _INSERT_WORDS: Final = "INSERT INTO words (rowid, text) VALUES (?, ?)"
-# The full-text table keeps no copy of its texts, so it has to be given a text again to remove it.
+# The full-text table has no copy of its texts, so removing an entry needs the text again.
 _DELETE_WORDS: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
+# The column "rank" is lower for better matches, so its sign is changed.
 _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
 
 
 class SQLiteStore(LocalStore):
-    """Keeps passages, vectors and words in one SQLite file; finds passages by vector or by word.
+    """Keeps passages in one SQLite file, and finds them by vector or by word.
 
-    Use this store for up to about 100,000 passages. The search compares the query with all vectors,
-    in memory, by cosine. After the first search with a filter, the metadata is in memory, too.
-    Writes by other processes are visible in the next search.
+    Use this store for up to about 100,000 passages. Each search compares the query with all
+    vectors, in memory, by cosine. After the first search with a filter, the metadata is in memory,
+    too. Writes by other processes are visible in the next search.
 
     Thread-safe. If the store is a file, searches do not wait for writes. After a fork, the child
     process opens its own connections. A write is saved completely or not at all, even if the
@@ -66,8 +67,8 @@ class SQLiteStore(LocalStore):
         self._connections = Connections(
             self._path, embedding_model=embedding_model, dimension=dimension
         )
-        with self._connections.reading() as connection:
-            self._identity = str(read_meta(connection, "identity"))
+        with self._connections.open_read_transaction() as connection:
+            self._identity = str(read_meta_value(connection, "identity"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
@@ -75,7 +76,7 @@ class SQLiteStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, as one change.
+        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
 
         A passage replaces the stored passage with the same id. If several passages have the same
         id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
@@ -85,20 +86,22 @@ class SQLiteStore(LocalStore):
         is written. A store in memory reads all *passages* before it writes, because searches have
         to wait during the write.
         """
-        batches: Iterable[tuple[list[Row], Floats]] = check_batches(passages, self._dimension)
+        batches: Iterable[tuple[list[Row], Floats]] = check_passages(passages, self._dimension)
         if self._connections.in_memory:
             batches = list(batches)
-        with self._connections.writing() as connection:
-            for id_ in filter_ids(delete):
+        with self._connections.open_write_transaction() as connection:
+            # Removed first, so that a passage with a removed id is written.
+            for id_ in select_storable_ids(delete):
                 _delete_row(connection, id_)
             for rows, vectors in batches:
+                # The file can be moved between machines with different byte orders.
                 for row, vector in zip(rows, vectors.astype("<f4"), strict=True):
                     _write_row(connection, row, vector.tobytes())
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
 
     def count(self) -> int:
         """Return the number of passages."""
-        with self._connections.reading() as connection:
+        with self._connections.open_read_transaction() as connection:
             count: int = connection.execute("SELECT count(*) FROM passages").fetchone()[0]
         return count
 
@@ -113,12 +116,12 @@ class SQLiteStore(LocalStore):
 
         Each result is a dictionary with the keys ``id``, ``score``, ``text`` and ``metadata``. The
         score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
-        sorted by id. If *query* is a text, raises `StoreError`.
+        sorted by id. Raises `StoreError` if *query* is a text.
         """
-        vector = check_query(query, self._dimension)
-        with self._connections.reading() as connection:
+        vector = check_query_vector(query, self._dimension)
+        with self._connections.open_read_transaction() as connection:
             matrix = self._memory_copy.read_vectors(connection)
-            allowed = self._memory_copy.find_rows(connection, filter) if filter else None
+            allowed = self._memory_copy.find_matching_rows(connection, filter) if filter else None
             return [
                 _read_record(connection, row, score)
                 for row, score in matrix.find_nearest(vector, top_k, allowed)
@@ -143,19 +146,21 @@ class SQLiteStore(LocalStore):
         words = " OR ".join(f'"{word}"' for word in extract_query_words(text))
         if not words or top_k < 1:
             return []
-        # The cursor is closed: an open query would keep its view of the file for the connection's
-        # next reader.
+        # An open cursor would show the connection's next reader an outdated view of the file.
         with (
-            self._connections.reading() as connection,
+            self._connections.open_read_transaction() as connection,
             closing(connection.execute(_KEYWORDS, (words,))) as cursor,
         ):
             ranked: Iterator[tuple[int, float]] = cursor
             if filter:
-                allowed = frozenset(self._memory_copy.find_rows(connection, filter).tolist())
+                allowed = frozenset(
+                    self._memory_copy.find_matching_rows(connection, filter).tolist()
+                )
                 ranked = (match for match in ranked if match[0] in allowed)
+            # SQLite returns equal scores in any order, so they are sorted by id below.
             records = [
                 _read_record(connection, row, score)
-                for row, score in _take_with_ties(ranked, top_k)
+                for row, score in _take_best_with_ties(ranked, top_k)
             ]
         return sorted(records, key=lambda record: (-record["score"], record["id"]))[:top_k]
 
@@ -165,18 +170,19 @@ class SQLiteStore(LocalStore):
         self._memory_copy.clear()
 
 
-def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tuple[int, float]]:
-    """Return the first *top_k* of the *ranked* matches, and all that tie with the last one.
+def _take_best_with_ties(
+    ranked: Iterator[tuple[int, float]], top_k: int
+) -> list[tuple[int, float]]:
+    """Return the first *top_k* matches in *ranked*, and all others with the score of the last one.
 
-    Each match is a row number and its score. With the ties, the caller can choose among matches of
-    equal scores by id.
+    A match is a (row number, score) pair. The caller can then sort matches with equal scores by id.
     """
     matches = list(islice(ranked, top_k))
     return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked)]
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
-    """Write *row*, a passage, with its *vector*, replacing the stored passage with the same id."""
+    """Write the passage *row* with its *vector*, replacing the stored passage with the same id."""
     id_, text, metadata = row
     _delete_row(connection, id_)
     number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
@@ -197,7 +203,7 @@ def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
 
 
 def _read_record(connection: sqlite3.Connection, row: int, score: float) -> Record:
-    """Return the passage in row *row* of the file as a record with this *score*."""
+    """Return the passage in row *row* as a record with this *score*."""
     columns = connection.execute(
         "SELECT id, text, metadata FROM passages WHERE row = ?", (row,)
     ).fetchone()

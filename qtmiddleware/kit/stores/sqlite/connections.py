@@ -1,4 +1,4 @@
-"""The tables of a SQLite store's file, and the connections that read and write the file."""
+"""Create the tables of a SQLite store, and manage the connections to its file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from uuid import uuid4
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.stores.passages import CATEGORIES, check_model
+from qtmiddleware.kit.stores.passages import CATEGORIES, check_stored_model
 from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
@@ -19,16 +19,16 @@ from qtmiddleware.kit.stores.sqlite.files import (
     connect_file,
     describe_error,
     get_result_code,
-    is_damage,
+    is_damage_error,
     limit_value_size,
     open_file,
     set_connection_options,
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
-# The full-text table keeps no copy of the texts. It is given the words that `extract_index_words`
-# returns, so a change of that function is a change of the layout. "changes" in "meta" counts the
-# writes, so that a reader knows when to read again.
+# The full-text table has no copy of the texts, only the words from `extract_index_words`. A change
+# of this function therefore needs a new version. "changes" in "meta" counts the writes, so that
+# readers know when to reload their copy in memory.
 STORE_FILE: Final = FileKind(
     application_id=0x71746D73,  # "qtms" in ASCII
     version=4,
@@ -54,10 +54,10 @@ STORE_FILE: Final = FileKind(
 
 
 def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
-    """Open the store's file at *path*, or create it, and return a connection.
+    """Open or create the store's file at *path*, and return a connection.
 
-    Raises `StoreError`, and leaves the file unchanged, if it is not a store or was created for
-    another embedding model.
+    If the file is not a store, or was created for another embedding model, raises `StoreError` and
+    leaves the file unchanged.
     """
     facts = {
         "embedding_model": embedding_model,
@@ -66,25 +66,27 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
         "changes": 0,
     }
 
-    def check(connection: sqlite3.Connection) -> None:
+    def check_embedding_model(connection: sqlite3.Connection) -> None:
         with limit_value_size(connection):
             meta = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
-        check_model(
+        check_stored_model(
             path, meta.get("embedding_model"), meta.get("dimension"), embedding_model, dimension
         )
 
-    return open_file(path, STORE_FILE, timeout=BUSY_SECONDS, facts=facts, check=check)
+    return open_file(
+        path, STORE_FILE, timeout=BUSY_SECONDS, facts=facts, check=check_embedding_model
+    )
 
 
 _LEFT: Final[list[sqlite3.Connection | None]] = []
-"""The parent's connections in a forked process, kept so that nothing ever closes them here."""
+"""The parent process's connections after a fork, kept here so that Python never closes them."""
 
 
 class Connections:
     """Connections to a store's file: many threads can read while one thread writes.
 
-    While a thread reads, later writes are invisible to it. A database in memory has only one
-    connection, so its readers and writers wait for each other.
+    A read transaction does not see later writes. A database in memory has only one connection, so
+    its readers and writers wait for each other.
     """
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
@@ -100,12 +102,12 @@ class Connections:
     def _create_locks(self) -> None:
         """Create new locks.
 
-        After a fork, they replace the old locks, which another thread may have held.
+        After a fork, they replace the old locks, which other threads may have held.
         """
-        # Re-entrant: if the iterator of a write's passages starts another write, SQLite refuses it.
-        # With a plain lock it would hang.
-        self._writing = threading.RLock()
-        self._lending = threading.Lock()
+        # If the iterator of a write's passages starts another write, SQLite raises an error. A lock
+        # that is not re-entrant would hang.
+        self._write_lock = threading.RLock()
+        self._pool_lock = threading.Lock()
 
     def renew(self) -> None:
         """Drop the parent process's connections after a fork, without closing them.
@@ -119,56 +121,63 @@ class Connections:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the database is in memory; if so, its readers wait for writers."""
+        """Whether the database is in memory, so that its readers wait for writers."""
         return self._path == MEMORY
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection for reading; writes during the ``with`` block are invisible to it."""
+    def open_read_transaction(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection for reading, which does not see writes during the ``with`` block."""
         if self.in_memory:
-            with self._writing, self._transaction(self._writer, "BEGIN", "read") as connection:
+            with (
+                self._write_lock,
+                self._open_transaction(self._writer, "BEGIN", "read") as connection,
+            ):
                 yield connection
             return
-        reader = self._lend_reader()
+        reader = self._take_reader()
         try:
-            with self._transaction(reader, "BEGIN", "read") as connection:
+            with self._open_transaction(reader, "BEGIN", "read") as connection:
                 yield connection
         finally:
             self._return_reader(reader)
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def open_write_transaction(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection for writing, and save all changes at the end of the ``with`` block.
 
         If the block raises an exception, no change is saved.
         """
-        with self._writing:
+        with self._write_lock:
+            # After a fork, the child process needs a new connection.
             if self._writer is None and not self._closed:
                 self._writer = self._connect("written to")
-            with self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as connection:
+            with self._open_transaction(
+                self._writer, "BEGIN IMMEDIATE", "written to"
+            ) as connection:
                 yield connection
 
     def close(self) -> None:
-        """Close the store's file; a running read or write is completed first."""
-        with self._lending:
+        """Close the store's file after all running reads and writes."""
+        # A connection that is still reading is closed by `_return_reader`.
+        with self._pool_lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-        with self._writing:
+        with self._write_lock:
             if self._writer is not None:
                 self._writer.close()
             self._writer = None
 
     def __del__(self) -> None:
-        # Since Python 3.13, a connection that was not closed issues a warning. The attributes are
-        # missing if `__init__` failed.
+        # Since Python 3.13, unclosed connections issue a warning. If `__init__` failed, attributes
+        # are missing.
         with suppress(AttributeError):
             self.close()
 
-    def _lend_reader(self) -> sqlite3.Connection:
-        """Return an idle connection for reading; if there is none, open a new one."""
-        with self._lending:
+    def _take_reader(self) -> sqlite3.Connection:
+        """Return an idle connection for reading, or open a new connection if all are in use."""
+        with self._pool_lock:
             if self._closed:
                 raise self._make_error("read", "it is closed")
             if self._idle:
@@ -178,7 +187,7 @@ class Connections:
     def _connect(self, action: str) -> sqlite3.Connection:
         """Open a new connection to the store's existing file.
 
-        *action* is what failed, for the error message, such as ``read``.
+        *action* is the failed action for the error message, such as ``read``.
         """
         try:
             connection: sqlite3.Connection = connect_file(self._path, timeout=BUSY_SECONDS)
@@ -190,26 +199,26 @@ class Connections:
         return connection
 
     def _return_reader(self, connection: sqlite3.Connection) -> None:
-        """Keep *connection* for the next reader, or close it if the store is closed."""
-        with self._lending:
+        """Keep *connection* for the next reader; close it if the store is closed."""
+        with self._pool_lock:
             if not self._closed:
                 self._idle.append(connection)
                 return
         connection.close()
 
     @contextmanager
-    def _transaction(
-        self, connection: sqlite3.Connection | None, begin: str, action: str
+    def _open_transaction(
+        self, connection: sqlite3.Connection | None, begin_statement: str, action: str
     ) -> Iterator[sqlite3.Connection]:
         """Run the ``with`` block as one transaction, and convert SQLite's errors into `StoreError`.
 
-        *begin* is the SQL statement that begins the transaction. *action* is what failed, for the
-        error message, such as ``read``.
+        *begin_statement* is the SQL statement that begins the transaction. *action* is the failed
+        action for the error message, such as ``read``.
         """
         if connection is None:
             raise self._make_error(action, "it is closed")
         try:
-            connection.execute(begin)
+            connection.execute(begin_statement)
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -221,7 +230,7 @@ class Connections:
                 raise self._make_error(
                     action, "another process is writing to it; try again later"
                 ) from error
-            if is_damage(error):
+            if is_damage_error(error):
                 # The cause may quote a text of the file.
                 raise self._make_error(
                     action,

@@ -1,7 +1,7 @@
 """Create and open the SQLite files of this package.
 
-Only its owner can read a new file. Each file has an ``application_id``, by which files of other
-programs are recognised and rejected.
+A new file can be read only by its owner. Each file has an ``application_id``, so that files of
+other programs are recognised and rejected.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from qtmiddleware.runtime.files import PRIVATE, make_private_folders, resolve_tr
 
 MEMORY: Final = ":memory:"
 BUSY_SECONDS: Final = 30.0
-"""How long to wait for another process to finish writing."""
+"""How long to wait for another process to finish writing, in seconds."""
 LOG_BYTES: Final = 64 << 20
-"""Size to which the write-ahead log is cut after a long write."""
+"""The size, in bytes, to which the write-ahead log is truncated after a long write."""
 _PAGE_BYTES: Final = 16 << 10
-"""Page size. On the usual page of 4 kB, a passage with its vector would waste nearly half."""
+"""The page size in bytes. With the usual 4 KB, passages with vectors would waste half the space."""
 _SHORT_BYTES: Final = 100_000
-"""Longest value, in bytes, that is read while a file is checked."""
+"""The maximum size, in bytes, of a value that is read to check a file."""
 _RETRY_SECONDS: Final = 0.01
 _UNDECODED: Final = "Could not decode to UTF-8"
-"""How Python's message begins if a text in a file is damaged."""
+"""The beginning of Python's error message if a text in a file is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class FileKind:
     """A type of SQLite file, such as a store: its tables, and the texts of its error messages.
 
     Attributes:
-        application_id: the number by which files of this type are recognised.
+        application_id: the number that marks files of this type.
         version: the version of the tables.
         statements: the SQL statements that create the tables.
-        subject: a description of the file, with ``{path}``.
-        busy: the message if another process is using the file.
-        remedy: advice for a file that is damaged or of another type.
+        subject: a description of the file for error messages; contains ``{path}``.
+        busy: the error message if another process is using the file.
+        remedy: the advice if the file is damaged or of another type.
     """
 
     application_id: int
@@ -65,10 +65,10 @@ def open_file(
     facts: Mapping[str, Any] | None = None,
     check: Callable[[sqlite3.Connection], None] | None = None,
 ) -> sqlite3.Connection:
-    """Open the file at *path* and return a connection; create the file and its folders if missing.
+    """Open or create the file at *path*, and return a connection.
 
-    Only its owner can read a new file. If the file cannot be used, raises `StoreError` and leaves
-    the file unchanged.
+    Missing folders are created, too. A new file can be read only by its owner. If the file cannot
+    be used, raises `StoreError` and leaves the file unchanged.
 
     Args:
         path: the file.
@@ -76,7 +76,7 @@ def open_file(
         timeout: how long to wait for another process, in seconds.
         exclusive: whether to block all other connections until this connection is closed.
         facts: keys and values for the table ``meta`` of a new file.
-        check: a function of the connection that raises an exception to reject the file.
+        check: a function that takes the connection, and raises an exception to reject the file.
     """
     subject = kind.subject.format(path=path)
     try:
@@ -88,7 +88,8 @@ def open_file(
         try:
             if exclusive:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-                # In this mode a lock, once taken, is kept. The empty transaction takes it now.
+                # In this mode, SQLite keeps a lock until the connection is closed. The empty
+                # transaction takes the lock now.
                 connection.execute("BEGIN EXCLUSIVE")
                 connection.execute("COMMIT")
             _prepare_database(connection, kind, facts or {})
@@ -104,14 +105,14 @@ def open_file(
     except FAILURES as error:
         # The cause may quote a text of the file.
         raise StoreError(f"{subject} {_describe_refusal(error, kind)}") from (
-            None if is_damage(error) else error
+            None if is_damage_error(error) else error
         )
     return connection
 
 
 def _describe_refusal(error: Exception, kind: FileKind) -> str:
-    """Return the end of an error message: why the file could not be opened, and what to do."""
-    if is_foreign(error):
+    """Return the reason why the file could not be opened, and advice, for an error message."""
+    if is_wrong_file_error(error):
         return f"cannot be used ({describe_error(error)}); it was not changed: {kind.remedy}"
     if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"cannot be opened: {kind.busy}"
@@ -124,11 +125,12 @@ def _describe_refusal(error: Exception, kind: FileKind) -> str:
 def _prepare_database(
     connection: sqlite3.Connection, kind: FileKind, facts: Mapping[str, Any]
 ) -> None:
-    """Create the tables if the database is empty; otherwise check its tables.
+    """Create the tables if the database is new; otherwise check its tables.
 
     Also switches the file to write-ahead logging. Raises `Damage` for the file of another program.
     """
-    if is_empty(connection):
+    if is_new_database(connection):
+        # With write-ahead logging, the page size can no longer change.
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     else:
         check_kind(connection, kind)
@@ -136,8 +138,8 @@ def _prepare_database(
     set_connection_options(connection)
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        # Two processes may create the file at the same time; the second one finds it laid out.
-        if is_empty(connection):
+        # Two processes may create the file at the same time; the second one finds the tables.
+        if is_new_database(connection):
             for statement in kind.statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {kind.application_id}")
@@ -154,28 +156,27 @@ def set_connection_options(connection: sqlite3.Connection) -> None:
 
 
 def check_kind(connection: sqlite3.Connection, kind: FileKind) -> None:
-    """Raise `Damage` unless the database is of this *kind*, with the same version and tables."""
-    owner, version = read_mark(connection)
+    """Raise `Damage` if the database is not of this *kind*, or has another version or tables."""
+    owner, version = read_id_and_version(connection)
     if owner != kind.application_id:
         raise Damage("it is the SQLite database of another program")
     if version != kind.version:
         raise Damage(f"it has the layout {version}, this version reads {kind.version}")
-    check_layout(connection, kind.statements)
+    check_tables(connection, kind.statements)
 
 
 def make_file(path: Path) -> None:
     """Create an empty file that only its owner can access, and its folders.
 
-    Does nothing if the file exists. An existing file must not be opened here, not even briefly:
-    closing it would release all locks of this process on the file, including SQLite's. Another
-    process could then remove the log that this process writes to, and writes would be lost
-    (https://www.sqlite.org/howtocorrupt.html, 2.2).
-
-    Raises `OSError` if the file cannot be created, or if *path* is an unsafe link (see
-    `resolve_trusted_link`).
+    Does nothing if the file exists. Raises `OSError` if the file cannot be created, or if *path* is
+    an unsafe link (see `resolve_trusted_link`).
     """
     resolve_trusted_link(path)
     make_private_folders(path.parent)
+    # An existing file must not be opened here, not even briefly. Closing it would release all locks
+    # of this process on the file, including SQLite's. Another process could then remove the log
+    # that this process writes to, and writes would be lost
+    # (https://www.sqlite.org/howtocorrupt.html, 2.2).
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
 
@@ -187,14 +188,15 @@ def connect_file(path: str, **options: Any) -> Any:
     passed to `sqlite3.connect`. Raises SQLite's errors, and `OSError` if *path* is an unsafe link
     (see `resolve_trusted_link`).
     """
-    # Transactions are begun and ended explicitly. Whoever lends a connection out lets one thread
-    # use it at a time.
+    # Python begins no transactions by itself. A connection may move between threads, but only one
+    # thread at a time uses it.
     options |= {"isolation_level": None, "check_same_thread": False}
     if path == MEMORY or os.name == "nt":
         return sqlite3.connect(path, **options)
     real = resolve_trusted_link(Path(path))
     connection = sqlite3.connect(f"{real.as_uri()}?mode=rw", uri=True, **options)
-    # SQLite reports the file that it opened, with links resolved. A name need not be UTF-8.
+    # SQLite reports the path of the file that it opened, with links resolved. The path may not be
+    # UTF-8, so it is read as bytes.
     connection.text_factory = bytes
     opened = connection.execute("PRAGMA database_list").fetchone()[2]
     connection.text_factory = str
@@ -204,32 +206,31 @@ def connect_file(path: str, **options: Any) -> Any:
     raise OSError(errno.ELOOP, "a link was put in its place", path)
 
 
-def read_mark(connection: sqlite3.Connection) -> tuple[int, int]:
+def read_id_and_version(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the file's ``application_id`` and ``user_version``; 0 for a number that is not set.
 
-    The first number identifies the program that created the file. The second number is the version
-    of its tables.
+    The id identifies the program that created the file. The version is that of the file's tables.
     """
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return owner, version
 
 
-def is_empty(connection: sqlite3.Connection) -> bool:
+def is_new_database(connection: sqlite3.Connection) -> bool:
     """Return whether the database is new: no tables, no ``application_id``, no ``user_version``."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return tables == 0 and read_mark(connection) == (0, 0)
+    return tables == 0 and read_id_and_version(connection) == (0, 0)
 
 
-def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
-    """Raise `Damage` unless the database has exactly the tables that *statements* create.
+def check_tables(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
+    """Raise `Damage` if the database has other tables than those that *statements* create.
 
-    Indexes, views and triggers are compared, too. A foreign view or trigger would run in this
-    process, and might never end.
+    Indexes, views and triggers are compared, too. A view or trigger from another program would run
+    in this process, and might never end.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     with limit_value_size(connection):
-        if _list_objects(connection) != _list_expected_objects(statements):
+        if _list_database_objects(connection) != _list_schema_objects(statements):
             raise Damage("its tables are not those of such a file")
 
 
@@ -239,7 +240,7 @@ def limit_value_size(
 ) -> Iterator[None]:
     """Limit values read in the ``with`` block to *max_bytes*; raise `Damage` for larger values.
 
-    Otherwise, a value in a file from an unknown source could fill the memory.
+    Without a limit, a value in a file from an unknown source could fill the memory.
     """
     before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
     try:
@@ -251,21 +252,21 @@ def limit_value_size(
 
 
 @cache
-def _list_expected_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
+def _list_schema_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
     """Return the tables, indexes and other objects that the SQL *statements* create."""
     with closing(sqlite3.connect(MEMORY, isolation_level=None)) as fresh:
         for statement in statements:
             fresh.execute(statement)
-        return _list_objects(fresh)
+        return _list_database_objects(fresh)
 
 
-def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
+def _list_database_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
     """Return the tables, indexes and other objects of the database, at most 100.
 
-    Each object is its type, its name, its SQL, and whether it is stored in the file.
+    Each object is a tuple of its type, its name, its SQL, and whether it has a page in the file.
     """
-    # The statistics of ANALYZE do no harm. Each version of SQLite creates the inner tables of a
-    # full-text table in its own way, so only their names are compared.
+    # Statistics of ANALYZE are harmless. The SQL of a full-text table's internal tables depends on
+    # the version of SQLite, so only their names are compared.
     rows = connection.execute(
         "SELECT type, name, CASE WHEN name GLOB 'words_*' AND type = 'table' THEN '' ELSE sql END,"
         " rootpage > 0 FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
@@ -279,7 +280,8 @@ def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead logging.
 
-    SQLite fails if another process does the same at this moment, so this function retries.
+    Retries for up to `BUSY_SECONDS`, because SQLite fails if another process does the same at this
+    moment.
     """
     deadline = monotonic() + BUSY_SECONDS
     while True:
@@ -303,16 +305,16 @@ class Damage(sqlite3.DatabaseError):
 
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite's module raises.
+"""The exceptions that Python's module `sqlite3` raises.
 
-`UnicodeDecodeError` is raised for a damaged file whose names and texts are not UTF-8.
+`UnicodeDecodeError` comes from a damaged file whose names or texts are not UTF-8.
 """
 
 
-def is_damage(error: Exception) -> bool:
-    """Return whether *error* comes from a file's content, for example because it is damaged.
+def is_damage_error(error: Exception) -> bool:
+    """Return whether *error* comes from a file's content, for example because the file is damaged.
 
-    False if the file cannot be accessed, for example without permissions.
+    Returns ``False`` if the file cannot be accessed, for example without permissions.
     """
     return (
         isinstance(error, Damage | UnicodeDecodeError)
@@ -321,14 +323,14 @@ def is_damage(error: Exception) -> bool:
     )
 
 
-def is_foreign(error: Exception) -> bool:
+def is_wrong_file_error(error: Exception) -> bool:
     """Return whether *error* means that the file to open is damaged or from another program."""
     # SQLite reports a missing table as a general error.
-    return is_damage(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
+    return is_damage_error(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of *error*; never quotes text from the file."""
-    # If a text is not UTF-8, Python's message quotes all of it.
+    """Return the message of *error*, without any text from the file."""
+    # If a text is not UTF-8, Python's message quotes the whole text.
     undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)
     return "a text in it is not UTF-8" if undecoded else str(error)

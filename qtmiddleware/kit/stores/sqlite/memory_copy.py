@@ -1,4 +1,4 @@
-"""A copy in memory of the vectors and metadata in a store's file.
+"""Keep a copy of a store's vectors and metadata in memory, for fast searches.
 
 The vectors are one matrix. The metadata is loaded at the first search with a filter.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.kit.stores.filters import build_matcher
-from qtmiddleware.kit.stores.passages import DIGITS, normalise
+from qtmiddleware.kit.stores.passages import DIGITS, normalise_vectors
 from qtmiddleware.kit.stores.sqlite.files import Damage
 from qtmiddleware.protocols import Filter
 from qtmiddleware.runtime.forking import ForkLock
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NO_OBJECT: Final = "the metadata of a passage is not a JSON object"
 _REMEMBERED: Final = 32
-"""How many filters keep their rows until the file changes."""
+"""The maximum number of filters whose matching rows are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,42 +46,46 @@ class Matrix:
     vectors: Floats
 
     def find_nearest(
-        self, vector: Floats, top_k: int, among: Rows | None = None
+        self, vector: Floats, top_k: int, allowed_rows: Rows | None = None
     ) -> list[tuple[int, float]]:
         """Return the *top_k* vectors nearest to *vector*, as (row number, cosine) pairs.
 
-        The best comes first, and vectors with equal cosines are sorted by id. With *among*, only
-        the vectors with these row numbers are searched.
+        The best vector comes first. Vectors with equal cosines are sorted by id. With
+        *allowed_rows*, only the vectors with these row numbers are searched.
         """
         import numpy as np
 
-        places = (
+        positions = (
             np.arange(len(self.rows))
-            if among is None
-            else np.flatnonzero(np.isin(self.rows, among))
+            if allowed_rows is None
+            else np.flatnonzero(np.isin(self.rows, allowed_rows))
         )
-        count = len(places)
+        count = len(positions)
         if top_k < 1 or not count:
             return []
-        scores = np.round(self.vectors @ normalise(vector[None].copy())[0], DIGITS)[places]
+        scores = np.round(self.vectors @ normalise_vectors(vector[None].copy())[0], DIGITS)[
+            positions
+        ]
         if top_k < count:
             lowest_score = np.partition(scores, count - top_k)[count - top_k]
-            # All that tie with the last one are kept for now. Otherwise chance would choose among
-            # them.
+            # All vectors with the lowest score are kept for now, because the choice among them
+            # would be random here. They are sorted by id below.
             selected = np.flatnonzero(scores >= lowest_score)
-            places, scores = places[selected], scores[selected]
+            positions, scores = positions[selected], scores[selected]
         best = sorted(
-            zip(places.tolist(), scores.tolist(), strict=True),
+            zip(positions.tolist(), scores.tolist(), strict=True),
             key=lambda match: (-match[1], self.ids[match[0]]),
         )
-        return [(int(self.rows[place]), round(score, DIGITS)) for place, score in best[:top_k]]
+        return [
+            (int(self.rows[position]), round(score, DIGITS)) for position, score in best[:top_k]
+        ]
 
 
 class MemoryCopy:
     """A copy in memory of a store's vectors and metadata, reloaded when the store's file changes.
 
-    Call the methods first in each read transaction. The transaction's view of the file then begins
-    under the lock of this object, so the copy is never newer than this view.
+    Call the methods at the beginning of a read transaction, so that the copy is never newer than
+    the transaction's view of the file.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -91,56 +95,61 @@ class MemoryCopy:
         self._matrix: Matrix | None
         self._metadata: tuple[Rows, list[Mapping[str, Any]]] | None
         self._rows_by_filter: dict[str, Rows]
-        self._drop()
+        self._drop_all()
 
     def clear(self) -> None:
         """Drop the vectors and the metadata from memory."""
         with self._lock.free:
-            self._drop()
+            self._drop_all()
 
     def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
-        """Return all vectors of the store; read them from the file if it has changed."""
+        """Return all vectors of the store. They are read again if the file has changed."""
         with self._lock.free:
-            self._drop_outdated(connection)
+            self._drop_if_outdated(connection)
             if self._matrix is None:
                 self._matrix = _read_matrix(connection, self._dimension)
             return self._matrix
 
-    def find_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
+    def find_matching_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
         """Return the row numbers of the passages that meet *filter*.
 
         Raises `InvalidQuery` for an invalid filter.
         """
         import numpy as np
 
-        meets, key = build_matcher(filter), repr(filter)
+        matcher, key = build_matcher(filter), repr(filter)
         with self._lock.free:
-            self._drop_outdated(connection)
+            self._drop_if_outdated(connection)
             if self._metadata is None:
                 self._metadata = _read_metadata(connection)
             if key not in self._rows_by_filter:
                 rows, values = self._metadata
+                # Each user may have another filter, so the cache must not grow without limit.
                 if len(self._rows_by_filter) >= _REMEMBERED:
                     self._rows_by_filter.clear()
                 self._rows_by_filter[key] = rows[
-                    np.fromiter(map(meets, values), dtype=np.bool_, count=len(values))
+                    np.fromiter(map(matcher, values), dtype=np.bool_, count=len(values))
                 ]
             return self._rows_by_filter[key]
 
-    def _drop_outdated(self, connection: sqlite3.Connection) -> None:
+    def _drop_if_outdated(self, connection: sqlite3.Connection) -> None:
         """Drop the vectors and the metadata if the file has changed since they were read."""
-        changes = read_meta(connection, "changes")
+        # This first read begins the transaction's view of the file, while the lock is held.
+        changes = read_meta_value(connection, "changes")
         if changes != self._changes:
-            self._drop()
+            self._drop_all()
             self._changes = changes
 
-    def _drop(self) -> None:
+    def _drop_all(self) -> None:
         self._matrix = self._metadata = None
         self._rows_by_filter = {}
 
 
-def read_meta(connection: sqlite3.Connection, key: str) -> Any:
-    """Return the value of *key* in the store's table ``meta``; raise `Damage` if it is missing."""
+def read_meta_value(connection: sqlite3.Connection, key: str) -> Any:
+    """Return the value of *key* in the store's table ``meta``.
+
+    Raises `Damage` if the key is missing.
+    """
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None:
         raise Damage("its description of itself is missing")
@@ -157,24 +166,24 @@ def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
     records = connection.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
     rows = np.fromiter((row for row, _, _ in records), dtype=np.int64, count=len(records))
     try:
-        # A bytearray can be changed, so the array over it can be scaled without a second copy of
-        # all vectors.
+        # An array over a bytearray can be changed in place, so scaling needs no second copy of all
+        # vectors.
         flat = np.frombuffer(bytearray().join(blob for _, _, blob in records), dtype="<f4")
         vectors = flat.reshape(len(records), dimension).astype(np.float32, copy=False)
     except (TypeError, ValueError):
         raise Damage("a vector does not have its stored length") from None
-    return Matrix(rows, tuple(id_ for _, id_, _ in records), normalise(vectors))
+    return Matrix(rows, tuple(id_ for _, id_, _ in records), normalise_vectors(vectors))
 
 
 def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
-    """Return the row numbers of all passages, and the metadata of each.
+    """Return the row number and the metadata of each passage, in two lists of equal length.
 
-    Raises `Damage` if the metadata is not JSON objects.
+    Raises `Damage` if any metadata is not a JSON object.
     """
     import numpy as np
 
     records = connection.execute("SELECT row, metadata FROM passages").fetchall()
-    # Parsed as one text, so that equal keys become one object.
+    # All metadata is parsed as one text, so that equal keys share one object in memory.
     try:
         values = json.loads(f"[{','.join(metadata for _, metadata in records)}]")
     except (TypeError, ValueError):

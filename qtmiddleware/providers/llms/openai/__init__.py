@@ -1,4 +1,4 @@
-"""Language models of OpenAI, and of every service with the same chat completions API."""
+"""Call the language models of OpenAI and of other services with the same chat completions API."""
 
 from __future__ import annotations
 
@@ -34,50 +34,48 @@ from qtmiddleware.types import Deadline
 
 
 class OpenAIModel:
-    """Calls *model* through the ``openai`` client and learns which options its provider accepts.
+    """Calls a language model through the ``openai`` client.
 
-    **Clients.** The user's clients are never closed. A user's async client is copied for every
-    event loop, and the copy has its own connections, so that the user's own calls are not affected.
-    If the user gave only an async client, `complete` and `stream` run in the background loop, whose
-    connections are kept.
+    The object learns which options the provider accepts.
 
-    **Stepping down.** With *structured_output* ``auto``, a request asks for a JSON schema. If the
-    provider rejects the schema, the next request asks for ``json_object``, and then for plain text.
-    If ``temperature``, ``reasoning_effort`` or the token limit is rejected, it is omitted.
-    Rejections are remembered as long as this object lives, and one prompt takes at most five
-    requests.
+    **Clients.** The user's clients are never closed. For each event loop, the user's async client
+    is copied. The copy opens its own connections, so the user's own calls are not affected. If the
+    user gave only an async client, `complete` and `stream` run in the background loop.
+
+    **Fallbacks.** With *structured_output* ``auto``, the first request asks for a JSON schema. If
+    the provider rejects the schema, the next request asks for ``json_object``, and then for plain
+    text. A rejected ``temperature``, ``reasoning_effort`` or token limit is omitted from later
+    requests. This object remembers the rejections. One prompt takes at most five requests.
 
     **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort
-    that they accept, and other models get none. The token limit is called ``max_completion_tokens``
-    for reasoning models and at OpenAI's own address, and ``max_tokens`` elsewhere. If a reasoning
-    model thinks, 10,000 tokens are added to the limit, and no temperature is sent.
+    that they accept. Other models get none. The token limit is sent as ``max_completion_tokens`` to
+    OpenAI and to reasoning models, and as ``max_tokens`` to all others. If the model reasons,
+    10,000 tokens are added to the limit, and no temperature is sent.
 
-    **Time.** Every request times out at the deadline. The SDK's retries are turned off, because
-    they sleep as long as the server says and ignore the deadline. A user's async client keeps its
-    retries, because the call is cancelled at the deadline. A synchronous call may last longer than
-    the deadline by one read, or more if a server sends its headers very slowly. At most 64 KiB of
-    an error's body are kept. `Reply.calls` counts the requests for stepping down, and the retries
-    of the request that succeeded.
+    **Timeouts.** Every request times out at the deadline. The SDK's retries are turned off, because
+    they ignore the deadline. A user's async client keeps its retries, because its call is cancelled
+    at the deadline. A synchronous call may exceed the deadline by one read, or by more if the
+    server sends its headers very slowly. `Reply.calls` counts all requests for the prompt, and the
+    retries of the request that succeeded.
 
-    **Streams.** Pieces are yielded as the server sends them. A server that does not stream is asked
-    for the whole answer, which is the only piece. If the answer has ended but its cost is missing,
-    a `Reply` is yielded before the last one, because some servers send no cost and do not close the
-    stream. Closing the generator closes the connection.
+    **Streams.** Pieces are yielded as the server sends them. A server that cannot stream sends the
+    whole answer as the only piece. Some servers send no token counts and keep the stream open. So
+    a `Reply` without cost is yielded as soon as the text is complete, and another one at the end of
+    the stream. Closing the generator closes the connection.
 
     Args:
         model: The model's name.
         client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
-            several models share. By default clients are made on first use, with the key from
+            several models share. By default, clients are made on first use with the key from
             ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
         temperature: The temperature; ``None`` sends none.
-        temperatures: The temperatures for prompts of certain modes, by mode. They override
-            *temperature*.
+        temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The most tokens of an answer; ``None`` sends no limit.
         structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
         reasoning_effort: An effort, ``auto``, or ``None`` to send none.
-        input_price: US dollars per million tokens read, for models without a known price.
-        output_price: US dollars per million tokens written, for models without a known price.
+        input_price: US dollars per million input tokens, if the model's price is unknown.
+        output_price: US dollars per million output tokens, if the model's price is unknown.
     """
 
     _price_list = OPENAI
@@ -123,62 +121,63 @@ class OpenAIModel:
 
     @property
     def provider(self) -> str:
-        """The model's provider, as OpenTelemetry names it; ``openai`` if the host is unknown."""
+        """The provider's name in OpenTelemetry; ``openai`` if the host is unknown."""
         return find_provider(self._clients.host)
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if unknown."""
+        """The server's host and port; ``None`` if they are unknown."""
         return self._clients.server
 
     @property
     def can_async(self) -> bool:
-        """Whether `acomplete` can be called, that is, whether there is an async client."""
+        """Whether `acomplete` can be called. It needs an async client."""
         return self._clients.can_async
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if not self._clients.can_block:
             return complete_in_background(self.acomplete, prompt, deadline)
-        pieces = self._exchange(prompt, deadline, streams=False)
+        pieces = self._yield_pieces(prompt, deadline, should_stream=False)
+        # An earlier `Reply` may lack its cost.
         return [piece for piece in pieces if isinstance(piece, Reply)][-1]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt* without blocking the running loop.
+        """Return the reply to *prompt* without blocking the event loop.
 
         Raises `ModelError` on failure.
         """
-        async with aclosing(self._aexchange(prompt, deadline, streams=False)) as pieces:
+        async with aclosing(self._ayield_pieces(prompt, deadline, should_stream=False)) as pieces:
             return [piece async for piece in pieces if isinstance(piece, Reply)][-1]
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
+        """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
 
         Raises `ModelError` on failure.
         """
         if not self._clients.can_block:
             return iterate_in_background_loop(partial(self.astream, prompt, deadline))
-        return self._exchange(prompt, deadline, streams=True)
+        return self._yield_pieces(prompt, deadline, should_stream=True)
 
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
-        """Yield the pieces of the reply to *prompt* as they arrive and, at the end, a `Reply`.
+        """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
 
-        The running loop is not blocked. Raises `ModelError` on failure.
+        The event loop is not blocked. Raises `ModelError` on failure.
         """
-        return self._aexchange(prompt, deadline, streams=True)
+        return self._ayield_pieces(prompt, deadline, should_stream=True)
 
-    def _exchange(
-        self, prompt: Prompt, deadline: Deadline, *, streams: bool
+    def _yield_pieces(
+        self, prompt: Prompt, deadline: Deadline, *, should_stream: bool
     ) -> Iterator[str | Reply]:
-        """Yield the reply's pieces and, at the end, a `Reply`.
+        """Yield the pieces of the reply, then the whole `Reply`.
 
-        If *streams* is true, the requests ask for a stream.
+        If *should_stream* is true, the requests ask for a stream.
         """
-        reader = StreamReader(deadline, streams=streams)
+        reader = StreamReader(deadline, is_stream=should_stream)
         with self._clients.in_use, ExitStack() as stack:
-            negotiation = self._negotiator.negotiate(prompt, streams=streams)
+            negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
             response = drive_generator(
-                negotiation, partial(self._open, deadline=deadline, stack=stack)
+                negotiation, partial(self._send_request, deadline=deadline, stack=stack)
             )
             while not reader.is_done:
                 try:
@@ -195,22 +194,26 @@ class OpenAIModel:
         for piece in reader.end():
             yield self._add_costs(response, piece)
 
-    async def _aexchange(
-        self, prompt: Prompt, deadline: Deadline, *, streams: bool
+    async def _ayield_pieces(
+        self, prompt: Prompt, deadline: Deadline, *, should_stream: bool
     ) -> AsyncGenerator[str | Reply, None]:
-        """Yield the reply's pieces like `_exchange`, without blocking the running loop."""
-        reader = StreamReader(deadline, streams=streams)
+        """Yield the pieces of the reply, then the whole `Reply`, without blocking the event loop.
+
+        If *should_stream* is true, the requests ask for a stream.
+        """
+        reader = StreamReader(deadline, is_stream=should_stream)
         with self._clients.in_use:
             async with AsyncExitStack() as stack:
-                negotiation = self._negotiator.negotiate(prompt, streams=streams)
+                negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
                 response = await adrive_generator(
-                    negotiation, partial(self._aopen, deadline=deadline, stack=stack)
+                    negotiation, partial(self._asend_request, deadline=deadline, stack=stack)
                 )
                 while not reader.is_done:
                     try:
                         async with asyncio.timeout(find_request_timeout(deadline)):
                             chunk = await anext(response.answer, None)
                     except Exception as error:
+                        # As in `_yield_pieces`: the answer is complete, so the error is harmless.
                         if reader.is_whole:
                             break
                         raise self._negotiator.read_error(error) from None
@@ -222,19 +225,19 @@ class OpenAIModel:
             yield self._add_costs(response, piece)
 
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
-        """Return *piece*; if *piece* is a `Reply`, first add its number of calls and its cost.
+        """Return *piece*. If it is a `Reply`, add the number of calls and the cost.
 
-        A reply also shows that the provider accepted the request, so the accepted options are
+        A `Reply` also proves that the provider accepted the request's options, so they are
         remembered.
         """
         if isinstance(piece, str):
             return piece
         self._negotiator.learn(response.capabilities)
-        usd = self.prices.cost(piece.input_tokens, piece.output_tokens)
+        usd = self.prices.compute_cost(piece.input_tokens, piece.output_tokens)
         return replace(piece, calls=response.calls, cost_usd=usd)
 
     def warm_up(self) -> None:
-        """Load the modules, prices and clients that a request needs, without sending anything.
+        """Load the modules, prices and clients that the first request needs. Send nothing.
 
         Raises `ModelError` if there is no key.
         """
@@ -244,7 +247,7 @@ class OpenAIModel:
 
         _ = pydantic.create_model, completions.Completions
         find_prices(self._model)
-        client = self._clients.get_sync()
+        client = self._clients.get_sync_client()
         if can_stream(client):
             _ = (
                 make_timeout(LONGEST_WAIT),
@@ -253,25 +256,27 @@ class OpenAIModel:
             )
 
     def close(self) -> None:
-        """Close the sync client and the background loop's client, unless the user gave them.
+        """Close the sync client and the background loop's client. The user's clients stay open.
 
-        The model stays usable.
+        The model stays usable: its next call makes new clients.
         """
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close the clients as `close` does, and also the client of the running event loop.
+        """Close the same clients as `close`, and the client of the running event loop.
 
-        The model stays usable.
+        The model stays usable: its next call makes new clients.
         """
         await self._clients.aclose()
 
-    def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
-        """Send *request*; return an iterator of the answer's pieces, and the number of retries.
+    def _send_request(
+        self, request: dict[str, Any], deadline: Deadline, stack: ExitStack
+    ) -> Received:
+        """Send *request* and return its answer and the number of the SDK's retries.
 
-        The iterator can be used until *stack* is closed.
+        The answer is an iterator over its pieces. It can be read until *stack* is closed.
         """
-        client = self._clients.get_sync()
+        client = self._clients.get_sync_client()
         seconds = find_request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
@@ -281,6 +286,7 @@ class OpenAIModel:
             response = stack.enter_context(opened)
             return stack.enter_context(closing(response.iter_bytes())), _count_retries(response)
         answer = completions.create(**request, timeout=seconds)
+        # A wrapper or a test double may ignore `stream` and return the whole completion.
         if "stream" not in request or is_whole_completion(answer):
             return iter((answer,)), 0
         chunks = iter(answer)
@@ -289,10 +295,10 @@ class OpenAIModel:
                 stack.callback(opened.close)
         return chunks, 0
 
-    async def _aopen(
+    async def _asend_request(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        client = await self._clients.get_async()
+        client = await self._clients.get_async_client()
         seconds = find_request_timeout(deadline)
         completions = client.chat.completions
         async with asyncio.timeout(seconds):
@@ -324,13 +330,13 @@ def _count_retries(response: Any) -> int:
 
 
 def accepts(candidate: Any) -> bool:
-    """Return whether *candidate* is a client of the ``openai`` package, or several such clients."""
+    """Return whether *candidate* is an ``openai`` client, or a tuple or list of such clients."""
     members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
     return isinstance(candidate, Clients) or all(_is_client(member) for member in members)
 
 
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
-    """Return a model with the name and options in *settings*, called through *client*.
+    """Return the model that *settings* name, called through *client*.
 
     If *client* is ``None``, a client is made on first use.
     """
@@ -355,7 +361,7 @@ def read_options(settings: Settings) -> dict[str, Any]:
 
 
 def find_temperatures(settings: Settings) -> dict[str, float]:
-    """Return the temperatures in *settings* that apply only to prompts of one mode, by mode."""
+    """Return the temperature per prompt mode, for the modes that have one in *settings*."""
     return {
         name: value
         for name, value in asdict(settings.llm.temperatures).items()

@@ -1,4 +1,4 @@
-"""Choose the client for each call of a model, and close the clients that this package made."""
+"""Choose the client for each model call, and close the clients that this package made."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from qtmiddleware.errors import ModelError, explained
+from qtmiddleware.errors import ModelError, explain_client_errors
 from qtmiddleware.providers.openai_client import (
     DEFAULT_ADDRESS,
     KEY_VARIABLE,
     SDK_ADDRESS_VARIABLE,
     ClientPerProcess,
-    bound_error_bodies,
     copy_without_retries,
     is_async_client,
     is_vendor_client,
+    limit_error_bodies,
     make_client,
     make_http_client,
     read_host,
@@ -39,27 +39,25 @@ _RESOURCE: Final = "chat.completions"
 # How many seconds closing waits for the background loop, which a user's coroutine may block.
 _CLOSE_SECONDS: Final = 5.0
 
-_ClientsOfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
-"""The async client that each `Clients` has in one event loop, with the generator that closes it."""
+_LoopClients = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
+"""One event loop's async clients, each with the generator that closes the client."""
 # Event loops hold their tasks weakly, so running tasks are kept here.
 _closing: Final[set[asyncio.Task[None]]] = set()
 
 
 class Clients:
-    """A sync and an async client: given by the user, or made by this object on first use.
+    """A sync and an async client: given by the user, or made on first use.
 
-    The user's clients are never closed. Clients made by this object belong to one process, since
-    sockets do not survive a fork. An async client also belongs to one event loop, and is closed
-    when the loop shuts down. If the user gave only an async client, blocking calls use a copy in
-    the background loop, until `close`.
+    The user's clients are never closed. Clients made here belong to one process, because sockets do
+    not survive a fork. An async client also belongs to one event loop, and closes when that loop
+    shuts down. If the user gave only an async client, blocking calls use a copy in the background
+    loop until `close`.
 
-    For the same reasons, the user's client is copied in a forked process, and an async client in
-    every loop. The copy has its own connections: an idle connection left in the user's client would
-    make the user's next call in another loop fail or hang. A client that cannot be copied
-    (`can_copy`) is used directly.
+    A user's client is copied in each forked process, and an async client also in each event loop.
+    The copy has its own connections, because an idle connection of one loop makes the user's next
+    call in another loop fail or hang. A client that cannot be copied (`can_copy`) is used directly.
 
-    Use a client only within ``with clients.in_use:``, so that `Draining.retire` closes no client
-    during a call.
+    Use a client only within ``with clients.in_use:``. Then no client is closed during a call.
     """
 
     _async_kind = "openai.AsyncOpenAI()"
@@ -69,9 +67,13 @@ class Clients:
             client if isinstance(client, tuple | list) else () if client is None else (client,)
         )
         self._base_url = base_url
-        self._own = not members
-        self._given_sync = next((member for member in members if not is_async_client(member)), None)
-        self._given_async = next((member for member in members if is_async_client(member)), None)
+        self._makes_clients = not members
+        self._user_sync_client = next(
+            (member for member in members if not is_async_client(member)), None
+        )
+        self._user_async_client = next(
+            (member for member in members if is_async_client(member)), None
+        )
         self._process = os.getpid()
         # The process whose background loop has a client to close.
         self._in_background: int | None = None
@@ -83,12 +85,12 @@ class Clients:
     @property
     def can_block(self) -> bool:
         """Whether there is a client for synchronous calls."""
-        return self._own or self._given_sync is not None
+        return self._makes_clients or self._user_sync_client is not None
 
     @property
     def can_async(self) -> bool:
         """Whether there is a client for asynchronous calls."""
-        return self._own or self._given_async is not None
+        return self._makes_clients or self._user_async_client is not None
 
     @property
     def host(self) -> str:
@@ -98,46 +100,57 @@ class Clients:
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
-        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
+        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._makes_clients else ""))
 
     def _find_address(self) -> str:
-        client = self._given_sync if self._given_sync is not None else self._given_async
+        client = (
+            self._user_sync_client
+            if self._user_sync_client is not None
+            else self._user_async_client
+        )
         return (
             _read_address(self._base_url)
             if client is None
             else str(getattr(client, "base_url", ""))
         )
 
-    def get_sync(self) -> Any:
-        """Return the client for a synchronous call; a copy without retries if it can be copied."""
-        client = self._given_sync
+    def get_sync_client(self) -> Any:
+        """Return the client for a synchronous call.
+
+        This is a copy of the user's client without retries, if the client can be copied.
+        """
+        client = self._user_sync_client
         if client is None or (os.getpid() != self._process and can_copy(client)):
-            return self._per_process.get(self._make_sync)
+            return self._per_process.get(self._make_sync_client)
         if not can_stream(client) or client.is_closed():
             # A copy of a closed client would open its connections again.
             return client
         return copy_without_retries(client)
 
-    async def get_async(self) -> Any:
+    async def get_async_client(self) -> Any:
         """Return the client for a call in the running event loop.
 
         Raises `ModelError` if the user gave only a sync client.
         """
-        given_client = self._given_async
-        if not self._own and given_client is None:
+        given_client = self._user_async_client
+        if not self._makes_clients and given_client is None:
             raise ModelError(
                 "unavailable",
                 "the client must be asynchronous for an asynchronous call; pass"
                 f" {self._async_kind}",
             )
-        if not self._own and not self._can_copy(given_client):
+        if not self._makes_clients and not self._can_copy(given_client):
             return given_client
         loop = asyncio.get_running_loop()
         clients = _find_clients(loop)
         client_and_lifetime = clients.get(self)
         if client_and_lifetime is None or client_and_lifetime[0].is_closed():
-            with explained(partial(ModelError, "unavailable")):
-                client = self._make_client(is_async=True) if self._own else self._copy(given_client)
+            with explain_client_errors(partial(ModelError, "unavailable")):
+                client = (
+                    self._make_client(is_async=True)
+                    if self._makes_clients
+                    else self._copy_client(given_client)
+                )
             client_and_lifetime = clients[self] = client, _close_at_end(client)
             self._loops = {
                 key: loop_ref for key, loop_ref in self._loops.items() if loop_ref() is not None
@@ -160,7 +173,7 @@ class Clients:
                 run_in_background_loop(self._close_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the clients that `close` closes, and the client made for the running event loop.
+        """Close the same clients as `close`, and the client made for the running event loop.
 
         The next call makes new clients.
         """
@@ -172,7 +185,7 @@ class Clients:
                     await await_in_background_loop(self._close_in_running_loop)
 
     def _close_without_waiting(self) -> None:
-        """Close the sync client of this process, and let each event loop close its own client."""
+        """Close the sync client of this process, and ask each event loop to close its client."""
         self._per_process.close()
         for loop_ref in self._loops.values():
             loop = loop_ref()
@@ -185,7 +198,8 @@ class Clients:
                     loop.call_soon_threadsafe(_close_soon, lifetime)
 
     def _forget_background_client(self) -> bool:
-        """Forget the client in the background loop; return whether this process had one."""
+        """Forget the client in the background loop, and return whether this process had one."""
+        # A forked process inherits the entry, but not the loop with the client.
         process, self._in_background = self._in_background, None
         return process == os.getpid()
 
@@ -198,17 +212,17 @@ class Clients:
     def _can_copy(self, client: Any) -> bool:
         return can_copy(client)
 
-    def _copy(self, client: Any) -> Any:
+    def _copy_client(self, client: Any) -> Any:
         return copy_with_own_connections(client)
 
-    def _make_sync(self) -> Any:
-        with explained(partial(ModelError, "unavailable")):
-            if self._own:
+    def _make_sync_client(self) -> Any:
+        with explain_client_errors(partial(ModelError, "unavailable")):
+            if self._makes_clients:
                 return self._make_client(is_async=False)
-            return copy_with_own_connections(self._given_sync).with_options(max_retries=0)
+            return copy_with_own_connections(self._user_sync_client).with_options(max_retries=0)
 
     def _make_client(self, *, is_async: bool) -> Any:
-        if not is_reachable(self._base_url):
+        if not is_configured(self._base_url):
             raise ModelError(
                 "unauthorized",
                 f"the key for the language model is missing: set {KEY_VARIABLE}, or"
@@ -220,16 +234,17 @@ class Clients:
         )
 
 
-def _find_clients(loop: asyncio.AbstractEventLoop) -> _ClientsOfLoop:
-    """Return the clients made for *loop*, which are stored in an attribute of *loop* itself.
+def _find_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
+    """Return the clients that were made for *loop*.
 
-    The clients refer to the loop, so a reference from elsewhere would keep the loop alive. Stored
-    in the loop, the clients and their sockets are freed even if the loop is never closed.
+    They are stored in an attribute of *loop*. The clients refer to the loop, so a reference from
+    outside would keep the loop alive. This way, the loop, the clients and their sockets are freed
+    together, even if the loop is never closed.
     """
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
     except AttributeError:
-        clients: _ClientsOfLoop = WeakKeyDictionary()
+        clients: _LoopClients = WeakKeyDictionary()
         loop._qtmiddleware_clients = clients  # type: ignore[attr-defined]
         return clients
 
@@ -246,9 +261,9 @@ def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
 
 
 async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
-    """Close *client* when the running loop shuts down, or when this generator is dropped.
+    """Close *client* when the running event loop shuts down, or when this generator is freed.
 
-    A loop that shuts down closes the asynchronous generators that were started in the loop.
+    On shutdown, an event loop closes the asynchronous generators that were started in it.
     """
     try:
         yield
@@ -256,40 +271,40 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
         await client.close()
 
 
-def identify_account(base_url: str | None) -> int:
-    """Return a hash of the address and the key that new clients would use now."""
+def hash_account(base_url: str | None) -> int:
+    """Return a hash of the address and the key that new clients use."""
     # A hash, so that the key itself is stored nowhere else.
     return hash((_read_address(base_url), read_key()))
 
 
-def is_reachable(base_url: str | None) -> bool:
+def is_configured(base_url: str | None) -> bool:
     """Return whether a key or an address is configured.
 
-    The service at an address may need no key.
+    An address is enough, because a user's own server may need no key.
     """
     return bool(_read_address(base_url) or read_key())
 
 
 def _find_configured_address(base_url: str | None) -> str | None:
-    """Return the address in the config or in ``QTM_LLM_BASE_URL``; ``None`` if there is none."""
+    """Return *base_url*, else the address in ``QTM_LLM_BASE_URL``, else ``None``."""
     return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
 def _read_address(base_url: str | None) -> str:
-    """Return the address for clients that this package makes; ``""`` for the SDK's default."""
+    """Return the address for new clients; ``""`` stands for the SDK's default."""
     return _find_configured_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
 def can_stream(client: Any) -> bool:
-    """Return whether answers of *client* can be read piece by piece (see `is_vendor_client`)."""
+    """Return whether *client* can stream its answers; see `is_vendor_client`."""
     return is_vendor_client(client, _RESOURCE)
 
 
 def can_copy(client: Any) -> bool:
-    """Return whether *client* can be copied with connections of its own.
+    """Return whether `copy_with_own_connections` can copy *client*.
 
-    The client must be the SDK's own. Its connections must have been made by the SDK, or the client
-    must be async and use an ordinary `httpx` client.
+    The class of *client* must be one of the SDK's. In addition, the SDK must have made the HTTP
+    client, or *client* must be async with an ordinary `httpx` client.
     """
     if not can_stream(client):
         return False
@@ -306,19 +321,21 @@ def copy_with_own_connections(client: Any) -> Any:
         )
     else:
         http = copy_with_empty_pools(client._client)
-        bound_error_bodies(http)
+        limit_error_bodies(http)
     return client.with_options(http_client=http)
 
 
 def _has_own_connections(client: Any) -> bool:
+    # The SDK uses this subclass only if the user passed no HTTP client.
     return type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
 
 
-def has_known_pools(http: Any) -> bool:
-    """Return whether `copy_with_empty_pools` can copy *http*, an `httpx` client."""
-    mounts = getattr(http, "_mounts", {}).values()
+def has_known_pools(http_client: Any) -> bool:
+    """Return whether `copy_with_empty_pools` can copy *http_client*, an `httpx` client."""
+    # These attributes are private, so another version of the library may lack them.
+    mounts = getattr(http_client, "_mounts", {}).values()
     transports = [
-        getattr(http, "_transport", None),
+        getattr(http_client, "_transport", None),
         *(transport for transport in mounts if transport is not None),
     ]
     pools = [getattr(transport, "_pool", None) for transport in transports]
@@ -328,16 +345,16 @@ def has_known_pools(http: Any) -> bool:
     )
 
 
-def copy_with_empty_pools(http: Any) -> Any:
-    """Return a copy of *http*, an `httpx` client, without open connections.
+def copy_with_empty_pools(http_client: Any) -> Any:
+    """Return a copy of *http_client*, an `httpx` client, without open connections.
 
     The copy has the same proxies, certificates and hooks.
     """
-    http_copy = copy(http)
-    http_copy._transport = _copy_with_empty_pool(http._transport)
+    http_copy = copy(http_client)
+    http_copy._transport = _copy_with_empty_pool(http_client._transport)
     http_copy._mounts = {
         pattern: transport and _copy_with_empty_pool(transport)
-        for pattern, transport in http._mounts.items()
+        for pattern, transport in http_client._mounts.items()
     }
     return http_copy
 

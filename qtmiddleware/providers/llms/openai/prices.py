@@ -1,4 +1,4 @@
-"""Look up a model's prices, and the date on which OpenAI shuts a model down."""
+"""Look up a model's prices and its shutdown date."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FINE_TUNED: Final = re.compile(r"ft:([^:]+)")
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices of *model* in US dollars per million tokens.
+    """A model's prices in US dollars per million tokens.
 
     Attributes:
         model: The model's name.
-        input: The price of tokens read; ``None`` for the price that `find_prices` returns.
-        output: The price of tokens written; ``None`` for the price that `find_prices` returns.
-        provider: The provider's name in genai-prices.
+        input: The price of input tokens; ``None`` uses the list price (`find_prices`).
+        output: The price of output tokens; ``None`` uses the list price.
+        provider: The provider's name in the package genai-prices.
     """
 
     model: str
@@ -34,10 +34,11 @@ class Prices:
     output: float | None = None
     provider: str = OPENAI
 
-    def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """Return the cost of a call in US dollars; ``None`` if a price or the tokens are unknown.
+    def compute_cost(self, input_tokens: int, output_tokens: int) -> float | None:
+        """Return the cost of a call in US dollars; ``None`` if it is unknown.
 
-        The tokens are unknown if their number is 0 or more than `MOST_TOKENS`.
+        The cost is unknown if a price is unknown, or if the number of tokens is 0 or more than
+        `MOST_TOKENS`.
         """
         if not 0 < input_tokens + output_tokens <= MOST_TOKENS:
             return None
@@ -53,16 +54,15 @@ class Prices:
 
 @cache
 def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | None:
-    """Return the prices of *model* for tokens read and written; ``None`` if they are unknown.
+    """Return the input and output prices of *model*; ``None`` if they are unknown.
 
-    Prices are in US dollars per million tokens. They come from the package genai-prices if it is
-    installed (extra ``prices``). If it has no price, the prices of OpenAI's models come from
-    ``prices.json``. A dated snapshot has the prices of its model, unless the snapshot is listed
-    itself. The network is not used.
+    Prices are in US dollars per million tokens. They come from the package genai-prices (extra
+    ``prices``), or else, for OpenAI's models, from ``prices.json``. A dated snapshot without a
+    price has the prices of its model. The network is not used.
 
     Args:
         model: The model's name.
-        provider: The provider's name in genai-prices.
+        provider: The provider's name in the package genai-prices.
     """
     packaged = _find_packaged_prices(model, provider)
     if packaged is not None or provider != OPENAI:
@@ -99,10 +99,9 @@ class Shutdown:
 
 
 def find_shutdown(model: str) -> Shutdown | None:
-    """Return when OpenAI shuts *model* down; ``None`` if no date is known.
+    """Return the date on which OpenAI shuts *model* down; ``None`` if none is known.
 
-    A dated snapshot or a fine-tuned model has the date of its model, unless the snapshot is listed
-    itself.
+    A snapshot or fine-tuned model without a date has the date of its base model.
     """
     fine_tuned = _FINE_TUNED.match(model)
     name = fine_tuned[1] if fine_tuned else model

@@ -1,4 +1,4 @@
-"""Read a provider's answer, whole or streamed; every part of it may be malformed."""
+"""Read a provider's answer, whole or streamed. Any field of the answer may be malformed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
 
 MOST_BYTES: Final = 1 << 20
-"""The most bytes of a body, or of one event of a stream; real answers are a few kilobytes."""
+"""The most bytes of a body, or of one stream event. Real answers are a few kilobytes."""
 
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
-"""The reasons to end that mean the token limit."""
+"""The finish reasons of answers that reached the token limit."""
 _DECLINED: Final = frozenset({"content_filter", "refusal"})
 _READ: Final = ("prompt_tokens", "input_tokens", "inputTokens")
 _WRITTEN: Final = ("completion_tokens", "output_tokens", "outputTokens")
 
 _NAME: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
-"""The form of a model's or a completion's name, which no text of a user has."""
+"""A model's name or a completion's id. A user's text does not match."""
 
 _STILL_SENDING: Final = "the model was still sending"
 
@@ -42,9 +42,10 @@ class Collector:
         self._size = 0
 
     def add(self, chunk: bytes) -> None:
-        """Add *chunk*; raise `ModelError` if the total is too large or the deadline has passed.
+        """Add *chunk* to the collected bytes.
 
-        The reason is ``too_long``, ``timeout`` or ``cancelled``.
+        Raises `ModelError` ``too_long`` if the total exceeds `MOST_BYTES`, and ``timeout`` or
+        ``cancelled`` if no time is left.
         """
         self._size += len(chunk)
         check_size(self._size, MOST_BYTES)
@@ -52,31 +53,33 @@ class Collector:
         self._chunks.append(chunk)
 
     def take(self) -> bytes:
-        """Return all chunks as one `bytes` object, and forget them."""
+        """Return all chunks as one `bytes` object, and empty the collector."""
         whole = b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
         return whole
 
 
-def check_size(size: int, max_bytes: int) -> None:
-    """Raise `ModelError` if *size*, an answer's length in bytes, exceeds *max_bytes*."""
-    if size > max_bytes:
+def check_size(byte_count: int, max_bytes: int) -> None:
+    """Raise `ModelError` if an answer's *byte_count* exceeds *max_bytes*."""
+    if byte_count > max_bytes:
         raise ModelError(
             "too_long", f"the model's answer is larger than {max_bytes} bytes, the limit"
         )
 
 
 def read_reply(raw: Any) -> Reply:
-    """Return the reply in *raw*: the bytes of a body, a mapping, or a client's own object.
+    """Return the reply in *raw*, a chat completion.
+
+    *raw* is the body in bytes, a mapping, or the client's own object.
 
     Raises `ModelError`:
 
     - ``unparsable`` if *raw* is not a chat completion,
     - ``empty`` if the reply has no text,
-    - ``refused`` if the model or a filter declined,
+    - ``refused`` if the model or a content filter refused to answer,
     - ``truncated`` if the token limit was reached before the first text,
-    - the reason for the status in *raw*, if a gateway reports an error as a success.
+    - the reason for the error's status, if a gateway sent an error with the HTTP status 200.
     """
     completion = _parse_json(raw) if isinstance(raw, bytes | bytearray | str) else raw
     raise_wrapped_error(completion)
@@ -84,30 +87,38 @@ def read_reply(raw: Any) -> Reply:
     message = read_field(choice, "message")
     if message is None:
         raise ModelError("unparsable", "the model's answer holds no message")
-    finish = str(read_field(choice, "finish_reason") or "").lower()
-    raise_refusal(message, finish)
+    finish_reason = str(read_field(choice, "finish_reason") or "").lower()
+    raise_refusal(message, finish_reason)
     return make_reply(
-        read_text(message), completion, finish=finish, reasoned=has_reasoning(message)
+        read_text(message),
+        completion,
+        finish_reason=finish_reason,
+        has_reasoned=has_reasoning(message),
     )
 
 
 def make_reply(
-    text: str, completion: Any, *, finish: str = "", reasoned: bool = False, named: Any = None
+    text: str,
+    completion: Any,
+    *,
+    finish_reason: str = "",
+    has_reasoned: bool = False,
+    id_holder: Any = None,
 ) -> Reply:
     """Return a reply with *text*; raise `ModelError` if *text* is blank.
 
     Args:
         text: The reply's text.
         completion: The object that contains the token counts.
-        finish: Why the answer ended.
-        reasoned: Whether the model reasoned before its answer.
-        named: The object that contains the model's name and the completion's id; by default
-            *completion*.
+        finish_reason: The provider's reason for the end of the answer.
+        has_reasoned: Whether the model reasoned before its answer.
+        id_holder: The object that contains the model's name and the completion's id. The default
+            is *completion*.
     """
-    is_cut = finish in _CUT_OFF
+    is_cut = finish_reason in _CUT_OFF
     if text.strip():
-        read, written = count_tokens(completion)
-        model, id_ = read_names(completion if named is None else named)
+        read, written = read_token_counts(completion)
+        model, id_ = read_model_and_id(completion if id_holder is None else id_holder)
         return Reply(replace_surrogates(text), read, written, truncated=is_cut, model=model, id=id_)
     if is_cut:
         advice = "raise llm.maxTokens (for answers, answer.maxTokens)"
@@ -116,25 +127,25 @@ def make_reply(
         )
     raise ModelError(
         "empty",
-        "the model reasoned but gave no answer" if reasoned else "the model's answer is empty",
+        "the model reasoned but gave no answer" if has_reasoned else "the model's answer is empty",
     )
 
 
-def count_tokens(completion: Any) -> tuple[int, int]:
-    """Return how many tokens were read and how many were written, as *completion* reports.
+def read_token_counts(completion: Any) -> tuple[int, int]:
+    """Return the numbers of input and output tokens that *completion* reports.
 
-    An unknown or impossible number is 0.
+    A missing or impossible number counts as 0.
     """
     usage = _find_usage(completion)
     return _find_count(usage, _READ), _find_count(usage, _WRITTEN)
 
 
-def read_names(completion: Any) -> tuple[str, str]:
-    """Return the name of the model and the id of *completion*; each ``""`` if unknown.
+def read_model_and_id(completion: Any) -> tuple[str, str]:
+    """Return the model's name and the id of *completion*; ``""`` for an unknown one.
 
-    LangChain gives a message an id of its own and keeps the service's id in the metadata;
-    LlamaIndex keeps it in ``raw``.
+    LangChain stores the service's values in ``response_metadata``, and LlamaIndex in ``raw``.
     """
+    # The `id` of LangChain's message is LangChain's own.
     metadata = read_field(completion, "response_metadata")
     holder = metadata or read_field(completion, "raw") or completion
     names = (read_field(holder, "model_name" if metadata else "model"), read_field(holder, "id"))
@@ -143,7 +154,7 @@ def read_names(completion: Any) -> tuple[str, str]:
 
 
 def _find_usage(completion: Any) -> Any:
-    """Return the token counts in *completion*, in the format of the library that made it."""
+    """Return the object in *completion* that contains the token counts."""
     raw = read_field(completion, "raw")
     return (
         read_field(completion, "usage")
@@ -153,9 +164,9 @@ def _find_usage(completion: Any) -> Any:
 
 
 def _find_count(usage: Any, names: Sequence[str]) -> int:
-    """Return the first possible count in *usage* under one of *names*; 0 if there is none.
+    """Return the first valid token count in *usage* under one of *names*; 0 if there is none.
 
-    A count is possible if it is positive and at most `MOST_TOKENS`.
+    A count is valid if it is from 1 to `MOST_TOKENS`.
     """
     counts = (read_field(usage, name) for name in names)
     return next(
@@ -182,7 +193,7 @@ def _parse_json(raw: bytes | bytearray | str) -> Any:
 
 
 def raise_wrapped_error(completion: Any) -> None:
-    """Raise `ModelError` if *completion* is an error that a gateway reports as a success."""
+    """Raise `ModelError` if *completion* is an error that a gateway sent with HTTP status 200."""
     error = read_field(completion, "error")
     if not error or not isinstance(error, Mapping | str):
         return
@@ -205,11 +216,11 @@ def _find_first_choice(completion: Any) -> Any:
     return choices[0]
 
 
-def raise_refusal(message: Any, finish: str) -> None:
-    """Raise `ModelError` if *message* is a refusal or a failure instead of an answer.
+def raise_refusal(message: Any, finish_reason: str) -> None:
+    """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure.
 
-    The model refused, a content filter withheld the answer, or the provider failed. *finish* is the
-    provider's reason for the end of the message.
+    The reason is ``refused`` if the model or a content filter refused, and ``unavailable`` if the
+    provider failed.
     """
     refusal = read_field(message, "refusal")
     content = read_field(message, "content")
@@ -218,14 +229,14 @@ def raise_refusal(message: Any, finish: str) -> None:
     )
     if declined or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")
-    if finish in _DECLINED:
+    if finish_reason in _DECLINED:
         raise ModelError("refused", "the provider's content filter withheld the answer")
-    if finish == "error":
+    if finish_reason == "error":
         raise ModelError("unavailable", "the provider failed while the model was answering")
 
 
 def read_text(message: Any) -> str:
-    """Return the text of *message*, joined if it has several parts; ``""`` if there is no text."""
+    """Return the text of *message*; ``""`` if it has none. Several texts are joined."""
     content = read_field(message, "content")
     if isinstance(content, str):
         return content
@@ -243,7 +254,7 @@ def has_reasoning(message: Any) -> bool:
 
 
 MOST_STREAM_BYTES: Final = 64 << 20
-"""The most bytes of one stream that are read; each token comes in some hundred bytes."""
+"""The most bytes to read from one stream. Each token arrives in a few hundred bytes."""
 
 _NO_STREAM: Final = (
     "the model's response is not a stream of completions; check that llm.baseUrl is the address of"
@@ -252,16 +263,16 @@ _NO_STREAM: Final = (
 
 
 def is_whole_completion(answer: Any) -> bool:
-    """Return whether a client's *answer* is a whole completion, not a stream."""
+    """Return whether *answer* is a whole completion rather than a stream."""
     if isinstance(answer, str | bytes | Mapping) or hasattr(answer, "choices"):
         return True
     return not (hasattr(answer, "__iter__") or hasattr(answer, "__aiter__"))
 
 
 class Events:
-    """Reads server-sent events from chunks of bytes, which may begin and end anywhere.
+    """Reads server-sent events from chunks of bytes. A chunk may end within an event.
 
-    Each byte is read once. Raises `ModelError` if a line or an event is larger than `MOST_BYTES`.
+    Raises `ModelError` if a line or an event is larger than `MOST_BYTES`.
     """
 
     def __init__(self) -> None:
@@ -281,15 +292,15 @@ class Events:
         *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             self._line.add(line)
-            yield from self._read(self._line.take())
+            yield from self._read_line(self._line.take())
         self._line.add(rest)
 
     def end(self) -> Iterator[bytes]:
-        """Yield the data of the last event if no blank line ended the event."""
-        yield from self._read(self._line.take())
-        yield from self._read(b"")
+        """Yield the data of the last event, unless a blank line already ended it."""
+        yield from self._read_line(self._line.take())
+        yield from self._read_line(b"")
 
-    def _read(self, line: bytes) -> Iterator[bytes]:
+    def _read_line(self, line: bytes) -> Iterator[bytes]:
         name, _, value = line.partition(b":")
         if name == b"data":
             if self._has_data:
@@ -302,28 +313,28 @@ class Events:
 
 
 class StreamReader:
-    """Builds one reply from the chunks of an answer, whether or not the server streams.
+    """Builds one reply from the chunks of an answer.
 
-    A server that was asked for a stream may also answer with a whole completion. Chunks are bytes
-    or the client's own objects.
+    Chunks are bytes or the client's own objects. Some servers ignore the request for a stream and
+    send a whole completion. The reader accepts it.
 
     Args:
-        deadline: Checked after every chunk; by default there is none. When it passes, an unfinished
-            answer is an error; a finished answer is returned without waiting for its cost.
-        streams: Whether the chunks are a stream; otherwise they are one completion.
+        deadline: The time limit; by default there is none. If it passes during the answer, `feed`
+            raises `ModelError`. If only the cost is missing, the reply is returned without it.
+        is_stream: Whether the request asked for a stream. If not, the chunks are one completion.
 
     Attributes:
-        is_done: Whether nothing more will come.
-        is_whole: Whether the model has ended its answer.
+        is_done: Whether the stream has ended.
+        is_whole: Whether the model has finished its answer.
     """
 
-    def __init__(self, deadline: Deadline | None = None, *, streams: bool = True) -> None:
+    def __init__(self, deadline: Deadline | None = None, *, is_stream: bool = True) -> None:
         self.is_done = False
         self._deadline = deadline or Deadline()
         self._events = Events()
         self._size = 0
-        self._streams = streams
-        self._body = None if streams else Collector(self._deadline)
+        self._is_stream = is_stream
+        self._body = None if is_stream else Collector(self._deadline)
         self._completion: Any = None
         self._seen = b""
         self._texts: list[str] = []
@@ -338,13 +349,13 @@ class StreamReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model has ended its answer."""
+        """Whether the model has finished its answer."""
         return self.is_done or bool(self._finish)
 
     def feed(self, chunk: Any) -> Iterator[str | Reply]:
-        """Yield each text in *chunk* before reading the bytes after it.
+        """Yield the texts in *chunk* as they are read.
 
-        If the model has ended its answer but the cost is missing, yields the reply as well, once.
+        If the model has finished its answer but the cost is missing, also yields the `Reply`, once.
         Raises the errors of `read_reply`.
         """
         if isinstance(chunk, str):
@@ -359,7 +370,7 @@ class StreamReader:
             yield self._make_reply()
 
     def _feed_completion(self, completion: Any) -> Iterator[str]:
-        if not self._streams:
+        if not self._is_stream:
             self._completion = completion
             return
         text = self._read_completion(completion)
@@ -370,6 +381,7 @@ class StreamReader:
 
     def _feed_bytes(self, chunk: bytes) -> Iterator[str]:
         self._add_size(len(chunk))
+        # A stream of events never begins with "{", so this server sends a whole completion.
         if self._body is None and not self._seen:
             self._seen = chunk.lstrip()[:1]
             self._body = Collector(self._deadline) if self._seen == b"{" else None
@@ -394,7 +406,7 @@ class StreamReader:
             self.is_done = True
 
     def end(self) -> Iterator[str | Reply]:
-        """Yield the rest of the text, and the whole reply as a `Reply`.
+        """Yield the rest of the text, then the whole `Reply`.
 
         Raises `ModelError` if there is no text or the stream was cut off.
         """
@@ -406,7 +418,7 @@ class StreamReader:
             yield reply
             return
         rest = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(
-            last=True
+            is_last=True
         )
         if not self.is_whole:
             if self._has_begun:
@@ -424,7 +436,11 @@ class StreamReader:
     def _make_reply(self) -> Reply:
         text = "".join(self._texts)
         return make_reply(
-            text, self._usage, finish=self._finish, reasoned=self._reasoned, named=self._named
+            text,
+            self._usage,
+            finish_reason=self._finish,
+            has_reasoned=self._reasoned,
+            id_holder=self._named,
         )
 
     def _read_event(self, data: bytes) -> str:
@@ -449,6 +465,8 @@ class StreamReader:
         if self._named is None and read_field(completion, "model"):
             self._named = completion
         choices = read_field(completion, "choices")
+        # A chunk with the token counts has no choices. Only the first choice (index 0) is the
+        # answer.
         if not isinstance(choices, list | tuple) or not choices or read_field(choices[0], "index"):
             return ""
         delta = read_field(choices[0], "delta")
@@ -462,14 +480,14 @@ class StreamReader:
         self._half += read_text(delta)
         return self._take_text()
 
-    def _take_text(self, *, last: bool = False) -> str:
+    def _take_text(self, *, is_last: bool = False) -> str:
         """Return the text that was not yielded yet.
 
-        Some servers cut a character between the two surrogates of its pair. A first surrogate at
-        the end is kept for the next call, unless *last* is true.
+        Some servers split a character between its two surrogates. So a first surrogate at the end
+        waits for the next call, unless *is_last* is true.
         """
         text, self._half = self._half, ""
-        if text and not last and "\ud800" <= text[-1] <= "\udbff":
+        if text and not is_last and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         text = replace_surrogates(text)
         if text:

@@ -1,4 +1,4 @@
-"""Build the request for a prompt, and a simpler request if a provider rejects a part of it."""
+"""Build the request for a prompt, and a simpler request if the provider rejects an option."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.providers.openai_client import read_client_error
 from qtmiddleware.runtime.logs import get_logger
 
-Part = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
-"""A part of the request in which providers differ."""
+RequestOption = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
+"""An option of a request that some providers reject."""
 
 FORMATS: Final = ("json_schema", "json_object", "text")
 TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", None)
@@ -30,7 +30,7 @@ EXPLICIT: Final = frozenset({400, 404, 415, 422, 500, 501})
 UNSPECIFIC: Final = frozenset({400, 422})
 MOST_WORDS: Final = 2_000
 
-_PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
+_PARTS: Final[Mapping[RequestOption, re.Pattern[str]]] = {
     "response_format": re.compile(
         r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_"
         r" ]?outputs?|schema|guided_"
@@ -60,17 +60,17 @@ _LEAST_EFFORTS: Final = tuple(
 
 
 def find_least_effort(model: str) -> str | None:
-    """Return the least reasoning effort that *model* accepts; ``None`` if unknown.
+    """Return the least reasoning effort that *model* accepts.
 
-    Only OpenAI's reasoning models are known. A provider before the model's name
-    (``openai/gpt-6-luna``) is ignored.
+    Returns ``None`` unless *model* is a reasoning model of OpenAI. A provider's name before the
+    model's name is ignored, as in ``openai/gpt-6-luna``.
     """
     name = model.lower().rpartition("/")[2]
     return next((effort for pattern, effort in _LEAST_EFFORTS if pattern.match(name)), None)
 
 
-def is_openai(host: str) -> bool:
-    """Return whether *host*, as returned by `Clients.host`, belongs to OpenAI."""
+def is_openai_host(host: str) -> bool:
+    """Return whether *host* belongs to OpenAI. *host* is a value of `Clients.host`."""
     return (
         host == "the default address"
         or host == "api.openai.com"
@@ -80,10 +80,10 @@ def is_openai(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCapabilities:
-    """How far each option of a request must be simplified until a provider accepts the request.
+    """The options that a provider accepts, as one level per request option.
 
-    Each number is a position in a list of alternatives, such as `FORMATS`, and never decreases. At
-    0, the option is not simplified.
+    A level is a position in a list of alternatives, such as `FORMATS`. Level 0 is the full option.
+    Each rejection raises the level by 1, and no level ever decreases.
     """
 
     response_format: int = 0
@@ -93,16 +93,16 @@ class ProviderCapabilities:
     reasoning_effort: int = 0
 
     def merge(self, other: ProviderCapabilities) -> ProviderCapabilities:
-        """Return the capabilities that satisfy both objects: the larger number for each option."""
+        """Return the capabilities that satisfy both objects: the higher level of each option."""
         return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
 
-    def step_down(self, part: Part) -> ProviderCapabilities | None:
-        """Return a copy with *part* simplified one step more; ``None`` if there is no such step."""
-        level: int = getattr(self, part)
-        return replace(self, **{part: level + 1}) if level < _LAST_STEP[part] else None
+    def simplify(self, option: RequestOption) -> ProviderCapabilities | None:
+        """Return a copy that simplifies *option* by one level; ``None`` at the last level."""
+        level: int = getattr(self, option)
+        return replace(self, **{option: level + 1}) if level < _LAST_STEP[option] else None
 
 
-_LAST_STEP: Final[Mapping[Part, int]] = {
+_LAST_STEP: Final[Mapping[RequestOption, int]] = {
     "response_format": len(FORMATS) - 1,
     "tokens": len(TOKEN_LIMITS) - 1,
     "temperature": 1,
@@ -111,59 +111,64 @@ _LAST_STEP: Final[Mapping[Part, int]] = {
 }
 
 
-def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bool] | None:
-    """Return the part of *request* that the provider rejected, and whether *error* names the part.
+def find_rejected_option(
+    error: Exception, request: Mapping[str, Any]
+) -> tuple[RequestOption, bool] | None:
+    """Return the option of *request* that the provider rejected, and whether *error* names it.
 
-    Returns ``None`` if the error has another cause. If an error with status 400 or 422 names no
-    cause, the part is guessed. The guess is the response format, which is rejected most often, or
-    the stream's options if there is no response format. A server error counts only if it names the
-    response format, as some local servers do.
+    Returns ``None`` if *error* has another cause.
+
+    An error with status 400 or 422 may name no option. Then the response format is guessed, because
+    it is rejected most often. In a request without response format, the stream's options are
+    guessed. Of the server errors (5xx), only those that name the response format count: some local
+    servers report it in this way.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
         return None
     body = getattr(error, "body", None)
     parameter = str(body.get("param") or "").lower() if isinstance(body, Mapping) else ""
-    words = " ".join(_collect_words(body))[:MOST_WORDS].lower()
-    part = _find_named_part(parameter) or _find_named_part(words)
-    if part is not None:
-        return (part, True) if status < 500 or part == "response_format" else None
+    words = " ".join(_collect_texts(body))[:MOST_WORDS].lower()
+    option = _find_named_option(parameter) or _find_named_option(words)
+    if option is not None:
+        return (option, True) if status < 500 or option == "response_format" else None
     if status in UNSPECIFIC and not parameter and not _OTHER_CAUSE.search(words):
         return ("response_format" if "response_format" in request else "stream"), False
     return None
 
 
-def _find_named_part(words: str) -> Part | None:
+def _find_named_option(words: str) -> RequestOption | None:
     positions = [
-        (match.start(), part)
-        for part, pattern in _PARTS.items()
+        (match.start(), option)
+        for option, pattern in _PARTS.items()
         if (match := pattern.search(words))
     ]
+    # Errors name the rejected option first.
     return min(positions)[1] if positions else None
 
 
-def _collect_words(body: Any, depth: int = 6) -> Iterator[str]:
-    """Yield the provider's own texts in *body*, the body of an error.
+def _collect_texts(body: Any, max_depth: int = 6) -> Iterator[str]:
+    """Yield the provider's texts in *body*, the body of an error.
 
-    The ``input`` is skipped because it repeats the query.
+    The field ``input`` is skipped, because it repeats the query.
     """
     if isinstance(body, str):
         yield body
-    elif depth and isinstance(body, Mapping):
+    elif max_depth and isinstance(body, Mapping):
         for key in ("code", "type", "message", "msg", "detail", "error", "loc"):
-            yield from _collect_words(body.get(key), depth - 1)
-    elif depth and isinstance(body, list | tuple):
+            yield from _collect_texts(body.get(key), max_depth - 1)
+    elif max_depth and isinstance(body, list | tuple):
         for item in body:
-            yield from _collect_words(item, depth - 1)
+            yield from _collect_texts(item, max_depth - 1)
 
 
 def build_request(
     prompt: Prompt, *, model: str, response_format: str, **options: Any
 ) -> dict[str, Any]:
-    """Return the keyword arguments of ``chat.completions.create`` for *prompt*.
+    """Return the keyword arguments for ``chat.completions.create``.
 
     Args:
-        prompt: The prompt; a prompt without fields always gets the format ``text``.
+        prompt: The prompt. Without fields, its response format is always ``text``.
         model: The model's name.
         response_format: ``json_schema``, ``json_object`` or ``text``.
         **options: More arguments, such as ``temperature``; ``None`` is not sent.
@@ -183,9 +188,9 @@ def build_request(
     return request
 
 
-def _make_messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
+def _make_messages(prompt: Prompt, response_format: str) -> list[dict[str, str]]:
     system = prompt.system
-    if prompt.fields and shape != "json_schema" and "json" not in system.lower():
+    if prompt.fields and response_format != "json_schema" and "json" not in system.lower():
         # Providers refuse JSON mode if no message contains the word "JSON", and without a schema
         # nothing else names the keys.
         keys = ", ".join(field.name for field in prompt.fields)
@@ -203,8 +208,8 @@ def _make_schema_name(mode: str) -> str:
 def make_reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     """Return the JSON schema of a reply with *fields*, for strict structured output.
 
-    Every field is required, and no other field is allowed. The number of items of a list is in the
-    field's description, because not every provider accepts ``maxItems``.
+    Every field is required, and no other field is allowed. The description of a list states its
+    number of items, because some providers reject ``maxItems``.
     """
     from pydantic import ConfigDict, Field, create_model
 
@@ -233,28 +238,28 @@ def _describe_field(field: ReplyField) -> str:
 
 
 MOST_REQUESTS: Final = 5
-"""The most requests per prompt while capabilities are learned: each of four parts refused once."""
+"""The most requests per prompt. This allows for four rejected options."""
 
 THINKING_TOKENS: Final = 10_000
-"""How many tokens are added to an answer's limit if the model thinks first.
+"""The number of tokens added to an answer's limit if the model reasons first.
 
-The tokens of its thinking count as written.
+Providers count the reasoning as output tokens.
 """
 
 _log = get_logger("qtmiddleware.llms")
 
 Received = tuple[Any, int]
-"""The answer to one request, and how many retries the SDK made for it."""
+"""The answer to one request, and the number of the SDK's retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The final answer to a prompt.
+    """The provider's answer to a prompt, after all fallbacks.
 
     Attributes:
         answer: The answer.
-        calls: How many requests were needed.
-        capabilities: How far the request was simplified until the provider accepted it.
+        calls: The number of requests, including the SDK's retries of the last one.
+        capabilities: The level of each option in the accepted request.
     """
 
     answer: Any
@@ -263,7 +268,7 @@ class Response:
 
 
 Negotiation = Generator[dict[str, Any], Received, Response]
-"""Yields requests, and is sent the answer to each or has the error thrown in."""
+"""A generator that yields requests. The caller sends each answer or throws the error."""
 
 
 class Negotiator:
@@ -273,23 +278,23 @@ class Negotiator:
 
     Args:
         model: The model's name.
-        where: Returns the provider's host.
+        find_host: Returns the provider's host.
         temperature: The temperature; ``None`` sends none.
-        temperatures: The temperatures for prompts of certain modes, by mode. They override
-            *temperature*.
+        temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The most tokens of an answer; ``None`` sends no limit.
-        response_format: The only format to use; ``None`` begins with a JSON schema and steps down
-            if the schema is rejected.
-        reasoning_effort: The effort; ``auto`` for the result of *find_effort*; ``None`` sends none.
-        find_effort: Returns the least effort that a model accepts; ``None`` for a model that does
-            not reason.
-        advice: More arguments for `read_client_error`.
+        response_format: The only format to use. ``None`` tries a JSON schema first, then
+            ``json_object``, then plain text.
+        reasoning_effort: The effort. ``auto`` uses the result of *find_effort*; ``None`` sends
+            none.
+        find_effort: Returns the least effort that a model accepts, or ``None`` for a model that
+            does not reason.
+        advice: Keyword arguments for `read_client_error`, which builds the error messages.
     """
 
     def __init__(
         self,
         model: str,
-        where: Callable[[], str],
+        find_host: Callable[[], str],
         *,
         temperature: float | None,
         temperatures: Mapping[str, float] | None = None,
@@ -301,7 +306,7 @@ class Negotiator:
     ) -> None:
         self._model = model
         self._advice = advice
-        self._where = where
+        self._find_host = find_host
         self._temperature = temperature
         self._temperatures = temperatures or {}
         self._max_tokens = max_tokens
@@ -313,21 +318,21 @@ class Negotiator:
 
     def learn(self, capabilities: ProviderCapabilities) -> None:
         """Remember *capabilities* for later requests."""
-        # If two threads do this at the same time, one result may be lost; a later reply brings it
-        # back.
+        # If two threads do this at the same time, one result may be lost. The next reply restores
+        # it.
         self.capabilities = self.capabilities.merge(capabilities)
 
-    def negotiate(self, prompt: Prompt, *, streams: bool = False) -> Negotiation:
-        """Yield requests for *prompt* until the provider accepts one, and return the response.
+    def negotiate(self, prompt: Prompt, *, should_stream: bool = False) -> Negotiation:
+        """Yield requests for *prompt*, each simpler than the last, and return the response.
 
-        Raises `ModelError` if the provider accepts none. If *streams* is true, the requests ask for
-        a stream.
+        Raises `ModelError` if the provider accepts no request. If *should_stream* is true, the
+        requests ask for a stream.
         """
         guess, request_count = ProviderCapabilities(), 0
         while True:
             request_count += 1
             capabilities = self.capabilities.merge(guess)
-            request = self._build(prompt, capabilities, streams=streams)
+            request = self._build_request(prompt, capabilities, should_stream=should_stream)
             try:
                 answer, retries = yield request
             except Exception as error:
@@ -339,18 +344,18 @@ class Negotiator:
                 return Response(answer, request_count + retries, capabilities)
 
     def read_error(self, error: Exception) -> ModelError:
-        """Return *error* as a `ModelError`; a `ModelError` is returned unchanged."""
+        """Return the `ModelError` for *error*. A `ModelError` is returned unchanged."""
         if isinstance(error, ModelError):
             return error
-        return read_client_error(error, f"{self._model} at {self._where()}", **self._advice)
+        return read_client_error(error, f"{self._model} at {self._find_host()}", **self._advice)
 
-    def _build(
-        self, prompt: Prompt, capabilities: ProviderCapabilities, *, streams: bool
+    def _build_request(
+        self, prompt: Prompt, capabilities: ProviderCapabilities, *, should_stream: bool
     ) -> dict[str, Any]:
         effort = None if capabilities.reasoning_effort else self._effort
         # OpenAI's reasoning models think unless told not to, and then accept no temperature.
         thinks = self._reasons and effort != "none"
-        limit = self._name_token_limit(capabilities)
+        limit = self._choose_limit_parameter(capabilities)
         room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
         temperature = self._temperatures.get(prompt.mode, self._temperature)
         options: dict[str, Any] = {
@@ -363,15 +368,15 @@ class Negotiator:
         request = build_request(
             prompt, model=self._model, response_format=response_format, **options
         )
-        return {**request, **STREAMS[capabilities.stream]} if streams else request
+        return {**request, **STREAMS[capabilities.stream]} if should_stream else request
 
-    def _name_token_limit(self, capabilities: ProviderCapabilities) -> str | None:
-        """Return the name of the parameter for the token limit; ``None`` if no limit is sent.
+    def _choose_limit_parameter(self, capabilities: ProviderCapabilities) -> str | None:
+        """Return the name of the token limit's parameter; ``None`` to send no limit.
 
-        Services other than OpenAI often know only the old name ``max_tokens`` and ignore the new
-        name.
+        OpenAI and reasoning models get the new name first. Other services often ignore the new
+        name, so they get ``max_tokens`` first.
         """
-        is_new = self._reasons or is_openai(self._where())
+        is_new = self._reasons or is_openai_host(self._find_host())
         return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[capabilities.tokens]
 
     def _step_down(
@@ -379,21 +384,23 @@ class Negotiator:
     ) -> ProviderCapabilities | None:
         """Return the capabilities for a simpler request after *error*.
 
-        Returns ``None`` if nothing can be simplified.
+        Returns ``None`` if *error* has another cause or the request cannot be simplified.
         """
-        part, is_certain = read_refusal(error, request) or (None, False)
-        if part is None or (part == "response_format" and self._format is not None):
+        option, is_certain = find_rejected_option(error, request) or (None, False)
+        # The user configured this format, so no other format replaces it.
+        if option is None or (option == "response_format" and self._format is not None):
             return None
-        key = self._name_token_limit(capabilities) if part == "tokens" else part
-        lower = capabilities.step_down(part) if key in request else None
+        key = self._choose_limit_parameter(capabilities) if option == "tokens" else option
+        lower = capabilities.simplify(option) if key in request else None
         if lower is not None:
             _log.info(
                 "%s rejected %s; retrying without it",
                 self._model,
-                part,
+                option,
                 event="asked_with_less",
                 model=self._model,
             )
+            # A guess is remembered only after the provider has accepted the simpler request.
             if is_certain:
                 self.learn(lower)
         return lower

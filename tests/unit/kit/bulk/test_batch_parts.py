@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.bulk.batch.model import digest
-from qtmiddleware.kit.bulk.batch.parts import LIMITS, Limits, read_line, split, write_line
+from qtmiddleware.kit.bulk.batch.model import compute_request_id
+from qtmiddleware.kit.bulk.batch.parts import (
+    LIMITS,
+    Limits,
+    assign_parts,
+    build_line,
+    parse_result_line,
+)
 from qtmiddleware.kit.bulk.batch.service import split_lines
 
 TEXTS = st.text(st.characters(codec=None), max_size=40)
@@ -29,7 +35,7 @@ def test_every_request_is_in_exactly_one_file_in_order_and_all_are_within_the_li
     lines = [(str(number), line) for number, line in enumerate(data)]
     parts = [
         [line for _, line in part]
-        for _, part in groupby(split(lines, Limits(requests, size)), lambda it: it[0])
+        for _, part in groupby(assign_parts(lines, Limits(requests, size)), lambda it: it[0])
     ]
     assert [line for part in parts for line in part] == lines
     assert all(
@@ -42,7 +48,7 @@ def test_every_request_is_in_exactly_one_file_in_order_and_all_are_within_the_li
 
 def test_a_request_larger_than_a_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="not 11"):
-        list(split([("a", b"x" * 11)], Limits(5, 10)))
+        list(assign_parts([("a", b"x" * 11)], Limits(5, 10)))
 
 
 def test_the_limits_are_those_of_the_api() -> None:
@@ -52,7 +58,7 @@ def test_the_limits_are_those_of_the_api() -> None:
 @given(TEXTS, TEXTS)
 def test_a_request_is_one_line_of_json_that_says_it(system: str, user: str) -> None:
     request: dict[str, Any] = {"model": "m", "messages": [{"content": system}, {"content": user}]}
-    id_, line = write_line(digest(request), request)
+    id_, line = build_line(compute_request_id(request), request)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     said = json.loads(line)
@@ -62,7 +68,7 @@ def test_a_request_is_one_line_of_json_that_says_it(system: str, user: str) -> N
         "url": "/v1/chat/completions",
         "body": request,
     }
-    assert digest(said["body"]) == id_
+    assert compute_request_id(said["body"]) == id_
     assert len(id_) == 32
 
 
@@ -71,22 +77,22 @@ def test_whatever_a_line_says_it_is_read_or_is_none(
     response: Any, error: Any, status: Any, id_: str
 ) -> None:
     said = {"custom_id": id_, "response": response, "error": error}
-    read = read_line(json.dumps(said).encode())
+    read = parse_result_line(json.dumps(said).encode())
     assert read is not None
     assert read.id == id_
-    answered = read_line(
+    answered = parse_result_line(
         json.dumps({**said, "response": {"status_code": status, "body": response}}).encode()
     )
     assert answered is not None
     is_status = isinstance(status, int) and not isinstance(status, bool) and 0 <= status < 1_000
     assert answered.status == (status if is_status else None)
-    assert read_line(json.dumps(said).encode()[:-1]) is None
-    assert read_line(json.dumps([said, status]).encode()) is None
+    assert parse_result_line(json.dumps(said).encode()[:-1]) is None
+    assert parse_result_line(json.dumps([said, status]).encode()) is None
 
 
 @given(st.binary(max_size=60))
 def test_a_line_of_anything_is_none(line: bytes) -> None:
-    assert read_line(line) is None
+    assert parse_result_line(line) is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,7 @@ def test_a_line_of_anything_is_none(line: bytes) -> None:
 def test_what_would_be_refused_again_is_told_from_what_is_asked_again(
     line: dict[str, Any], status: int | None, failure: str, is_final: bool
 ) -> None:
-    read = read_line(json.dumps({"custom_id": "a", **line}).encode())
+    read = parse_result_line(json.dumps({"custom_id": "a", **line}).encode())
     assert read is not None
     assert (read.status, read.failure, read.is_final) == (status, failure, is_final)
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError, StoreError
 from qtmiddleware.kit.bulk.batch.costs import Tariff
-from qtmiddleware.kit.bulk.batch.parts import Read
+from qtmiddleware.kit.bulk.batch.parts import RequestResult
 from qtmiddleware.kit.bulk.batch.service import limit_size
-from qtmiddleware.kit.bulk.batch.state import BatchState, Part, Usage, read_batch
+from qtmiddleware.kit.bulk.batch.state import BatchState, Part, Usage, parse_batch
 from qtmiddleware.providers.llms.openai.prices import Prices
 
 JSON = st.recursive(
@@ -50,7 +50,8 @@ def add_replies(path: Path, *usages: str) -> Usage:
     with BatchState(path) as state:
         state.add_part([str(at) for at in range(len(usages))], 3_000 * len(usages))
         replies = (
-            Read(str(at), 200, f'{{"usage": {usage}}}', "") for at, usage in enumerate(usages)
+            RequestResult(str(at), 200, f'{{"usage": {usage}}}', "")
+            for at, usage in enumerate(usages)
         )
         state.add_replies(replies)
         return state.sum_usage()
@@ -58,7 +59,7 @@ def add_replies(path: Path, *usages: str) -> Usage:
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON) | JSON)
 def test_whatever_is_said_of_a_batch_it_can_be_shown(said: Any) -> None:
-    batch = read_batch(said)
+    batch = parse_batch(said)
     part = Part(1, 5, 100, None, batch, settled=False)
     assert len(part.status) <= 200
     assert part.completed >= 0
@@ -66,7 +67,7 @@ def test_whatever_is_said_of_a_batch_it_can_be_shown(said: Any) -> None:
     assert all(len(error) < 700 for error in part.errors)
     assert json.loads(json.dumps(part.to_dict()))
     assert bool(batch) == ("id" in batch)
-    assert read_batch(json.loads(json.dumps(batch))) == batch
+    assert parse_batch(json.loads(json.dumps(batch))) == batch
 
 
 def test_what_the_api_documents_is_kept() -> None:
@@ -75,7 +76,7 @@ def test_what_the_api_documents_is_kept() -> None:
         "error_file_id": "file-1", "request_counts": {"total": 3, "completed": 1, "failed": 2},
         "errors": {"data": [{"code": "a", "message": "b", "line": 1}, {"code": None, "message": "x" * 300_000}]},
     }  # fmt: skip
-    part = Part(1, 3, 100, None, read_batch(said), settled=False)
+    part = Part(1, 3, 100, None, parse_batch(said), settled=False)
     assert (part.status, part.completed, part.failed) == ("failed", 1, 2)
     assert part.errors == ["a: b", "x" * 300 + "..."]
     assert part.to_dict()["expires_at"] == 2.5
@@ -90,19 +91,23 @@ def test_tokens_that_cannot_be_count_as_many_as_were_expected(path: Path, count:
     )
     assert usage == Usage(100, 20, 1)
     with BatchState(path) as state:
-        spent = TARIFF.sum_up(state.parts(), usage)
+        spent = TARIFF.compute_spent_cost(state.list_parts(), usage)
     # So many bytes of the request by three, and a reply as long as it may be.
     assert (spent.read, spent.written) == (1_100, 1_020)
     budget = BudgetSettings(max_tokens=2_000)
     with pytest.raises(ModelError, match=r"budget\.maxTokens"):
-        TARIFF.check(budget, spent, TARIFF.cost(0, 0))
+        TARIFF.check_budget(budget, spent, TARIFF.compute_cost(0, 0))
 
 
 def test_a_sum_beyond_all_bounds_is_not_free(path: Path) -> None:
     usage = add_replies(path, *['{"prompt_tokens": 1000000000000}'] * 3)
     assert usage == Usage(3 * 10**12, 0, 0)
     with pytest.raises(ModelError, match=r"budget\.maxUsd"):
-        TARIFF.check(BudgetSettings(max_usd=1_000.0), TARIFF.sum_up([], usage), TARIFF.cost(0, 0))
+        TARIFF.check_budget(
+            BudgetSettings(max_usd=1_000.0),
+            TARIFF.compute_spent_cost([], usage),
+            TARIFF.compute_cost(0, 0),
+        )
 
 
 def test_a_reply_that_comes_again_is_counted_once(path: Path) -> None:
@@ -145,7 +150,7 @@ def test_a_file_that_nobody_here_wrote_is_refused_in_one_line(
 
     def read() -> None:
         with BatchState(path) as state:
-            state.parts()
+            state.list_parts()
             state.find_reply("0")
 
     with pytest.raises(

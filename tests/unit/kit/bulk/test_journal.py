@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk import journal as journal_module
-from qtmiddleware.kit.bulk.fingerprint import read_fingerprint
-from qtmiddleware.kit.bulk.journal import hold_journal
+from qtmiddleware.kit.bulk.fingerprint import build_fingerprint
+from qtmiddleware.kit.bulk.journal import open_journal
 from qtmiddleware.kit.bulk.queries import InputQuery
 from qtmiddleware.kit.stores.sqlite.files import open_file
 
@@ -27,7 +27,7 @@ CONFIG = {"transformationType": "rewrite"}
 
 
 def fingerprint(**changed: Any) -> dict[str, Any]:
-    return read_fingerprint(Config.load({**CONFIG, **changed}, environ={}).settings)
+    return build_fingerprint(Config.load({**CONFIG, **changed}, environ={}).settings)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def write(out: Path, *records: dict[str, Any], **options: Any) -> None:
-    with hold_journal(out, fingerprint(), **options) as journal:
+    with open_journal(out, fingerprint(), **options) as journal:
         for record in records:
             journal.append(record)
 
@@ -46,8 +46,8 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 
 def done(out: Path, *queries: InputQuery) -> list[bool]:
-    with hold_journal(out, fingerprint()) as journal:
-        return [journal.holds(query) for query in queries]
+    with open_journal(out, fingerprint()) as journal:
+        return [journal.has_result(query) for query in queries]
 
 
 FIRST, SECOND = InputQuery(1, "Why?", "a"), InputQuery(2, "Who?")
@@ -120,7 +120,7 @@ def test_another_config_is_refused_with_what_changed(
     out: Path, changed: dict[str, Any], said: str
 ) -> None:
     write(out, FIRST.to_record())
-    with pytest.raises(ConfigError, match=said), hold_journal(out, fingerprint(**changed)):
+    with pytest.raises(ConfigError, match=said), open_journal(out, fingerprint(**changed)):
         pass
     assert records(out) == [FIRST.to_record()]
 
@@ -128,10 +128,10 @@ def test_another_config_is_refused_with_what_changed(
 def hold_older(out: Path, **changed: Any) -> bool:
     """Whether an output goes on that was begun before there was ``llm.guard``."""
     older = {name: value for name, value in fingerprint().items() if name != "llm.guard"}
-    with hold_journal(out, older) as journal:
+    with open_journal(out, older) as journal:
         journal.append(FIRST.to_record())
-    with hold_journal(out, fingerprint(**changed)) as journal:
-        return journal.holds(FIRST)
+    with open_journal(out, fingerprint(**changed)) as journal:
+        return journal.has_result(FIRST)
 
 
 def test_an_output_that_was_begun_before_an_option_existed_goes_on_under_its_default(
@@ -152,15 +152,15 @@ def test_an_output_that_was_begun_before_an_option_existed_is_refused_under_anot
 )
 def test_what_decides_no_text_may_change(out: Path, changed: dict[str, Any]) -> None:
     write(out, FIRST.to_record())
-    with hold_journal(out, fingerprint(**changed)) as journal:
-        assert journal.holds(FIRST)
+    with open_journal(out, fingerprint(**changed)) as journal:
+        assert journal.has_result(FIRST)
 
 
 def test_overwriting_begins_anew_under_any_config(out: Path) -> None:
     write(out, FIRST.to_record())
-    with hold_journal(out, fingerprint(transformationType="hyde"), overwrite=True) as journal:
-        assert not journal.holds(FIRST)
-    with hold_journal(out, fingerprint(transformationType="hyde")):
+    with open_journal(out, fingerprint(transformationType="hyde"), overwrite=True) as journal:
+        assert not journal.has_result(FIRST)
+    with open_journal(out, fingerprint(transformationType="hyde")):
         pass
     assert out.read_bytes() == b""
 
@@ -209,17 +209,17 @@ def test_a_file_that_no_run_made_is_left_alone(out: Path) -> None:
     out.write_text("my notes\n")
     with (
         pytest.raises(ConfigError, match="records how it was made"),
-        hold_journal(out, fingerprint()),
+        open_journal(out, fingerprint()),
     ):
         pass
     assert out.read_text() == "my notes\n"
 
 
 def test_a_second_run_is_refused_as_long_as_the_first_is_there(out: Path) -> None:
-    with hold_journal(out, fingerprint()) as journal:
+    with open_journal(out, fingerprint()) as journal:
         with (
             pytest.raises(StoreError, match="another run is writing to this output"),
-            hold_journal(out, fingerprint()),
+            open_journal(out, fingerprint()),
         ):
             pass
         journal.append(FIRST.to_record())
@@ -228,11 +228,11 @@ def test_a_second_run_is_refused_as_long_as_the_first_is_there(out: Path) -> Non
 
 def test_a_folder_or_a_link_is_no_output(out: Path, tmp_path: Path) -> None:
     out.mkdir()
-    with pytest.raises(ConfigError, match="is not a file"), hold_journal(out, fingerprint()):
+    with pytest.raises(ConfigError, match="is not a file"), open_journal(out, fingerprint()):
         pass
     link = tmp_path / "link.jsonl"
     link.symlink_to(tmp_path / "real.jsonl")
-    with pytest.raises(StoreError, match="it is a link"), hold_journal(link, fingerprint()):
+    with pytest.raises(StoreError, match="it is a link"), open_journal(link, fingerprint()):
         pass
 
 
@@ -250,7 +250,7 @@ def test_a_disk_that_fills_up_leaves_whole_lines(
         room -= written
         return written
 
-    with hold_journal(out, fingerprint()) as journal:
+    with open_journal(out, fingerprint()) as journal:
         monkeypatch.setattr(os, "write", write_a_little)
         with pytest.raises(
             StoreError, match=r"out.jsonl cannot be written: No space left.*to continue"
@@ -360,7 +360,7 @@ def test_whatever_a_run_file_says_it_is_refused_in_one_line(
     write(out, FIRST.to_record())
     for value in (content if isinstance(content, str | float) else None, json.dumps(content)):
         put_fingerprint(out, value)
-        with pytest.raises((StoreError, ConfigError)) as refused, hold_journal(out, fingerprint()):
+        with pytest.raises((StoreError, ConfigError)) as refused, open_journal(out, fingerprint()):
             pass
         assert str(refused.value).replace(str(out), "").isprintable()
         assert len(str(refused.value)) < 5_000
@@ -379,7 +379,7 @@ def test_a_run_file_that_no_run_has_written_is_named(out: Path, value: Any) -> N
         pytest.raises(
             StoreError, match=r"out.jsonl.run cannot be used .*; move the file and the output away"
         ),
-        hold_journal(out, fingerprint()),
+        open_journal(out, fingerprint()),
     ):
         pass
     assert records(out) == [FIRST.to_record()]
@@ -390,7 +390,7 @@ def test_no_value_of_a_run_file_forges_a_line(out: Path) -> None:
     put_fingerprint(
         out, json.dumps({**fingerprint(), "config": "x\nqtm: ok", "\x1b[31m\u202e": "\x07"})
     )
-    with pytest.raises(ConfigError) as refused, hold_journal(out, fingerprint()):
+    with pytest.raises(ConfigError) as refused, open_journal(out, fingerprint()):
         pass
     assert "config (was 'x\\nqtm: ok', is None)" in str(refused.value)
     assert str(refused.value).isprintable()

@@ -194,7 +194,9 @@ def test_a_presentation_that_names_a_slide_many_times_has_it_once(
         again = slides._add_sldId(rId=first.rId, id=1_000 + number)
         second.addprevious(again)
     deck.save(str(tmp_path / "a.pptx"))
-    found = [(it.text, it.place) for it in read_document(tmp_path / "a.pptx", converter=converter)]
+    found = [
+        (it.text, it.location) for it in read_document(tmp_path / "a.pptx", converter=converter)
+    ]
     # Slides keep their numbers.
     assert found == [("One\n\n", {"slide": 1}), ("Two\n\n", {"slide": 2_002})]
 
@@ -226,7 +228,7 @@ def test_a_long_heading_is_not_repeated_whole_at_each_paragraph(
     )
     found = list(read_document(tmp_path / "a.html", converter=converter))
     assert len(found) == 20_001
-    assert found[-1].place == {"title": "t" * PLACE_CHARS, "heading": "h" * PLACE_CHARS}
+    assert found[-1].location == {"title": "t" * PLACE_CHARS, "heading": "h" * PLACE_CHARS}
 
 
 def test_metadata_of_a_record_has_a_length_as_each_of_its_chunks_has_all_of_it(
@@ -236,9 +238,9 @@ def test_metadata_of_a_record_has_a_length_as_each_of_its_chunks_has_all_of_it(
     (tmp_path / "a.jsonl").write_text(json.dumps(record))
     made = list(cut_document(tmp_path / "a.jsonl", size=800, overlap=0, converter=converter))
     assert len(made) > 100
-    assert {len(it.place) for it in made} == {len(made[0].place)}
-    assert 100 < len(made[0].place) < 200
-    assert made[0].place["field 0"] == "x" * 100
+    assert {len(it.location) for it in made} == {len(made[0].location)}
+    assert 100 < len(made[0].location) < 200
+    assert made[0].location["field 0"] == "x" * 100
 
 
 class Clock:

@@ -53,7 +53,7 @@ def read(tmp_path: Path, converter: Converter) -> Any:
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return [
-            (it.text.rstrip("\n"), dict(it.place))
+            (it.text.rstrip("\n"), dict(it.location))
             for it in read_document(path, converter=converter)
         ]
 
@@ -174,7 +174,7 @@ def test_thousands_of_empty_sheets_are_passed_over(tmp_path: Path, converter: Co
         book.create_sheet(f"s{number}")
     book.create_sheet("last").append(["found", "it"])
     book.save(tmp_path / "a.xlsx")
-    assert [it.place for it in read_document(tmp_path / "a.xlsx", converter=converter)] == [
+    assert [it.location for it in read_document(tmp_path / "a.xlsx", converter=converter)] == [
         {"sheet": "last", "row": 1}
     ]
 
@@ -185,11 +185,11 @@ def test_a_chunk_of_a_sheet_knows_its_first_and_last_row(
     rows = [["Item", "Price"], *([f"Item {number}", number] for number in range(2, 60))]
     workbook(Costs=rows, More=[["End", "of it"]]).save(tmp_path / "a.xlsx")
     made = list(cut_document(tmp_path / "a.xlsx", size=300, overlap=0, converter=converter))
-    assert made[0].place == {"sheet": "Costs", "row": 1, "last_row": made[1].place["row"] - 1}  # type: ignore[operator]
+    assert made[0].location == {"sheet": "Costs", "row": 1, "last_row": made[1].location["row"] - 1}  # type: ignore[operator]
     for it in made[1:-1]:
-        first, last = it.place["row"], it.place["last_row"]
+        first, last = it.location["row"], it.location["last_row"]
         assert [f"Item {number} " in it.chunk.text for number in (first, last)] == [True, True]
-    assert (made[-1].place["last_sheet"], made[-1].place["last_row"]) == ("More", 1)
+    assert (made[-1].location["last_sheet"], made[-1].location["last_row"]) == ("More", 1)
 
 
 # --- records
@@ -629,7 +629,7 @@ def test_every_value_of_json_is_in_the_text_of_its_record(
     texts = dict.fromkeys(range(1, len(records) + 1), "")
     try:
         for it in read_document(tmp_path / "a.json", converter=converter):
-            texts[it.place["record"]] += it.text  # type: ignore[index]
+            texts[it.location["record"]] += it.text  # type: ignore[index]
     except UnreadableDocument:
         assert not "".join(leaf for record in records for leaf in leaves(record)).strip()
         return
@@ -652,7 +652,7 @@ def test_every_cell_of_a_csv_is_in_the_text_of_its_row(
     quoted = [mark.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows]
     (tmp_path / "a.csv").write_text("\n".join(quoted) + "\n", encoding="utf-8", newline="")
     texts = {
-        it.place["row"]: it.text for it in read_document(tmp_path / "a.csv", converter=converter)
+        it.location["row"]: it.text for it in read_document(tmp_path / "a.csv", converter=converter)
     }
     for number, row in enumerate(rows, 1):
         assert all(cell in texts[number] for cell in row)
@@ -697,7 +697,7 @@ def test_a_reader_that_hangs_or_dies_takes_one_file_with_it(
     def read(seconds: float) -> list[int]:
         """How many pieces the file beside has, each time after the bad one, if there was time to read it."""
         found: list[int] = []
-        with Converter(seconds=seconds) as converter:
+        with Converter(timeout_seconds=seconds) as converter:
             for _ in range(2):
                 with pytest.raises(UnreadableDocument, match=why) as caught:
                     list(read_document(files[".xlsx"], converter=converter))
@@ -736,7 +736,7 @@ def test_a_large_zipped_document_has_longer_to_begin(tmp_path: Path) -> None:
     path.write_bytes(bomb(20 << 20, "word/media/a.bin"))
     longer: list[float] = []
     with path.open("rb") as file, suppress(Exception):  # it is no real Word file
-        list(converting_module._read_non_blank(path, file, longer.append))
+        list(converting_module._read_non_blank_pieces(path, file, longer.append))
     assert longer == [pytest.approx(10, rel=0.01)]
 
 

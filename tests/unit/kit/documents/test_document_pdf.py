@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def texts(path: Path) -> dict[str | int, str]:
-    return {piece.place["page"]: piece.text for piece in read_document(path)}
+    return {piece.location["page"]: piece.text for piece in read_document(path)}
 
 
 def reason(path: Path) -> str:
@@ -219,13 +219,13 @@ def test_chunks_know_the_pages_their_words_stand_on(path: Path) -> None:
         pdf([content(f"Page {number} holds this sentence alone.") for number in range(1, 7)])
     )
     made = list(cut_document(path, size=80, overlap=0))
-    assert [it.place for it in made] == [{"page": at, "last_page": at + 1} for at in (1, 3, 5)]
+    assert [it.location for it in made] == [{"page": at, "last_page": at + 1} for at in (1, 3, 5)]
     whole = "".join(piece.text for piece in read_document(path))
     assert "".join(it.chunk.text for it in made) == whole
     for it in cut_document(path, size=50, overlap=30):
         shown = [number for number in range(1, 7) if f"Page {number}" in it.chunk.text]
-        first = it.place["page"]
-        assert {*shown} <= {*range(int(first), int(it.place.get("last_page", first)) + 1)}
+        first = it.location["page"]
+        assert {*shown} <= {*range(int(first), int(it.location.get("last_page", first)) + 1)}
 
 
 @pytest.mark.parametrize("boundary", ["sentence", "character"])
@@ -246,7 +246,7 @@ def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
     at = 0
     for piece in read_document(path):
         page_of |= {
-            at + offset: piece.place["page"]
+            at + offset: piece.location["page"]
             for offset, sign in enumerate(piece.text)
             if not sign.isspace()
         }
@@ -258,7 +258,7 @@ def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
             page_of[place] for place in range(it.chunk.start, it.chunk.end) if place in page_of
         ]
         last = {"last_page": pages[-1]} if pages and pages[-1] != pages[0] else {}
-        assert it.place == ({"page": pages[0], **last} if pages else {})
+        assert it.location == ({"page": pages[0], **last} if pages else {})
 
 
 def test_a_text_has_no_pages(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def cut(tmp_path: Path) -> Any:
 def test_a_record_with_a_text_has_its_chunks_for_itself(cut: Any) -> None:
     made = cut("a.jsonl", "\n".join(map(json.dumps, ROWS)), size=100, overlap=20)
     assert made[0].chunk.text.startswith("Pumps\nIt runs at 3 bar.")
-    of_first = [it for it in made if it.place.get("record_id") == "a"]
-    assert {tuple(it.place.items()) for it in of_first} == {
+    of_first = [it for it in made if it.location.get("record_id") == "a"]
+    assert {tuple(it.location.items()) for it in of_first} == {
         (
             ("record", 1),
             ("title", "Pumps"),
@@ -64,7 +64,7 @@ def test_a_record_with_a_text_has_its_chunks_for_itself(cut: Any) -> None:
         )
     }
     second, third = made[len(of_first) :]
-    assert (second.chunk.text, second.place) == (
+    assert (second.chunk.text, second.location) == (
         "No title here.",
         {"record": 2, "record_id": "7", "lang": "en"},
     )
@@ -84,7 +84,7 @@ def test_the_rows_of_parquet_are_read_as_lines_of_json_are(cut: Any, tmp_path: P
     pq.write_table(pa.table({**columns, "vector": [[0.5] * 8] * 600}), path, row_group_size=250)
     made = cut("a.parquet", path.read_bytes(), size=100, overlap=20)
     assert made == cut("a.jsonl", "\n".join(map(json.dumps, rows)), size=100, overlap=20)
-    assert made[-1].place == {"record": 600, "title": "T599", "record_id": "599", "n": 599}
+    assert made[-1].location == {"record": 600, "title": "T599", "record_id": "599", "n": 599}
 
 
 def test_values_of_parquet_that_metadata_cannot_have_are_left_out(cut: Any, tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_values_of_parquet_that_metadata_cannot_have_are_left_out(cut: Any, tmp_
         pa.table({name: [value] for name, value in row.items()}), tmp_path / "made.parquet"
     )
     [made] = cut("a.parquet", (tmp_path / "made.parquet").read_bytes())
-    assert made.place == {"record": 1, "day": "2026-03-01", "cost": 1.5}
+    assert made.location == {"record": 1, "day": "2026-03-01", "cost": 1.5}

@@ -21,7 +21,7 @@ PRINTED = st.text(
 
 def text_of(path: Path) -> str:
     pieces = list(read_document(path))
-    assert all(not piece.place for piece in pieces)
+    assert all(not piece.location for piece in pieces)
     return "".join(piece.text for piece in pieces)
 
 
@@ -145,7 +145,7 @@ def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(
     assert isinstance(caught.value, QtMiddlewareError)
     sent = pickle.loads(pickle.dumps(caught.value))
     assert (sent.path, sent.reason, str(sent)) == (path, "not text in UTF-8", str(caught.value))
-    assert repr(Piece("secret", {"page": 3})) == "Piece(place={'page': 3})"
+    assert repr(Piece("secret", {"page": 3})) == "Piece(location={'page': 3})"
 
 
 def test_a_file_larger_than_memory_would_do_is_read_in_little(tmp_path: Path) -> None:

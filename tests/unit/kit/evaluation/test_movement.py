@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import SYSTEMS
-from qtmiddleware.kit.evaluation.movement import Movements, explain_movement, format_place
+from qtmiddleware.kit.evaluation.movement import Movements, explain_movement, format_ordinal
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Match, Retrieval
 from tests.support.retrieval_world import PASSAGES, QUERY, scripted, search
@@ -186,5 +186,5 @@ def test_a_list_of_matches_that_somebody_made_will_do() -> None:
 
 
 def test_places_are_said_as_people_say_them() -> None:
-    said = [format_place(place) for place in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
+    said = [format_ordinal(place) for place in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
     assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]

@@ -155,7 +155,7 @@ def interrupted(fn: Any, cache: Path, data: Dataset = DATA, **options: Any) -> I
 
 def run_half(own: Any, settings: Any) -> None:
     for question in DATA.questions[:4]:
-        own.system(settings)(question)
+        own.build_system(settings)(question)
 
 
 def test_what_was_found_before_an_interruption_is_not_searched_again_and_forgotten_at_the_end(
@@ -173,7 +173,7 @@ def test_what_was_found_before_an_interruption_is_not_searched_again_and_forgott
     with open_own(listening, tmp_path) as own:
         forecast = forecast_searches(own, DATA, FREE_SYSTEMS, has_model=False)
         assert forecast.searches == 3 * len(QUERIES) - 4
-        rules = own.system(SYSTEMS["rules"])
+        rules = own.build_system(SYSTEMS["rules"])
         runs = {question.id: rules(question) for question in DATA.questions}
     assert len(asked) == len(QUERIES)
     expected = compare(find, QUERIES, QRELS, ["rules"])["rules"].runs
@@ -198,7 +198,7 @@ def test_another_measurement_takes_nothing_up(tmp_path: Path) -> None:
 
 def test_a_gate_is_always_asked_anew_and_a_failure_too(tmp_path: Path) -> None:
     with interrupted(failing_on(1), tmp_path) as own:
-        assert own.system(SYSTEMS["raw"])(DATA.questions[0]).error is not None
+        assert own.build_system(SYSTEMS["raw"])(DATA.questions[0]).error is not None
         run_half(own, SYSTEMS["combined, auto"])
         assert not len(own.memory)
 
@@ -209,7 +209,7 @@ def test_wrong_settings_are_no_failure_of_one_question_and_leave_nothing_behind(
     def measure_hybrid() -> None:
         with open_own(find, tmp_path) as own:
             run_half(own, SYSTEMS["rules"])
-            own.system(SYSTEMS["hybrid"])
+            own.build_system(SYSTEMS["hybrid"])
 
     with pytest.raises(ConfigError, match="hybrid"):
         measure_hybrid()
@@ -298,7 +298,7 @@ def test_no_question_makes_more_searches_than_were_told(tmp_path: Path, system: 
 
     with open_own(counting, tmp_path) as own:
         told = forecast_searches(own, DATA, {system: SYSTEMS[system]}, has_model=True).searches
-        run = own.system(SYSTEMS[system])
+        run = own.build_system(SYSTEMS[system])
         for question in DATA.questions:
             run(question)
     assert 0 < calls <= told

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import MEASURES, PRIMARY, Dataset, Question
-from qtmiddleware.kit.evaluation.gate import Baseline, Change, Gate, Rule, apply_gate, find_changes
-from qtmiddleware.kit.evaluation.measures import FEW, sign_test
+from qtmiddleware.kit.evaluation.gate import (
+    Baseline,
+    Change,
+    GateResult,
+    Rule,
+    compare_with_baseline,
+    find_changes,
+)
+from qtmiddleware.kit.evaluation.measures import FEW, run_sign_test
 from qtmiddleware.kit.evaluation.reporting import write_headline
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, score
@@ -55,7 +62,7 @@ def shifted(
 
 def test_a_significant_loss_is_worse() -> None:
     change = compare_one(*shifted(20, 2))
-    assert (change.verdict, change.worse, change.better) == ("worse", 20, 2)
+    assert (change.verdict, change.worse_count, change.better_count) == ("worse", 20, 2)
     assert change.has_lost
     assert change.difference.high < 0
 
@@ -67,7 +74,7 @@ def test_many_questions_that_lose_a_little_are_worse_although_a_few_gain_much() 
         for number, (id_, _) in enumerate(before.items())
     }
     change = compare_one(before, after)
-    assert (change.verdict, change.has_lost, change.has_more_worse) == ("worse", False, True)
+    assert (change.verdict, change.has_lost, change.has_mostly_losses) == ("worse", False, True)
     assert change.difference.gain > 0
 
 
@@ -78,7 +85,7 @@ def test_a_few_large_losses_among_many_small_gains_are_worse_by_the_mean_alone()
         for number, id_ in enumerate(before)
     }
     change = compare_one(before, after)
-    assert (change.verdict, change.has_lost, change.has_more_worse) == ("worse", True, False)
+    assert (change.verdict, change.has_lost, change.has_mostly_losses) == ("worse", True, False)
 
 
 def test_a_gain_and_what_may_be_chance_are_not_worse() -> None:
@@ -108,7 +115,7 @@ def test_both_tests_of_every_system_that_changed_are_corrected_for_and_no_other(
     alone = compare_one(before, after)
     beside_still = find_changes({"rules": before, **still}, {"rules": after, **still})[0]
     beside_moved = find_changes({"rules": before, **still}, {"rules": after, **moved})[0]
-    assert alone.sign_p == pytest.approx(2 * sign_test(1, 9), rel=0.05)
+    assert alone.sign_p == pytest.approx(2 * run_sign_test(1, 9), rel=0.05)
     assert beside_still == alone
     assert beside_moved.sign_p == pytest.approx(6 * alone.sign_p, rel=0.05)
     assert (alone.verdict, beside_moved.verdict) == ("worse", "not worse")
@@ -119,7 +126,7 @@ def test_a_question_that_failed_counts_as_0_on_its_side() -> None:
     for number in range(12):
         del after[f"q{number}"]
     change = compare_one(before, after)
-    assert (change.verdict, change.worse, len(change.gains)) == ("worse", 12, 100)
+    assert (change.verdict, change.worse_count, len(change.gains)) == ("worse", 12, 100)
     assert change.after == pytest.approx(0.44)
 
 
@@ -129,7 +136,7 @@ def test_equal_runs_are_never_worse(pairs: dict[str, tuple[float, float]], seed:
     before = {id_: value for id_, (value, _) in pairs.items()}
     change = compare_one(before, dict(before), seed=seed)
     assert change.verdict == ("not worse" if len(before) >= FEW else "inconclusive")
-    assert (change.worse, change.better, change.difference.p_holm, change.sign_p) == (
+    assert (change.worse_count, change.better_count, change.difference.p_holm, change.sign_p) == (
         0,
         0,
         1.0,
@@ -144,7 +151,7 @@ def test_the_way_back_is_the_way_there_with_its_signs_turned(
 ) -> None:
     before, after = ({id_: pair[side] for id_, pair in pairs.items()} for side in (0, 1))
     there, back = compare_one(before, after, seed=seed), compare_one(after, before, seed=seed)
-    assert (there.worse, there.better) == (back.better, back.worse)
+    assert (there.worse_count, there.better_count) == (back.better_count, back.worse_count)
     assert there.sign_p == back.sign_p
     assert there.difference.gain == pytest.approx(-back.difference.gain, abs=1e-12)
     assert (there.difference.low, there.difference.high) == pytest.approx(
@@ -166,7 +173,7 @@ def test_the_order_of_the_questions_has_no_influence(
         {id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in reversed(ids)}
     )
     assert mixed == compare_one(before, after)
-    assert mixed.list_worst() == compare_one(before, after).list_worst()
+    assert mixed.list_worst_questions() == compare_one(before, after).list_worst_questions()
 
 
 @settings(max_examples=20, deadline=None)
@@ -290,7 +297,7 @@ def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(
 )
 def test_a_value_that_no_measure_has_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="must hold what qtm bench --json prints"):
-        Baseline.of(
+        Baseline.from_report(
             plain(systems=[{"name": "raw", "perQuery": {PRIMARY: {"a": value}}}]), "base.json"
         )
 
@@ -315,7 +322,7 @@ junk = st.recursive(
 @given(junk)
 def test_any_json_is_a_baseline_or_refused(value: Any) -> None:
     try:
-        found = Baseline.of(value, "base.json")
+        found = Baseline.from_report(value, "base.json")
     except ConfigError:
         return
     assert any(found.values[PRIMARY].values())
@@ -329,7 +336,7 @@ def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> No
         qrels=dict(reversed(DATA.qrels.items())),
     )
     assert turned.data_hash != DATA.data_hash
-    Baseline.of(plain(), "base.json").check_data(turned)
+    Baseline.from_report(plain(), "base.json").check_data(turned)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +354,7 @@ def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> No
 )
 def test_other_data_is_refused_and_named(data: Dataset, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
-        Baseline.of(plain(), "base.json").check_data(data)
+        Baseline.from_report(plain(), "base.json").check_data(data)
     assert "Use the same --function, --data" in str(raised.value)
 
 
@@ -355,24 +362,24 @@ def test_a_file_of_an_older_version_is_compared_by_its_one_hash() -> None:
     old = plain()
     for key in ("fingerprints", "settingsHash", "version"):
         del old[key]
-    Baseline.of(old, "base.json").check_data(DATA)
+    Baseline.from_report(old, "base.json").check_data(DATA)
     with pytest.raises(ConfigError, match="measured on other data,"):
-        Baseline.of(old, "base.json").check_data(DATA.only({"a"}))
+        Baseline.from_report(old, "base.json").check_data(DATA.only({"a"}))
 
 
 def test_that_no_system_is_in_both_is_refused() -> None:
-    baseline = Baseline.of(plain(), "base.json")
-    baseline.check_systems(["mine", "rules"], Rule(), deep=False)
+    baseline = Baseline.from_report(plain(), "base.json")
+    baseline.check_systems(["mine", "rules"], Rule(), is_deep=False)
     with pytest.raises(ConfigError, match="must hold one of the systems mine, not raw and rules"):
-        baseline.check_systems(["mine"], Rule(), deep=False)
+        baseline.check_systems(["mine"], Rule(), is_deep=False)
 
 
 def test_a_measure_that_was_not_taken_is_refused() -> None:
-    baseline, rule = Baseline.of(plain(), "base.json"), Rule.parse("r@100 -0.1")
+    baseline, rule = Baseline.from_report(plain(), "base.json"), Rule.parse("r@100 -0.1")
     with pytest.raises(ConfigError, match="--fail-if R@100 needs --deep"):
-        baseline.check_systems(["raw"], rule, deep=False)
+        baseline.check_systems(["raw"], rule, is_deep=False)
     with pytest.raises(ConfigError, match="has no R@100; write it with"):
-        baseline.check_systems(["raw"], rule, deep=True)
+        baseline.check_systems(["raw"], rule, is_deep=True)
 
 
 # --- both together --------------------------------------------------------------------------------
@@ -382,20 +389,20 @@ def many(gain: float, count: int = 40) -> dict[str, float]:
     return {f"q{number}": gain for number in range(count)}
 
 
-def gate(before: Mapping[str, float], after: Mapping[str, float], **known: Any) -> Gate:
+def gate(before: Mapping[str, float], after: Mapping[str, float], **known: Any) -> GateResult:
     """The gate of a system ``rules`` that gained *before* over raw, and now gains *after*."""
     old = {**comparison(score("rules", before), score("old", before)).to_dict(), **known}
-    return apply_gate(
-        Baseline.of(old, "base.json"),
+    return compare_with_baseline(
+        Baseline.from_report(old, "base.json"),
         comparison(score("rules", after), score("new", after)),
-        model="b",
+        model_name="b",
     )
 
 
 def test_the_systems_in_both_are_compared_and_the_others_named() -> None:
     found = gate(many(0.2), many(0.1))
     assert [change.name for change in found.changes] == ["raw", "rules"]
-    assert (found.verdict, found.missing, found.new, found.questions) == (
+    assert (found.verdict, found.missing, found.new, found.question_count) == (
         "worse",
         ("old",),
         ("new",),
@@ -414,12 +421,12 @@ def test_another_version_model_or_settings_are_told_and_compared() -> None:
 
 
 def test_settings_that_changed_are_told() -> None:
-    old = Baseline.of(
+    old = Baseline.from_report(
         {**comparison(score("rules", many(0.1))).to_dict(), "settingsHash": {"rules": "x"}},
         "b.json",
     )
     new = replace(comparison(score("rules", many(0.1))), settings={"raw": "r", "rules": "y"})
-    assert apply_gate(old, new).notes == ("The settings of rules changed.",)
+    assert compare_with_baseline(old, new).notes == ("The settings of rules changed.",)
 
 
 def test_questions_that_failed_are_told() -> None:

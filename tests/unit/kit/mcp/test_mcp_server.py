@@ -53,7 +53,7 @@ async def test_a_call_without_an_end_is_cancelled_and_said_to_be_late() -> None:
         return []
 
     found, failed = await call(
-        build_server([search.as_tool()], name="x", seconds=0.05), "search", {"query": "why"}
+        build_server([search.as_tool()], name="x", timeout_seconds=0.05), "search", {"query": "why"}
     )
     assert failed
     assert found["error"] == "search gave no result within 0.05 seconds."

@@ -16,7 +16,7 @@ SHOWN = ("raw", "rules", "combined")
 
 
 def read(address: str) -> PageState:
-    return PageState.read(
+    return PageState.from_pairs(
         parse_qsl(address.removeprefix("?"), keep_blank_values=True), KNOWN, SHOWN
     )
 
@@ -54,7 +54,7 @@ def test_a_link_means_what_was_asked(
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["q", "tier", "user", "then", "x", *KNOBS]), st.text())))
 def test_whatever_stands_in_an_address_something_can_be_asked(pairs: list[tuple[str, str]]) -> None:
-    asked = PageState.read(pairs, KNOWN, SHOWN)
+    asked = PageState.from_pairs(pairs, KNOWN, SHOWN)
     assert asked.tiers[0] == "raw"
     assert len(asked.history) <= MOST_TURNS
     again = read(asked.write(SHOWN))
@@ -94,12 +94,12 @@ def test_what_cannot_be_used_is_said(address: str, said: str) -> None:
 def test_a_follow_up_has_the_question_among_the_turns_before_it() -> None:
     asked = read("?user=Who+is+Jaco%3F&assistant=A+dog.&q=Is+he+ill%3F&topK=3")
     assert (
-        asked.follow_up().write(SHOWN)
+        asked.build_follow_up().write(SHOWN)
         == "?user=Who+is+Jaco%3F&assistant=A+dog.&user=Is+he+ill%3F&topK=3"
     )
 
 
 def test_of_a_long_conversation_the_end_is_taken() -> None:
-    asked = PageState.read([("user", str(at)) for at in range(MOST_TURNS + 5)], KNOWN, SHOWN)
+    asked = PageState.from_pairs([("user", str(at)) for at in range(MOST_TURNS + 5)], KNOWN, SHOWN)
     assert [turn.content for turn in asked.history] == [str(at) for at in range(5, MOST_TURNS + 5)]
     assert asked.problems

@@ -99,7 +99,7 @@ def write(
     examples: Sequence[Question] = (),
     qrels: Mapping[str, Mapping[str, int]] | None = None,
     tiers: Sequence[str] = (),
-    is_covered: Any = None,
+    has_recorded_reply: Any = None,
     learned: Sequence[Question] = (),
     **options: Any,
 ) -> str:
@@ -107,9 +107,9 @@ def write(
     names = tuple(tiers)
 
     async def ask() -> str:
-        tiers = Tiers(fn, seconds=20, is_covered=is_covered)
+        tiers = Tiers(fn, timeout_seconds=20, has_recorded_reply=has_recorded_reply)
         if learned:
-            tiers.warm_up(learned, searches=True)
+            tiers.warm_up(learned, searches_examples=True)
         page = Page(
             tiers,
             name="a <b>name</b>",
@@ -123,9 +123,9 @@ def write(
         is_running = bool(question.strip())
         parts, cards, baseline = [page.write_head(asked, "nonce", is_running=is_running)], [], None
         if is_running:
-            async for answer in tiers.ask(asked):
+            async for answer in tiers.ask_tiers(asked):
                 baseline = answer.retrieval if answer.tier.name == "raw" else baseline
-                cards.append(page.describe(answer, asked, baseline))
+                cards.append(page.make_card(answer, asked, baseline))
                 parts.append(page.write_card(cards[-1]))
             parts.append(page.write_tail(asked, cards))
         return "".join([*parts, page.write_foot(is_running=is_running)])
@@ -385,7 +385,9 @@ def test_the_answer_is_marked_wherever_it_stands() -> None:
 
 def test_tiers_without_a_reply_are_one_line_and_no_cards() -> None:
     page = write(
-        app.search, is_covered=lambda question, history: False, folded="No reply is recorded."
+        app.search,
+        has_recorded_reply=lambda question, history: False,
+        fold_reason="No reply is recorded.",
     )
     assert re.findall('data-tier="(\\w+)">', page) == ["raw", "rules"]
     assert page.count('class="folded"') == 1
@@ -399,7 +401,7 @@ def test_tiers_without_a_reply_are_one_line_and_no_cards() -> None:
 
 def test_examples_have_their_kind_and_many_are_folded() -> None:
     examples = [Question(str(number), f"question {number}") for number in range(9)]
-    page = write(app.search, "", examples=examples, kinds={"2": "a <i>kind</i>"})
+    page = write(app.search, "", examples=examples, example_types={"2": "a <i>kind</i>"})
     assert '<b class="kind">a &lt;i&gt;kind&lt;/i&gt;</b> <a href="?q=question+2">' in page
     before, after = page.split("<summary>3 more</summary>")
     assert before.count('<a href="?q=question') == 6

@@ -13,7 +13,7 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.playground.asked import PageState
-from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _copy_with_learned
+from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _copy_with_learned_state
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
@@ -28,13 +28,13 @@ def put(
     async def ask() -> list[TierAnswer]:
         opened = Tiers(fn, **options)
         asked = PageState(question=question, tiers=("raw", *tiers) if tiers else opened.shown)
-        return [answer async for answer in opened.ask(asked)]
+        return [answer async for answer in opened.ask_tiers(asked)]
 
     return asyncio.run(ask())
 
 
 def test_the_plain_list_comes_first_and_what_asks_a_model_last() -> None:
-    answers = put(app.search, has_own=True)
+    answers = put(app.search, has_own_tier=True)
     assert [answer.tier.name for answer in answers] == ["raw", "rules", "yours", "combined"]
     assert all(answer.retrieval is not None and answer.problem == "" for answer in answers)
 
@@ -56,11 +56,13 @@ def test_every_tier_of_the_documentation_can_be_asked() -> None:
 
 
 def test_tiers_that_no_reply_covers_are_not_asked() -> None:
-    covered = Tiers(app.search, is_covered=lambda question, history: question == QUERY)
+    covered = Tiers(app.search, has_recorded_reply=lambda question, history: question == QUERY)
     asked = PageState(question="Who?", tiers=("raw", "combined"))
-    assert set(covered.list_folded(asked)) == {tier.name for tier in covered.all if tier.asks_model}
+    assert set(covered.list_folded_tiers(asked)) == {
+        tier.name for tier in covered.all if tier.asks_model
+    }
     assert [answer.tier.name for answer in put_asked(covered, asked)] == ["raw"]
-    assert covered.list_folded(PageState(question=QUERY)) == ()
+    assert covered.list_folded_tiers(PageState(question=QUERY)) == ()
 
 
 def summarise(answers: list[TierAnswer]) -> list[Any]:
@@ -80,8 +82,8 @@ def test_the_same_link_gives_the_same_answer_whatever_was_asked_before(*, search
         {"transformationType": "combined", "escalation": {"mode": "auto"}},
         client=ScriptedModel(scripted),
     ).wrap(app.plain)
-    tiers = Tiers(wrapped, has_own=True, remembers=False)
-    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches=searches)
+    tiers = Tiers(wrapped, has_own_tier=True, caches_replies=False)
+    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches_examples=searches)
     asked = PageState(question=QUERY, tiers=tiers.names)
     first = summarise(put_asked(tiers, asked))
     for question in ("Jaco", "What is a heart?", "Who walks the dog?", "vet", "Is there any food?"):
@@ -92,7 +94,7 @@ def test_the_same_link_gives_the_same_answer_whatever_was_asked_before(*, search
 def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> None:
     tiers = Tiers(app.search)
     asked = PageState(question=QUERY, tiers=("raw", "rules"))
-    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches=True)
+    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches_examples=True)
     learned = read_learned(tiers)
     assert learned.passage_chars > 0
     assert not learned.is_new
@@ -101,7 +103,7 @@ def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> No
 
 
 def read_learned(tiers: Tiers) -> Learned:
-    return _copy_with_learned(tiers.all[1].function, tiers._learned)._context.learned
+    return _copy_with_learned_state(tiers.all[1].function, tiers._learned)._context.learned
 
 
 def test_without_a_model_the_free_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +131,7 @@ def test_of_a_function_that_raises_the_kind_is_told_and_no_key() -> None:
 
 
 def test_a_function_that_hangs_is_waited_for_no_longer_than_a_tier_may_take() -> None:
-    (answer,) = put(app.hanging, seconds=0.3)
+    (answer,) = put(app.hanging, timeout_seconds=0.3)
     assert answer.problem == "did not answer within 0.3 seconds and was stopped"
 
 
@@ -160,7 +162,9 @@ def test_weights_are_laid_over_each_tier_for_this_question_alone() -> None:
             tiers=("raw", "rewrite"),
             settings={"fusion.weights.rewrite": 2.5, "topK": 2},
         )
-        return [[answer async for answer in tiers.ask(asked)] for asked in (plain, heavy, plain)]
+        return [
+            [answer async for answer in tiers.ask_tiers(asked)] for asked in (plain, heavy, plain)
+        ]
 
     weights, counts = [], []
     for answers in asyncio.run(ask()):
@@ -179,7 +183,7 @@ def test_who_stops_listening_leaves_nothing_running() -> None:
     async def ask() -> None:
         asked = PageState(question=QUERY, tiers=("raw", "rewrite", "decompose"))
         patient = {"limits": {"llmTimeoutMs": 600_000, "deadlineMs": 600_000}}
-        answers = Tiers(qtm.QueryMiddleware(patient, client=model).wrap(app.plain)).ask(asked)
+        answers = Tiers(qtm.QueryMiddleware(patient, client=model).wrap(app.plain)).ask_tiers(asked)
         await anext(answers)
         waiting = asyncio.create_task(anext(answers))  # type: ignore[arg-type]
         while not model.prompts:
@@ -215,7 +219,7 @@ def test_the_config_that_is_shown_gives_what_is_shown(name: str) -> None:
 
 def put_asked(tiers: Tiers, asked: PageState) -> list[TierAnswer]:
     async def ask() -> list[TierAnswer]:
-        return [answer async for answer in tiers.ask(asked)]
+        return [answer async for answer in tiers.ask_tiers(asked)]
 
     return asyncio.run(ask())
 

@@ -241,7 +241,7 @@ def test_a_store_whose_file_vanished_names_it(tmp_path: Path) -> None:
     # One reader holds the connection there is, so that the next one needs another.
     with (
         ThreadPoolExecutor(1) as pool,
-        store._connections.reading(),
+        store._connections.open_read_transaction(),
         pytest.raises(StoreError, match="sqlite"),
     ):
         pool.submit(store.count).result()

@@ -65,11 +65,11 @@ class Governed:
 
     @property
     def tokens(self) -> int:
-        return sum(it.tokens for it in self.meter._spent._parts)
+        return sum(it.tokens for it in self.meter._spent._buckets)
 
     @property
     def calls(self) -> int:
-        return sum(it.calls for it in self.meter._calls._parts)
+        return sum(it.calls for it in self.meter._calls._buckets)
 
     @property
     def is_left_alone(self) -> bool:
@@ -303,9 +303,9 @@ def test_while_one_call_tries_the_others_are_told_so() -> None:
     assert first is not None
     first.fail()
     clock.now += 31
-    assert model.reason_to_wait() is None
+    assert model.find_wait_reason() is None
     assert breaker.begin_attempt() is not None
-    reason = model.reason_to_wait()
+    reason = model.find_wait_reason()
     assert reason is not None
     assert str(reason) == "scripted failed and is being tested with one call"
     with pytest.raises(ModelError, match="is being tested with one call"):
@@ -329,7 +329,7 @@ def test_a_model_that_cannot_stream_gives_the_whole_alone() -> None:
         == WAYS["astream"](model, Deadline.after(60))
         == [REPLY]
     )
-    assert sum(it.calls for it in meter._calls._parts) == 2
+    assert sum(it.calls for it in meter._calls._buckets) == 2
 
 
 def test_a_hundred_threads_leave_nothing_reserved() -> None:

@@ -15,7 +15,7 @@ from openai.types.responses import Response
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
-from qtmiddleware.providers.llms.callable import read_returned
+from qtmiddleware.providers.llms.callable import read_answer
 from qtmiddleware.providers.llms.openai.prices import Prices
 from tests.support import completions
 
@@ -113,7 +113,7 @@ RETURNED: dict[str, tuple[Any, tuple[int, int]]] = {
 
 
 def read(answer: Any) -> Any:
-    return read_returned(answer, PROMPT, "fn", Prices)
+    return read_answer(answer, PROMPT, "fn", Prices)
 
 
 @pytest.mark.parametrize("name", RETURNED)

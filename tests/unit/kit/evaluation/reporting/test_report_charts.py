@@ -15,14 +15,14 @@ from qtmiddleware.kit.evaluation.reporting.charts import (
     COSTS,
     DOT,
     Point,
-    classify,
-    draw_costs,
-    draw_gains,
+    classify_system,
+    draw_cost_charts,
+    draw_gains_and_losses,
+    draw_marks,
     find_frontier,
     make_axis,
     make_gains_axis,
     make_quality_axis,
-    mark_points,
     rank_systems,
 )
 from tests.support.report_world import comparison, run, score, several
@@ -40,7 +40,7 @@ def numbered(number: int, x: float, y: float, name: str = "") -> Point:
 def test_an_axis_holds_its_numbers_between_round_ones(
     numbers: list[float], zero: bool, count: int
 ) -> None:
-    found = make_axis(numbers, 10.0, 500.0, count=count, zero=zero)
+    found = make_axis(numbers, 10.0, 500.0, intervals=count, has_zero=zero)
     assert 2 <= len(found.ticks) <= count + 3
     assert all(one < other for one, other in pairwise(found.ticks))
     assert len({found.label(tick) for tick in found.ticks}) == len(found.ticks)
@@ -49,7 +49,7 @@ def test_an_axis_holds_its_numbers_between_round_ones(
 
 
 def test_an_axis_is_marked_where_a_reader_would() -> None:
-    assert make_axis([0.61, 0.84], 0.0, 100.0, zero=False).ticks == (
+    assert make_axis([0.61, 0.84], 0.0, 100.0, has_zero=False).ticks == (
         0.6,
         0.65,
         0.7,
@@ -72,7 +72,7 @@ def test_every_point_has_its_name_or_number_where_nothing_else_is(
     places: list[tuple[float, float, str]],
 ) -> None:
     points = [numbered(number, x, y, name) for number, (x, y, name) in enumerate(places, 1)]
-    marks = mark_points(points)
+    marks = draw_marks(points)
     assert sorted(point.number for mark in marks for point in mark.points) == list(
         range(1, len(places) + 1)
     )
@@ -89,26 +89,26 @@ def test_every_point_has_its_name_or_number_where_nothing_else_is(
 
 
 def test_a_name_stands_right_of_its_dot_else_left_else_above_else_below() -> None:
-    (free,) = mark_points([numbered(1, 200.0, 150.0)])
+    (free,) = draw_marks([numbered(1, 200.0, 150.0)])
     assert free.label
     assert (free.label.text, free.label.anchor) == ("system 1", "start")
-    first, edge = mark_points([numbered(1, 360.0, 150.0), numbered(2, 100.0, 90.0)])
+    first, edge = draw_marks([numbered(1, 360.0, 150.0), numbered(2, 100.0, 90.0)])
     assert (first.label and first.label.anchor, edge.label and edge.label.anchor) == (
         "end",
         "start",
     )
     long = "a name that is too long for a side"
-    (above,) = mark_points([numbered(1, 210.0, 150.0, long)])
+    (above,) = draw_marks([numbered(1, 210.0, 150.0, long)])
     assert above.label
     assert (above.label.anchor, above.label.y < above.y) == ("middle", True)
-    (below,) = mark_points([numbered(1, 210.0, 24.0, long)])
+    (below,) = draw_marks([numbered(1, 210.0, 24.0, long)])
     assert below.label
     assert (below.label.anchor, below.label.y > below.y) == ("middle", True)
 
 
 def test_a_name_that_fits_nowhere_keeps_its_number_and_the_list_holds_it_alone() -> None:
     gained = {"q1": 0.1, "q2": 0.2}
-    (time,) = draw_costs(
+    (time,) = draw_cost_charts(
         comparison(score("n" * 80, gained), score("short", dict.fromkeys(gained, 0.05)))
     )
     assert [(point.number, point.name) for point in time.numbered] == [(1, "n" * 80)]
@@ -126,12 +126,12 @@ def test_points_upon_each_other_share_one_mark() -> None:
         numbered(3, 104.0, 93.0),
         numbered(5, 102.0, 93.0),
     ]
-    alone, shared = mark_points([*points[:3], replace(points[3], kind="better")])
+    alone, shared = draw_marks([*points[:3], replace(points[3], kind="better")])
     assert (alone.text, alone.kind, alone.width) == ("", "same", DOT)
     assert (shared.kind, shared.x, shared.y) == ("mixed", 102.0, 92.0)
     assert shared.label
     assert shared.label.text == "system 2, system 3, system 5"
-    (many,) = mark_points([numbered(number, 350.0, 90.0) for number in range(2, 30)])
+    (many,) = draw_marks([numbered(number, 350.0, 90.0) for number in range(2, 30)])
     assert (many.text, many.label) == ("2–29", None)
 
 
@@ -154,7 +154,9 @@ def test_systems_are_ordered_and_coloured_by_what_is_more_than_chance() -> None:
     assert [score.means[PRIMARY] for score in ranked] == sorted(
         (it.means[PRIMARY] for it in ranked), reverse=True
     )
-    kinds = [classify(found, found[name]) for name in ("raw", "system 0", "system 1", "system 2")]
+    kinds = [
+        classify_system(found, found[name]) for name in ("raw", "system 0", "system 1", "system 2")
+    ]
     assert kinds == ["base", "same", "worse", "better"]
 
 
@@ -179,7 +181,7 @@ def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -
         {"q1": 0.3, "q2": 0.2},
         runs={question: run(question, cost=0.1) for question in gained},
     )
-    price, time = draw_costs(comparison(score("ours", gained), unknown, paid))
+    price, time = draw_cost_charts(comparison(score("ours", gained), unknown, paid))
     assert [(point.number, point.name) for point in price.points] == [
         (1, "paid"),
         (2, "ours"),
@@ -194,9 +196,9 @@ def test_searches_are_a_cost_where_systems_differ_in_them() -> None:
     gained = {"q1": 0.1, "q2": 0.2}
     runs = {question: run(question, searches=3) for question in gained}
     found = comparison(score("ours", gained, runs=runs), score("unknown", gained))
-    assert [chart.name for chart in draw_costs(found)] == ["time"]
+    assert [chart.name for chart in draw_cost_charts(found)] == ["time"]
     base = replace(found["raw"], runs={question: run(question, searches=1) for question in gained})
-    *_, searches = draw_costs(replace(found, systems=(base, *found.challengers)))
+    *_, searches = draw_cost_charts(replace(found, systems=(base, *found.challengers)))
     assert (searches.name, searches.unknown) == ("searches", ("unknown",))
     assert {point.title for point in searches.points} == {
         "ours: 3.00, nDCG@10 0.650",
@@ -209,7 +211,7 @@ def test_searches_are_a_cost_where_systems_differ_in_them() -> None:
 def test_every_question_is_a_step_as_high_as_what_it_gained_or_lost(gained: list[float]) -> None:
     system = score("ours", {str(place): gain for place, gain in enumerate(gained)})
     up = make_gains_axis(comparison(system))
-    helped, hurt = draw_gains(system, up)
+    helped, hurt = draw_gains_and_losses(system, up)
     drawn = [list(map(float, re.findall(r"[-\d.]+", path))) for path in (helped, hurt)]
     for path in filter(None, drawn):
         left, zero, *steps, end = path
@@ -227,7 +229,7 @@ def test_every_question_is_a_step_as_high_as_what_it_gained_or_lost(gained: list
 
 def test_equal_questions_share_a_step() -> None:
     system = score("ours", {"a": 0.2, "b": 0.2, "c": 0.0, "d": -0.1})
-    helped, hurt = draw_gains(system, make_gains_axis(comparison(system)))
+    helped, hurt = draw_gains_and_losses(system, make_gains_axis(comparison(system)))
     assert (helped, hurt) == ("M0 157.3V8H2V157.3Z", "M3 157.3V232H4V157.3Z")
 
 
@@ -238,6 +240,6 @@ def test_no_axis_of_quality_goes_beyond_what_quality_can_be(quality: float) -> N
         found,
         systems=tuple(replace(it, means={**it.means, PRIMARY: quality}) for it in found.systems),
     )
-    for chart in draw_costs(same):
+    for chart in draw_cost_charts(same):
         assert max(chart.up.ticks) <= 1.0
         assert chart.up.low <= quality <= chart.up.high

@@ -141,7 +141,7 @@ def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
     )
     systems = {"raw": lambda it: [("b", 1.0), ("a", 0.9)], "ours": lambda it: [(it.id, 1.0)]}
     found = measure(systems, asked, baseline="raw")
-    assert [figures.count_first(found[name]) for name in ("raw", "ours")] == [1, 2]
+    assert [figures.count_relevant_first(found[name]) for name in ("raw", "ours")] == [1, 2]
     assert cell(found, "raw", "first") == "50%"
 
 

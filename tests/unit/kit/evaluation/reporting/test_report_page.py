@@ -16,7 +16,7 @@ from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
 from qtmiddleware.kit.evaluation.judging import Judged, Reason, Verdict
 from qtmiddleware.kit.evaluation.reporting import Decision, charts, headings, page
-from qtmiddleware.kit.evaluation.reporting.template import load_template
+from qtmiddleware.kit.evaluation.reporting.template import load_template_and_markup
 from qtmiddleware.kit.evaluation.reporting.verdicts import HurtFinder
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
@@ -268,7 +268,7 @@ def test_a_large_comparison_is_no_large_page() -> None:
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_template.cache_clear()
+    load_template_and_markup.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(
         MissingExtra, match=r'jinja2 is not installed; run: pip install "qtmiddleware\[eval\]"'

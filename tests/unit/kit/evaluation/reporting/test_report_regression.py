@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from qtmiddleware.kit.evaluation.gate import Gate, Rule, find_changes
+from qtmiddleware.kit.evaluation.gate import GateResult, Rule, find_changes
 from qtmiddleware.kit.evaluation.reporting import write_comment, write_headline, write_sentences
 from tests.unit.kit.evaluation.reporting.test_report_markdown import HOSTILE, cells, tokens
 
@@ -19,7 +19,7 @@ def gate(
     *,
     count: int = 40,
     name: str = "base.json",
-) -> Gate:
+) -> GateResult:
     """The gate of systems that had 0.5 on *count* questions and the ids in *gains*, which gained that."""
     ids = [f"q{number}" for number in range(count)]
     before = {system: dict.fromkeys([*ids, *moved], 0.5) for system, moved in gains.items()}
@@ -27,7 +27,7 @@ def gate(
         system: {id_: 0.5 + gains[system].get(id_, 0.0) for id_ in found}
         for system, found in before.items()
     }
-    return Gate(name, rule or Rule(), find_changes(before, after, rule))
+    return GateResult(name, rule or Rule(), find_changes(before, after, rule))
 
 
 def lost(count: int, by: float = -0.2) -> dict[str, float]:

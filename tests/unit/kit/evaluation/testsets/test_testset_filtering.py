@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.testsets.filtering import (
-    extract_key,
+    extract_content_words,
     find_fault,
     is_copied,
     is_other_language,
     is_quoted,
-    normalize,
+    normalize_words,
     refers_to_text,
 )
 from qtmiddleware.kit.evaluation.testsets.passages import is_prose
@@ -137,7 +137,7 @@ def test_a_question_in_another_language_is_known_where_it_is_clear(
     ],
 )
 def test_a_quote_is_found_whatever_its_spaces_case_and_marks(quote: str) -> None:
-    assert is_quoted(quote, normalize(CLIMATE))
+    assert is_quoted(quote, normalize_words(CLIMATE))
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,17 @@ def test_a_quote_is_found_whatever_its_spaces_case_and_marks(quote: str) -> None
     ["", "...", "heat", "carbon dioxide", "gases such as carbon monoxide", "reenhouse gases such"],
 )
 def test_words_that_do_not_stand_there_or_prove_nothing_are_no_quote(quote: str) -> None:
-    assert not is_quoted(quote, normalize(CLIMATE))
+    assert not is_quoted(quote, normalize_words(CLIMATE))
 
 
 def test_wordings_of_one_question_have_one_key() -> None:
-    assert extract_key("What is the cause of heat?") == extract_key("Heat: what are the a? cause")
-    assert extract_key("When was Arlo Bridge opened?") != extract_key(
+    assert extract_content_words("What is the cause of heat?") == extract_content_words(
+        "Heat: what are the a? cause"
+    )
+    assert extract_content_words("When was Arlo Bridge opened?") != extract_content_words(
         "When was Benta Bridge opened?"
     )
-    assert extract_key("Who is it?") != extract_key("Where is it?")
+    assert extract_content_words("Who is it?") != extract_content_words("Where is it?")
 
 
 @settings(deadline=None)
@@ -163,8 +165,8 @@ def test_any_question_has_a_fault_or_none_and_nothing_raises(
 ) -> None:
     fault = find_fault(question, answer, text)
     assert fault == "" or fault.replace("_", "").isalpha()
-    extract_key(question)
-    is_quoted(question, normalize(text))
+    extract_content_words(question)
+    is_quoted(question, normalize_words(text))
     is_prose(text)
 
 
@@ -172,8 +174,8 @@ def test_any_question_has_a_fault_or_none_and_nothing_raises(
 @given(st.text(min_size=1, max_size=200), st.text(max_size=100), st.text(max_size=100))
 def test_what_stands_in_a_text_as_words_is_quoted(quote: str, before: str, after: str) -> None:
     # Dots at an edge, of the quote or of what is around it, are marks of an omission.
-    there = normalize(f"{before}\n{quote}\n{after}")
-    if "." not in quote and "…" not in quote and len(normalize(quote).split()) >= 3:
+    there = normalize_words(f"{before}\n{quote}\n{after}")
+    if "." not in quote and "…" not in quote and len(normalize_words(quote).split()) >= 3:
         assert is_quoted(quote, there)
 
 
@@ -198,7 +200,7 @@ def test_enormous_texts_are_read_in_no_time(fill: str) -> None:
     """Not timed: what were quadratic would not end within the time a test has."""
     text = f"{CLIMATE}{fill * 50_000}x"
     assert is_prose(text)
-    is_quoted(text[:65_536], normalize(CLIMATE))
+    is_quoted(text[:65_536], normalize_words(CLIMATE))
     find_fault(text, text, text)
 
 

@@ -10,21 +10,21 @@ from qtmiddleware.config import Config, known_keys
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.kit.evaluation.tuning import TIERS, flat, nested
-from qtmiddleware.kit.evaluation.tuning.search import list_axes
+from qtmiddleware.kit.evaluation.tuning.search import list_tuning_options
 from qtmiddleware.kit.evaluation.tuning.trials import drop_defaults
 
 DEFAULTS = {key: value for key, value, _ in Config.load(Settings()).rows()}
 
 
 def keys_of(settings: dict[str, Any]) -> set[str]:
-    axes = list_axes(settings, max_call_rate=None, has_words=True)
+    axes = list_tuning_options(settings, max_call_rate=None, has_word_search=True)
     return {key for options in axes.values() for it in options for key in it}
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_value_that_is_tried_is_allowed_and_the_default_is_among_them(tier: str) -> None:
     settings = flat(SYSTEMS[tier])
-    for options in list_axes(settings, max_call_rate=None, has_words=True).values():
+    for options in list_tuning_options(settings, max_call_rate=None, has_word_search=True).values():
         tried = [Config.load(nested({**settings, **it}), environ={}).settings for it in options]
         assert len(tried) == len(set(map(repr, tried))) > 1
         assert Config.load(nested(settings), environ={}).settings in tried
@@ -43,13 +43,15 @@ def test_only_what_makes_a_difference_is_tried() -> None:
 
 
 def test_a_store_without_words_is_not_searched_by_them() -> None:
-    found = list_axes(flat(SYSTEMS["rules"]), max_call_rate=None, has_words=False)
+    found = list_tuning_options(flat(SYSTEMS["rules"]), max_call_rate=None, has_word_search=False)
     assert "hybrid.enabled" not in found
 
 
 @given(limit=st.floats(0.01, 0.99))
 def test_no_call_rate_beyond_the_budget_is_tried_and_the_limit_is(limit: float) -> None:
-    options = list_axes(flat(SYSTEMS["hyde"]), max_call_rate=limit, has_words=True)["escalation"]
+    options = list_tuning_options(flat(SYSTEMS["hyde"]), max_call_rate=limit, has_word_search=True)[
+        "escalation"
+    ]
     rates = [it["escalation.targetCallRate"] for it in options]
     assert max(rates) == limit
     assert all(it["escalation.mode"] == "auto" for it in options)
