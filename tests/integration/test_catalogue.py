@@ -320,17 +320,22 @@ def test_a_language_is_one_file(tmp_path: Path) -> None:
     }
 
 
-def test_the_keys_of_a_language_are_described() -> None:
+def test_the_keys_of_a_language_and_of_its_dates_are_described() -> None:
     folder = PACKAGE / "preprocessing" / "lexicons"
-    described = set(
-        re.findall(r"^\| `(\w+)`", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    described, dates = (
+        {
+            key
+            for row in re.findall(r"^\| (`\w+`[^|]*) \|", table, re.MULTILINE)
+            for key in re.findall(r"\w+", row)
+        }
+        for table in text.split("The keys of `dates`:")
     )
-    used = {
-        key
-        for code in LANGUAGES
-        for key in json.loads((folder / f"{code}.json").read_text(encoding="utf-8"))
-    }
-    assert used == described
+    languages = [
+        json.loads((folder / f"{code}.json").read_text(encoding="utf-8")) for code in LANGUAGES
+    ]
+    assert {key for language in languages for key in language} == described
+    assert {key for language in languages for key in language.get("dates", {})} == dates
 
 
 @pytest.mark.parametrize(
