@@ -304,24 +304,24 @@ class AnswerFlow:
         # The answers' time begins after the searches, so that slow searches do not use it up.
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
         asks = {
-            place: Ask(
+            index: Ask(
                 SUB_ANSWER.build_prompt(
-                    settings, questions[place], (), {"passages": part_passages.entries}
+                    settings, questions[index], (), {"passages": part_passages.entries}
                 ),
                 Deadline(deadline.at),
                 self.chat,
             )
-            for place, part_passages in enumerate(passages)
+            for index, part_passages in enumerate(passages)
             if part_passages is not None and part_passages.matches
         }
         outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
-        outcome_by_place = dict(zip(asks, outcomes, strict=True))
+        outcome_by_index = dict(zip(asks, outcomes, strict=True))
         answers = [
             (
-                self._build_sub_answer(question, part_passages, outcome_by_place.get(place)),
+                self._build_sub_answer(question, part_passages, outcome_by_index.get(index)),
                 part_passages or _NO_PASSAGES,
             )
-            for place, (question, part_passages) in enumerate(zip(questions, passages, strict=True))
+            for index, (question, part_passages) in enumerate(zip(questions, passages, strict=True))
         ]
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
         return answers
@@ -493,9 +493,9 @@ def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     if not retrieval.offsets:
         return retrieval.matches
     kinds = [ranking.variant.kind for ranking in retrieval.rankings]
-    place = next((kinds.index(kind) for kind in ("standalone", "original") if kind in kinds), 0)
+    index = next((kinds.index(kind) for kind in ("standalone", "original") if kind in kinds), 0)
     ends = (*retrieval.offsets[1:], len(retrieval.matches))
-    return retrieval.matches[retrieval.offsets[place] : ends[place]] or retrieval.matches
+    return retrieval.matches[retrieval.offsets[index] : ends[index]] or retrieval.matches
 
 
 def _join_sub_answers(

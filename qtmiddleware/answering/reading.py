@@ -59,27 +59,27 @@ class OpeningReader:
 
     def _read_held_text(self, *, is_last: bool) -> str:
         text = (self._held or "").lstrip()
-        place = 0
+        position = 0
         while thought := next(
             (
                 opening
                 for opening in _THOUGHTS
-                if text[place : place + len(opening)].lower() == opening
+                if text[position : position + len(opening)].lower() == opening
             ),
             None,
         ):
-            end = _THOUGHT_ENDS.search(text, place + len(thought))
+            end = _THOUGHT_ENDS.search(text, position + len(thought))
             if end is None:
                 # The thought goes on. Keep only as much of it as may be the first part of its end
                 # tag.
                 self._held = (
-                    "" if is_last else thought + text[place + len(thought) :][-_ENDING_CHARS:]
+                    "" if is_last else thought + text[position + len(thought) :][-_ENDING_CHARS:]
                 )
                 return ""
-            place = end.end()
-            while text[place : place + 1].isspace():
-                place += 1
-        self._held = text = text[place:]
+            position = end.end()
+            while text[position : position + 1].isspace():
+                position += 1
+        self._held = text = text[position:]
         marker = _MARKER_AT_START.match(text)
         if not is_last and self._may_continue(text, marker):
             return ""

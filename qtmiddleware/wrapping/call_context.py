@@ -156,6 +156,7 @@ class ContextSource:
         Raises `ConfigError` if the overrides are invalid.
         """
         components = self._get_components()
+        # A context with overrides is not kept, because each call may override other settings.
         if overrides:
             return self._build_context(components, overrides)
         # Reading the pair in one step is safe while another thread replaces it.

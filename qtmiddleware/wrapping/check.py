@@ -273,6 +273,7 @@ class _Checkup:
         if isinstance(question, str) and request.problem is None:
             self.keywords = prepare_query(question, self.settings).keywords
         verdicts = yield from self._judge_features()
+        # The report always says whether there is a model.
         if not any(finding.subject == "model" for finding in self.findings):
             has_model = self.call.context.components.has_model
             text = (
@@ -654,6 +655,7 @@ class _Checkup:
                 spent += outcome.seconds
                 if outcome.ok:
                     calls[width].append(outcome)
+                # A failure after a success does not mean that the function rejects the number.
                 elif width is not None and not calls[width]:
                     del calls[width]
                     self.request.learned.refuses_widening = True
@@ -978,6 +980,7 @@ class _Checkup:
 
         Exceptions from the function pass through.
         """
+        # The first question was checked already, but not the others of the list.
         if (problem := find_query_problem(question, self.settings)) is not None:
             raise InvalidQuery(f"the question is {problem.reason.replace('_', ' ')}")
         rules = replace(
@@ -1074,6 +1077,7 @@ class _Checkup:
         )
         values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_format_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
+        # The check has waited longer than a question would.
         if ms > granted:
             mend = (
                 f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a"

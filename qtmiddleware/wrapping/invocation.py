@@ -187,6 +187,7 @@ class Invocation:
         shadow mode.
         """
         learned, settings = self.context.learned, self.context.settings
+        # In shadow mode, the caller gets exactly the plain function's response.
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
         return self.signature.find_missing_field(
@@ -227,6 +228,7 @@ class Invocation:
             args, kwargs = signature.replace_clauses(
                 args, kwargs, step.fields, query, attempt.top_k
             )
+        # Nothing to replace: the function gets the caller's arguments as they are.
         elif query is None or (attempt.top_k is None and query is self.original):
             args, moved_kwargs = signature.move_text(args, kwargs)
             kwargs = dict(moved_kwargs)
@@ -294,6 +296,7 @@ class Invocation:
         learned, warned = self.context.learned, self.context.issued_warnings
         if learned.page and not warned.about_pages:
             warned.about_pages = True
+            # A user who named the argument knows about the pages.
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,

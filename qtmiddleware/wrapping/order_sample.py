@@ -197,6 +197,8 @@ def is_significant(better: int, worse: int) -> bool:
         worse: The number of answers that moved down.
     """
     moved = better + worse
+    # If the rules did nothing, each answer would be as likely to move up as down. Then 2 ** moved
+    # outcomes would be equally likely.
     ways = sum(comb(moved, count) for count in range(better, moved + 1))
     return ways < SIGNIFICANT * (1 << moved)
 

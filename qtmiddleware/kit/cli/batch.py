@@ -88,7 +88,7 @@ class BatchOptions:
         """``True`` if the user set ``--batch`` or ``--batch-tokens``."""
         return self.command is not None or self.tokens is not None
 
-    def run(self, work: BatchWork) -> BatchStatus:
+    def run_step(self, work: BatchWork) -> BatchStatus:
         """Run the step *command* on *work*, and return the new state of its batches."""
         match self.command:
             case BatchCommand.SUBMIT:
@@ -116,7 +116,7 @@ def run_transform_batch(config: Config, file: str, output: str, options: BatchOp
             report,
         ),
     ):
-        status = options.run(work)
+        status = options.run_step(work)
     if options.as_json:
         console.write_json({**status.to_dict(), "report": report.to_dict()})
     else:
@@ -153,7 +153,7 @@ def run_bench_batch(
         BatchState(bench_options.cache / "batch") as state,
     ):
         bench_pass = BenchPass(systems, data, replace(bench_options, progress=update))
-        status = options.run(BatchWork(settings, service, state, bench_pass))
+        status = options.run_step(BatchWork(settings, service, state, bench_pass))
     if options.as_json:
         console.write_json(status.to_dict())
     else:

@@ -11,7 +11,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import all_keys, find_marked_keys
+from qtmiddleware.config.keys import find_marked_keys, list_all_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
@@ -137,10 +137,13 @@ def _find_default_config() -> str | None:
     return None
 
 
-def _check_default_config(config: Config, name: str) -> None:
-    """Raise `ConfigError` if the config file *name* sets a key that only a named file may set."""
+def _check_default_config(config: Config, file_name: str) -> None:
+    """Raise `ConfigError` if *config* sets a key that only a config named by the user may set.
+
+    *file_name* is the file in the current folder from which *config* was read.
+    """
     # Only the file's own keys are checked: the user typed the values of --set.
-    origin = f"file {name}"
+    origin = f"file {file_name}"
     if keys := list(
         _describe_forbidden_keys(
             config, {key for key, key_origin in config.origins.items() if key_origin == origin}
@@ -149,8 +152,8 @@ def _check_default_config(config: Config, name: str) -> None:
         message = (
             f"{origin} was found in this folder and must not set {', '.join(keys)}: only a config"
             " that you name may decide where data and keys go and what is read, run, written, spent"
-            f" or told to a model; if the file is yours, add --config {name} or set"
-            f" QTM_CONFIG={name}"
+            f" or told to a model; if the file is yours, add --config {file_name} or set"
+            f" QTM_CONFIG={file_name}"
         )
         raise ConfigError(message, path=keys[0], source=origin)
 
@@ -166,7 +169,7 @@ def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[
         yield "dataPath to hidden files"
     if "embeddingModel" in keys and Path(settings.embedding_model).expanduser().exists():
         yield "embeddingModel to a folder"
-    budgets = [key for key in all_keys() if key.path[0] == "budget"]
+    budgets = [key for key in list_all_keys() if key.path[0] == "budget"]
     # A file overrides the environment, but a file that nobody named must not raise your limit.
     if any(key.environment in os.environ for key in budgets):
         yield from (
@@ -199,7 +202,7 @@ def report_default_files(
     files: Mapping[str, str | Path | None],
     *,
     config: object = None,
-    write: Callable[[str], None] | None = None,
+    write_line: Callable[[str], None] | None = None,
 ) -> None:
     """Write a note to stderr that names the existing files the command uses by default.
 
@@ -207,7 +210,7 @@ def report_default_files(
         files: The paths of the files, by a description such as ``index``.
         config: The config named on the command line. Without a config, the note also names the file
             in ``QTM_CONFIG``.
-        write: Receives the note instead of stderr.
+        write_line: Receives the note instead of stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
     candidates = {"settings (QTM_CONFIG)": settings, **files}
@@ -222,7 +225,7 @@ def report_default_files(
         if os.path.lexists(path)
     ]
     if existing:
-        (write or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
+        (write_line or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
 
 
 def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:

@@ -176,20 +176,20 @@ def build_card(
         return Card(
             answer.tier, "No answer", problem=answer.problem, config=config_json, took=duration
         )
-    moves = explain_movement(retrieval, None if baseline is None else baseline.matches)
+    movements = explain_movement(retrieval, None if baseline is None else baseline.matches)
     is_baseline = answer.tier.name == BASELINE
-    write = _RowWriter(moves, retrieval, state, answer_ids or (), is_baseline=is_baseline)
-    rows = tuple(map(write, moves.passages))
+    write = _RowWriter(movements, retrieval, state, answer_ids or (), is_baseline=is_baseline)
+    rows = tuple(map(write, movements.passages))
     relevant_ids, trace = answer_ids or (), retrieval.trace
     return Card(
         tier=answer.tier,
         answers=None if answer_ids is None else len(answer_ids),
         answer=_find_best_rank(
-            movement.place for movement in moves.passages if movement.match.id in relevant_ids
+            movement.place for movement in movements.passages if movement.match.id in relevant_ids
         ),
         lost=_find_best_rank(
             drawing.find_rank(movement)
-            for movement in moves.dropped
+            for movement in movements.dropped
             if movement.match.id in relevant_ids
         ),
         took=(
@@ -201,12 +201,14 @@ def build_card(
         cost=_format_cost(retrieval),
         headline=format_count(len(retrieval.matches), "passage")
         if is_baseline
-        else _summarize_moves(moves),
+        else _summarize_moves(movements),
         is_unsure=retrieval.is_unsure,
         rows=rows,
-        dropped=tuple(map(write, moves.dropped)),
-        moves=None if is_baseline or not rows else drawing.draw_moves(moves),
-        searches=tuple(_describe_searches(retrieval, moves)) if len(retrieval.rankings) > 1 else (),
+        dropped=tuple(map(write, movements.dropped)),
+        moves=None if is_baseline or not rows else drawing.draw_moves(movements),
+        searches=tuple(_describe_searches(retrieval, movements))
+        if len(retrieval.rankings) > 1
+        else (),
         texts=tuple(_list_model_texts(retrieval)),
         figures=tuple(_list_figures(retrieval, answer.seconds)),
         degradations=tuple(map(_describe_degradation, retrieval.degradations)),
@@ -229,7 +231,7 @@ class _RowWriter:
 
     def __init__(
         self,
-        moves: Movements,
+        movements: Movements,
         retrieval: Retrieval,
         state: PageState,
         answer_ids: Collection[str],
@@ -240,7 +242,7 @@ class _RowWriter:
 
         *answer_ids* contains the ids of the passages that answer the question.
         """
-        self._moves = moves
+        self._movements = movements
         self._retrieval = retrieval
         self._answer_ids = answer_ids
         self._is_baseline = is_baseline
@@ -260,7 +262,7 @@ class _RowWriter:
         shown_text = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
         # A text may be very long, so only its beginning is searched for a snippet.
         snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
-        words = () if is_baseline else self._list_raising_words(movement)
+        words = () if is_baseline else self._list_decisive_keywords(movement)
         change = abs(movement.change or 0)
         badge, spoken = {
             "new": ("new", "new here"),
@@ -288,13 +290,13 @@ class _RowWriter:
             is_answer=match.id in self._answer_ids,
         )
 
-    def _list_raising_words(self, movement: Movement) -> tuple[Segment, ...]:
+    def _list_decisive_keywords(self, movement: Movement) -> tuple[Segment, ...]:
         """Return the keywords that moved the passage up; empty if no keywords moved it up."""
         if not reasons.is_raised_by_words(movement, self._retrieval):
             return ()
         return tuple(
             reasons.list_rarest_keywords(
-                movement, self._moves, self._question_words, self._model_words, self._language
+                movement, self._movements, self._question_words, self._model_words, self._language
             )
         )
 
@@ -354,23 +356,25 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
     return " ".join(drop_function_words(parts, language))
 
 
-def _summarize_moves(moves: Movements) -> str:
+def _summarize_moves(movements: Movements) -> str:
     """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
-    ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
+    ways = [
+        drawing.find_direction(movement) for movement in (*movements.passages, *movements.dropped)
+    ]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
     summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
-    if not moves.passages:
+    if not movements.passages:
         return "Nothing was found"
     return summary or SAME
 
 
-def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Search]:
+def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[Search]:
     """Yield a description of each search in *retrieval*, for the page."""
     labels = label_searches(ranking.variant for ranking in retrieval.rankings)
     for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
             movement.place: hit.place
-            for movement in moves.passages
+            for movement in movements.passages
             for hit in movement.hits
             if hit.search == search
         }
@@ -383,7 +387,7 @@ def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Searc
             text=shorten(ranking.variant.text, 400),
             weight=ranking.variant.weight,
             found=len(ranking.keys),
-            moves=drawing.draw_search(moves, search),
+            moves=drawing.draw_search(movements, search),
             spoken=f"In the list of {label}: {spoken}.",
         )
 

@@ -96,28 +96,28 @@ def make_passage_key(match: Match) -> str:
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
-def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
+def draw_moves(movements: Movements, step: float = 40.0) -> Moves:
     """Draw how each passage moved from the plain search's list to the result.
 
     *step* is the distance between the two lists, in pixels.
     """
-    tracked = (*moves.passages, *moves.dropped)
+    tracked = (*movements.passages, *movements.dropped)
     columns = [
         ("raw", [_find_original_rank(movement) for movement in tracked]),
         ("result", [find_rank(movement) for movement in tracked]),
     ]
     ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
     return _draw_columns(
-        columns, ways, _count_rows(moves), step=step, row_height=ROW, slot_height=_SLOT
+        columns, ways, _count_rows(movements), step=step, row_height=ROW, slot_height=_SLOT
     )
 
 
-def draw_search(moves: Movements, search_index: int) -> Moves:
+def draw_search(movements: Movements, search_index: int) -> Moves:
     """Draw how each passage of the result moved from the list of one search to the result.
 
     *search_index* is the index of this search.
     """
-    passages = moves.passages
+    passages = movements.passages
     places = [
         next((hit.place for hit in movement.hits if hit.search == search_index), None)
         for movement in passages
@@ -158,9 +158,9 @@ def find_rank(movement: Movement) -> int | None:
     )
 
 
-def _count_rows(moves: Movements) -> int:
+def _count_rows(movements: Movements) -> int:
     """Return the number of rows to draw: the length of the longer list."""
-    return max(len(moves.passages), moves.depth)
+    return max(len(movements.passages), movements.depth)
 
 
 def _draw_columns(

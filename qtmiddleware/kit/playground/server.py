@@ -261,12 +261,12 @@ class Server:
         from starlette.responses import RedirectResponse
 
         tiers = page.tiers
-        pairs = request.query_params.multi_items()
-        state = PageState.from_pairs(pairs, tiers.names, tiers.shown)
-        if wants_follow_up(pairs):
+        parameters = request.query_params.multi_items()
+        state = PageState.from_parameters(parameters, tiers.names, tiers.shown)
+        if wants_follow_up(parameters):
             return RedirectResponse(state.build_follow_up().write(tiers.shown), 303)
         # A form also sends its blank fields; redirect to the address without them.
-        if not state.problems and pairs != state.list_pairs(tiers.shown):
+        if not state.problems and parameters != state.list_parameters(tiers.shown):
             return RedirectResponse(state.write(tiers.shown), 303)
         # The policy allows only the page's own script and style, which carry this nonce.
         nonce = secrets.token_urlsafe(16)
