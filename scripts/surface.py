@@ -9,7 +9,7 @@ import ast
 from pathlib import Path
 
 import qtmiddleware
-from qtmiddleware.config.keys import all_keys
+from qtmiddleware.config.keys import list_all_keys
 from qtmiddleware.config.reading import list_presets
 from qtmiddleware.kit.cli.app import COMMANDS
 
@@ -35,7 +35,7 @@ def main() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     kit = [file for file in files if PACKAGE / "kit" in file.parents]
     rows = {
-        "config keys": len(all_keys()),
+        "config keys": len(list_all_keys()),
         "presets": len(list_presets()),
         "commands of qtm": len(COMMANDS),
         "public names": len(qtmiddleware.__all__),

@@ -164,7 +164,9 @@ class AnswerFlow:
             retrieval.trace.note(
                 "answer", "the model was not asked: the passages do not match the question"
             )
-            return self._build_answer(_write_no_answer(self._request.original), found=False)
+            return self._build_answer(
+                _write_no_answer_sentence(self._request.original), is_answered=False
+            )
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # A single sub-query is only the question in other words.
         if len(questions) > 1:
@@ -181,7 +183,9 @@ class AnswerFlow:
                     " holds it"
                 )
                 self._degradations.append(Degradation("passages", "no_text", detail))
-            return self._build_answer(_write_no_answer(self._request.original), found=False)
+            return self._build_answer(
+                _write_no_answer_sentence(self._request.original), is_answered=False
+            )
         return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
 
     def start_call(self, draft: Draft) -> Deadline:
@@ -224,8 +228,8 @@ class AnswerFlow:
         if outcome.value.truncated:
             self._degradations.append(Degradation(draft.stage, "truncated"))
         # The model may write only the word that says that there is no answer.
-        text = reader.text or _write_no_answer(self._request.original)
-        return self._build_answer(text, reader.citations, draft.passages, found=reader.found)
+        text = reader.text or _write_no_answer_sentence(self._request.original)
+        return self._build_answer(text, reader.citations, draft.passages, is_answered=reader.found)
 
     def observe_call(self, draft: Draft) -> Observation:
         """Return the observation that reports the streamed model call for *draft*."""
@@ -300,24 +304,24 @@ class AnswerFlow:
         # The answers' time begins after the searches, so that slow searches do not use it up.
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
         asks = {
-            place: Ask(
+            index: Ask(
                 SUB_ANSWER.build_prompt(
-                    settings, questions[place], (), {"passages": part_passages.entries}
+                    settings, questions[index], (), {"passages": part_passages.entries}
                 ),
                 Deadline(deadline.at),
                 self.chat,
             )
-            for place, part_passages in enumerate(passages)
+            for index, part_passages in enumerate(passages)
             if part_passages is not None and part_passages.matches
         }
         outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
-        outcome_by_place = dict(zip(asks, outcomes, strict=True))
+        outcome_by_index = dict(zip(asks, outcomes, strict=True))
         answers = [
             (
-                self._build_sub_answer(question, part_passages, outcome_by_place.get(place)),
+                self._build_sub_answer(question, part_passages, outcome_by_index.get(index)),
                 part_passages or _NO_PASSAGES,
             )
-            for place, (question, part_passages) in enumerate(zip(questions, passages, strict=True))
+            for index, (question, part_passages) in enumerate(zip(questions, passages, strict=True))
         ]
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
         return answers
@@ -428,13 +432,13 @@ class AnswerFlow:
         citations: tuple[Citation, ...] = (),
         passages: PromptPassages = _NO_PASSAGES,
         *,
-        found: bool = True,
+        is_answered: bool = True,
     ) -> Answer:
         cited = (
             f"{len({citation.number for citation in citations})} of {len(passages.matches)}"
             " passages are cited"
         )
-        self._retrieved.trace.note("answer", cited if found else "not in the passages")
+        self._retrieved.trace.note("answer", cited if is_answered else "not in the passages")
         retrieval = self._end_retrieval()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
@@ -444,7 +448,7 @@ class AnswerFlow:
             citations=citations,
             matches=passages.matches,
             retrieval=retrieval,
-            found=found,
+            found=is_answered,
             sub_answers=self._sub_answers,
             status="degraded" if degradations else "full",
             degradations=degradations,
@@ -489,9 +493,9 @@ def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     if not retrieval.offsets:
         return retrieval.matches
     kinds = [ranking.variant.kind for ranking in retrieval.rankings]
-    place = next((kinds.index(kind) for kind in ("standalone", "original") if kind in kinds), 0)
+    index = next((kinds.index(kind) for kind in ("standalone", "original") if kind in kinds), 0)
     ends = (*retrieval.offsets[1:], len(retrieval.matches))
-    return retrieval.matches[retrieval.offsets[place] : ends[place]] or retrieval.matches
+    return retrieval.matches[retrieval.offsets[index] : ends[index]] or retrieval.matches
 
 
 def _join_sub_answers(
@@ -511,7 +515,7 @@ def _join_sub_answers(
     return PromptPassages(matches, entries), tuple(joined)
 
 
-def _write_no_answer(question: str) -> str:
+def _write_no_answer_sentence(question: str) -> str:
     """Return a sentence that says that the passages do not answer *question*.
 
     The sentence is in the language of *question*, or in English if the language is unknown.

@@ -54,32 +54,32 @@ class OpeningReader:
         return self._read_held_text(is_last=False)
 
     def flush(self) -> str:
-        """Return the text that was held back, but no reasoning that is still open."""
+        """Return the text that was held back, without unfinished reasoning."""
         return "" if self._held is None else self._read_held_text(is_last=True)
 
     def _read_held_text(self, *, is_last: bool) -> str:
         text = (self._held or "").lstrip()
-        place = 0
+        position = 0
         while thought := next(
             (
                 opening
                 for opening in _THOUGHTS
-                if text[place : place + len(opening)].lower() == opening
+                if text[position : position + len(opening)].lower() == opening
             ),
             None,
         ):
-            end = _THOUGHT_ENDS.search(text, place + len(thought))
+            end = _THOUGHT_ENDS.search(text, position + len(thought))
             if end is None:
                 # The thought goes on. Keep only as much of it as may be the first part of its end
                 # tag.
                 self._held = (
-                    "" if is_last else thought + text[place + len(thought) :][-_ENDING_CHARS:]
+                    "" if is_last else thought + text[position + len(thought) :][-_ENDING_CHARS:]
                 )
                 return ""
-            place = end.end()
-            while text[place : place + 1].isspace():
-                place += 1
-        self._held = text = text[place:]
+            position = end.end()
+            while text[position : position + 1].isspace():
+                position += 1
+        self._held = text = text[position:]
         marker = _MARKER_AT_START.match(text)
         if not is_last and self._may_continue(text, marker):
             return ""
@@ -124,18 +124,20 @@ class AnswerReader:
 
     def feed(self, piece: str) -> str:
         """Read *piece* and return the text that can be shown now."""
-        return self._record_shown(self._citing.feed(self._opening.feed(piece)))
+        return self._record_shown_text(self._citing.feed(self._opening.feed(piece)))
 
     def flush(self) -> str:
         """Return the text that was held back."""
-        return self._record_shown(self._citing.feed(self._opening.flush()) + self._citing.flush())
+        return self._record_shown_text(
+            self._citing.feed(self._opening.flush()) + self._citing.flush()
+        )
 
     def read_answer(self, text: str) -> None:
         """Read the whole answer *text* at once."""
         self.feed(text)
         self.flush()
 
-    def _record_shown(self, text: str) -> str:
+    def _record_shown_text(self, text: str) -> str:
         if text:
             self._shown.append(text)
         return text

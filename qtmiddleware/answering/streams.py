@@ -77,7 +77,7 @@ class _BaseStream:
         """
         return "".join(self._shown)
 
-    def _record_shown(self, text: str) -> str:
+    def _record_shown_text(self, text: str) -> str:
         self._shown.append(text)
         return text
 
@@ -87,7 +87,7 @@ class _BaseStream:
         Returns the whole text if no piece was shown yet, else ``""``.
         """
         self._answer = answer
-        return "" if self._shown else self._record_shown(answer.text)
+        return "" if self._shown else self._record_shown_text(answer.text)
 
 
 class AnswerStream(_BaseStream):
@@ -134,9 +134,9 @@ class AnswerStream(_BaseStream):
                     with closing(reading) as pieces:
                         for piece in pieces:
                             if text := reply.feed(piece):
-                                yield self._record_shown(text)
+                                yield self._record_shown_text(text)
                     if text := reply.reader.flush():
-                        yield self._record_shown(text)
+                        yield self._record_shown_text(text)
                 except ModelError as error:
                     # `conclude` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
@@ -179,7 +179,7 @@ class AsyncAnswerStream(_BaseStream):
     async def __anext__(self) -> str:
         return await anext(self._pieces)
 
-    async def _retrieve(self) -> None:
+    async def _retrieve_once(self) -> None:
         if self._answering.retrieval is None:
             await arun(self._answering.retrieve(), self._performer)
 
@@ -187,7 +187,7 @@ class AsyncAnswerStream(_BaseStream):
         """Yield the pieces that can be shown, and store the whole answer at the end."""
         answering = self._answering
         with answering.observation as observation:
-            await self._retrieve()
+            await self._retrieve_once()
             draft = await arun(answering.build_draft(), self._performer)
             if isinstance(draft, Answer):
                 answer = observation.keep_result(draft)
@@ -204,9 +204,9 @@ class AsyncAnswerStream(_BaseStream):
                     async with aclosing(reading) as pieces:
                         async for piece in pieces:
                             if text := reply.feed(piece):
-                                yield self._record_shown(text)
+                                yield self._record_shown_text(text)
                     if text := reply.reader.flush():
-                        yield self._record_shown(text)
+                        yield self._record_shown_text(text)
                 except ModelError as error:
                     # `conclude` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
@@ -222,7 +222,7 @@ class AsyncAnswerStream(_BaseStream):
         self._answering.abandon()
 
     async def __aenter__(self) -> Self:
-        await self._retrieve()
+        await self._retrieve_once()
         return self
 
     async def __aexit__(self, *_: object) -> None:

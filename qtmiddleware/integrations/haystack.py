@@ -266,12 +266,13 @@ class QueryTransformRetriever:
         """
         for inner in self._components:
             _call_method(inner, "close")
+        # The user made the middleware of a wrapped function, and may use it elsewhere.
         if not isinstance(self.retriever, Wrapped | Bound):
             self._search.middleware.close()
             self._is_warm = False
 
     async def close_async(self) -> None:
-        """Close the same as `close`, and the clients of the running event loop."""
+        """Close what `close` closes, and also the clients of the running event loop."""
         for inner in self._components:
             await _acall_method(inner, "close")
         if not isinstance(self.retriever, Wrapped | Bound):
@@ -348,6 +349,8 @@ class QueryTransformRetriever:
         if _is_component(self.client):
             settings["client"] = _ChatModel(self.client)
         functions: tuple[Callable[..., Any], ...]
+        # The last function is for async calls. If there is only one, the middleware runs it in a
+        # thread.
         if _is_component(inner):
             functions = (search := _Search(inner, embedder),)
             if any(hasattr(part, "run_async") for part in (inner, embedder)):
@@ -370,7 +373,7 @@ class QueryTransformRetriever:
         return middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_top_k(self, options: AskOptions) -> int | None:
-        """Return the number of documents to return: the call's, or else the retriever's.
+        """Choose the number of documents: the call's, or else the retriever's.
 
         Returns ``None`` if neither is set.
         """
@@ -401,9 +404,9 @@ class QueryTransformRetriever:
         return {**arguments, "history": history, "qtm_config": options.get("qtm_config")}
 
     def _limit_matches(self, retrieval: Retrieval, options: AskOptions) -> Retrieval:
-        """Return *retrieval* with at most as many matches as *options* or the retriever allow.
+        """Truncate the matches of *retrieval* to the number of documents.
 
-        If the wrapped function takes the number as an argument, the result is unchanged.
+        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
         """
         count = self._choose_top_k(options) if self._search.top_k_argument is None else None
         return (
@@ -506,7 +509,7 @@ class _Search:
         top_k: int | None,
         arguments: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return the inputs for the retriever: the call's *arguments*, embedding, query and number.
+        """Return the retriever's inputs: the query, its embedding, *top_k* and *arguments*.
 
         *query* and *top_k* are omitted if the retriever has no such input.
         """
@@ -678,7 +681,10 @@ def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
 
 
 def _find_default_top_k(retriever: Any) -> int | None:
-    """Return the ``top_k`` of *retriever* or of the retriever inside it; ``None`` without one."""
+    """Return the ``top_k`` of *retriever*, or else of the retriever inside it.
+
+    Returns ``None`` if neither has a ``top_k``.
+    """
     while _is_component(retriever):
         if type(top_k := getattr(retriever, "top_k", None)) is int:
             return top_k

@@ -273,7 +273,7 @@ class QueryTransformRetriever(BaseRetriever):
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
-        """Return the number of documents to return: *k*, or else the retriever's number.
+        """Choose the number of documents: *k*, or else the retriever's number.
 
         Returns ``None`` if neither is set.
         """
@@ -302,10 +302,9 @@ class QueryTransformRetriever(BaseRetriever):
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
-        """Return *retrieval* with at most *k* matches.
+        """Truncate the matches of *retrieval* to *k*, or else to the retriever's number.
 
-        If *k* is ``None``, the retriever's number applies. If the wrapped function takes the number
-        as an argument, the result is unchanged.
+        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
         """
         count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (

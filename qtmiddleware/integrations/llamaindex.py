@@ -276,7 +276,7 @@ class QueryTransformRetriever(BaseRetriever):
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
     def _choose_node_count(self, similarity_top_k: int | None) -> int | None:
-        """Return the number of nodes to return: *similarity_top_k*, or else the retriever's number.
+        """Choose the number of nodes: *similarity_top_k*, or else the retriever's number.
 
         Returns ``None`` if neither is set.
         """
@@ -312,9 +312,9 @@ class QueryTransformRetriever(BaseRetriever):
         return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
     def _limit_nodes(self, retrieval: Retrieval, node_count: int | None) -> Retrieval:
-        """Return *retrieval* with at most *node_count* matches.
+        """Truncate the matches of *retrieval* to *node_count*.
 
-        If the wrapped function takes the number as an argument, the result is unchanged.
+        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
         """
         if node_count is None or self._search.top_k_argument is not None:
             return retrieval

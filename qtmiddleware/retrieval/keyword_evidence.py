@@ -163,11 +163,11 @@ def rerank_by_keywords(
     if word_evidence.coverage and top_k and top_k < len(order):
         order = _protect_first_passages(order, word_evidence.coverage, top_k)
         _lower_scores_to_order(order, scores, shares)
-    weighed = [
+    rescored = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
         for passage, score in zip(fused.items, scores, strict=True)
     ]
-    leading = [weighed[place] for place in order]
+    leading = [rescored[place] for place in order]
     evidence = Evidence(
         keywords=tuple(keywords),
         weight=word_evidence.strength,
@@ -177,7 +177,7 @@ def rerank_by_keywords(
         language=language,
         coverage=word_evidence.joint_coverage,
     )
-    return FusedList([*leading, *weighed[len(candidates) :]], fused.method, evidence=evidence)
+    return FusedList([*leading, *rescored[len(candidates) :]], fused.method, evidence=evidence)
 
 
 def _score_all_words(

@@ -219,12 +219,12 @@ class _VariantChoice:
     Attributes:
         question_keywords: The keywords of the question or, in a conversation, of its standalone
             form.
-        weighed: The variants whose words count as keyword evidence.
+        evidence_variants: The variants whose words count as keyword evidence.
         searched: The variants to search.
     """
 
     question_keywords: str
-    weighed: Sequence[Variant]
+    evidence_variants: Sequence[Variant]
     searched: Sequence[Variant]
 
 
@@ -254,7 +254,7 @@ class _Pipeline:
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
         # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
-        self._words_error: BaseException | None = None
+        self._keyword_search_error: BaseException | None = None
         self._original_outcome = original_outcome
         # Kept as it was at the start, since the first response makes the function known.
         self._is_new = request.learned.is_new
@@ -262,7 +262,7 @@ class _Pipeline:
         self._is_follow_up = bool(request.history)
         self._keywords = ""
         self._glossary_terms: Sequence[Term] = ()
-        self._expanded: Variant | None = None
+        self._glossary_variant: Variant | None = None
         self._original_search = Search(request.original)
         # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
@@ -312,7 +312,9 @@ class _Pipeline:
         stage, transformation = self._prepare_stage()
         variants: _VariantResults | None = None
         # None until the keyword search has run. If it must not run, its list of results is empty.
-        by_words: list[SearchResult] | None = None if self._should_search_by_keywords() else []
+        keyword_results: list[SearchResult] | None = (
+            None if self._should_search_by_keywords() else []
+        )
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.
         gated = (
             stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
@@ -321,23 +323,26 @@ class _Pipeline:
         # be read. Until then its variants wait.
         learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
         width, flows = self.request.search_width, list[Flow[Any]]()
-        if self._original_outcome is None and not learns and by_words is None:
+        if self._original_outcome is None and not learns and keyword_results is None:
             flows.append(
                 self._search_by_keywords(
                     width, self.deadline if stage is None else self._find_llm_deadline()
                 )
             )
-        alone = stage is None and (learns or (transformation.is_empty and self._expanded is None))
+        alone = stage is None and (
+            learns or (transformation.is_empty and self._glossary_variant is None)
+        )
         if not (self._original_outcome is not None or gated or alone):
-            # The stage is used up here. If it stayed set, the model would be asked a second time
-            # after the search.
             flows.append(
                 self._ask_model_and_search(stage, transformation, width, should_search=not learns)
             )
+            # If the stage stayed set, the model would be asked a second time after the search.
             stage = None
         if flows:
             response, results = yield from self._search_original_and_run_flows(flows, width)
-            by_words = results.pop(0) if by_words is None and not learns else by_words
+            keyword_results = (
+                results.pop(0) if keyword_results is None and not learns else keyword_results
+            )
             transformation, variants = results[0] if results else (transformation, None)
         else:
             response = yield from self._search_original()
@@ -355,14 +360,16 @@ class _Pipeline:
         )
         if stage is not None and (not gated or self._decide_escalation(original_result)):
             transformation = yield from stage.run(self._find_llm_deadline())
-        if by_words is None:
-            by_words = yield from self._search_by_keywords(self.request.search_width, self.deadline)
+        if keyword_results is None:
+            keyword_results = yield from self._search_by_keywords(
+                self.request.search_width, self.deadline
+            )
         self._record_rejected_keyword_search()
         variants = variants or (
             yield from self._collect_variant_results(transformation, self.request.search_width)
         )
         transformation, choice = variants.transformation, variants.choice
-        others = [*self._align_score_direction(by_words, original_result), *variants.results]
+        others = [*self._align_score_direction(keyword_results, original_result), *variants.results]
         fusion = self._fuse_lists(original_result, others)
         ranked, rerank_scores = fusion.fused, list[float | None]()
         if self.request.uses_keyword_evidence:
@@ -382,7 +389,7 @@ class _Pipeline:
             matches=matches,
             variants=(
                 self.original,
-                *(result.ranking.variant for result in by_words),
+                *(result.ranking.variant for result in keyword_results),
                 *choice.searched,
             ),
             transformation=transformation,
@@ -534,7 +541,7 @@ class _Pipeline:
 
         Returns a list with the one result, or an empty list if the search fails.
         """
-        results, self._words_error = yield from search_by_keywords(
+        results, self._keyword_search_error = yield from search_by_keywords(
             self._keywords,
             self.request,
             width=width or self.request.top_k,
@@ -550,7 +557,7 @@ class _Pipeline:
         The rejection is ignored if the function also rejected the requested number of passages,
         because this number may be the only cause.
         """
-        error, learned = self._words_error, self.learned
+        error, learned = self._keyword_search_error, self.learned
         # A function that rejected the number of passages would have rejected any search.
         if error is None or not is_refusal(error) or self._original_search.was_refused:
             return
@@ -695,11 +702,11 @@ class _Pipeline:
             searchable, self.query.text, self.request.fusion_settings, topic
         )
         self.trace.notes.extend(notes)
-        weighed, searched = self._choose_evidence_and_searches(variants)
+        evidence_variants, searched = self._choose_evidence_and_searches(variants)
         # With `_sub_responses`, each search answers one sub-query. This variant asks the whole
         # question.
-        if self._expanded is not None and self._sub_responses is None:
-            searched = (*searched, self._expanded)
+        if self._glossary_variant is not None and self._sub_responses is None:
+            searched = (*searched, self._glossary_variant)
         results = yield from search_variants(
             searched,
             self.request,
@@ -718,7 +725,7 @@ class _Pipeline:
             detail = f"{len(results)} of {len(searched)} searches succeeded"
             self.degradations.append(Degradation("search", "too_few_successes", detail))
             return _VariantChoice(question_keywords, (), searched), []
-        return _VariantChoice(question_keywords, weighed, searched), results
+        return _VariantChoice(question_keywords, evidence_variants, searched), results
 
     def _choose_evidence_and_searches(
         self, variants: Sequence[Variant]
@@ -732,9 +739,9 @@ class _Pipeline:
             return variants, ()
         if self._sub_responses is not None:
             most_searches = self.settings.limits.max_searches
-            by_words = int(self.request.keyword_search_skip_reason is None)
+            keyword_searches = int(self.request.keyword_search_skip_reason is None)
             return variants, variants if most_searches is None else variants[
-                : max(0, most_searches - 1 - by_words)
+                : max(0, most_searches - 1 - keyword_searches)
             ]
         most_searches = self.request.max_searches
         # A follow-up cannot be found without its standalone form, so that is searched even if it
@@ -772,12 +779,12 @@ class _Pipeline:
         If a fusion method of an installed package fails, *other_results* are ignored.
         """
         began, options = self.trace.measure_elapsed(), self.settings.fusion
-        taking_part = select_rankings(
+        selected_rankings = select_rankings(
             original_result.ranking, [result.ranking for result in other_results], options
         )
         text_field = self.settings.keyword_evidence.text_field
         original_ranking, *rankings = separate_chunks(
-            [original_result.ranking, *taking_part], text_field
+            [original_result.ranking, *selected_rankings], text_field
         )
         direction, scores_are_usable = find_score_direction(rankings), has_usable_scores(rankings)
         # Remembered for lists whose order does not show the direction, such as a single passage.
@@ -829,7 +836,7 @@ class _Pipeline:
         ranked = rerank_by_keywords(
             fusion.fused,
             lambda: collect_weighted_keywords(
-                choice.question_keywords, transformation, choice.weighed, self.settings
+                choice.question_keywords, transformation, choice.evidence_variants, self.settings
             ),
             self.settings.keyword_evidence,
             fusion.original_ranking.scores,
@@ -854,9 +861,11 @@ class _Pipeline:
         request = self.request
         try:
             self._glossary_terms = glossary.find_terms(request.original, self.query.language)
-            self._expanded = build_glossary_variant(self.query.text, self._glossary_terms, request)
+            self._glossary_variant = build_glossary_variant(
+                self.query.text, self._glossary_terms, request
+            )
         except Exception as error:
-            self._glossary_terms, self._expanded = (), None
+            self._glossary_terms, self._glossary_variant = (), None
             self._record_failed_glossary(error)
         # With keyword evidence, passages may still decide against a term: noted later.
         if not request.uses_keyword_evidence:

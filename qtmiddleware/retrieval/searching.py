@@ -168,13 +168,13 @@ def build_glossary_variant(
     search for the variant.
     """
     settings, limit = request.settings, request.settings.limits.max_searches
-    by_words = int(request.keyword_search_skip_reason is None)
+    extra_searches = int(request.keyword_search_skip_reason is None)
     # A follow-up seldom holds the words of the passages that it asks for.
     if (
         not settings.glossary.search
         or request.page
         or request.history
-        or (limit is not None and limit < 2 + by_words)
+        or (limit is not None and limit < 2 + extra_searches)
     ):
         return None
     from qtmiddleware.retrieval.glossary import expand_question
@@ -190,14 +190,14 @@ def count_max_searches(request: Request) -> int:
     A follow-up question may make one search more than ``limits.maxSearches`` allows.
     """
     settings, most_searches = request.settings, request.max_searches
-    by_words = int(request.keyword_search_skip_reason is None)
-    by_words += (
+    extra_searches = int(request.keyword_search_skip_reason is None)
+    extra_searches += (
         request.glossary is not None
         and settings.glossary.search
         and not (request.page or request.history)
     )
     if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
-        return 1 + by_words
+        return 1 + extra_searches
     # Imported here so that calls without a model do not load the modules for models.
     from qtmiddleware.transforms import build_prompts
 
@@ -212,9 +212,10 @@ def count_max_searches(request: Request) -> int:
         if TEXT_FIELDS[name].variant
     )
     if most_searches is None:
-        return count + by_words
+        return count + extra_searches
     return (
-        min(count, max(most_searches, 2 if request.history and not request.page else 1)) + by_words
+        min(count, max(most_searches, 2 if request.history and not request.page else 1))
+        + extra_searches
     )
 
 

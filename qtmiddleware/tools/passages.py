@@ -80,15 +80,15 @@ def build_text_result(fields: Mapping[str, Any], text: str, max_tokens: int) -> 
     Only *text* is cut. If *fields* alone exceed the limit, the JSON exceeds it too.
     """
     whole = {**fields, "text": ""}
-    room = max_tokens - count_tokens(write_json(whole))
+    available_tokens = max_tokens - count_tokens(write_json(whole))
     while True:
-        kept = cut_text(text, room)
-        written = write_json({**whole, "text": kept, **_describe_cut(text, kept)})
-        over = count_tokens(written) - max_tokens
-        if over <= 0 or room <= 0:
+        shown_text = cut_text(text, available_tokens)
+        written = write_json({**whole, "text": shown_text, **_describe_cut(text, shown_text)})
+        excess = count_tokens(written) - max_tokens
+        if excess <= 0 or available_tokens <= 0:
             return written
         # JSON escapes some characters of the text, which takes tokens too: try with less text.
-        room -= max(over, 8)
+        available_tokens -= max(excess, 8)
 
 
 def build_failure(sentence: str) -> str:
@@ -196,15 +196,17 @@ def _write_fitting_rows(
     Long texts are cut to equal numbers of tokens.
     """
     texts = [row["text"] for row in rows]
-    room = max_tokens
+    available_tokens = max_tokens
     while True:
-        kept = list(_cut_rows(result, rows, texts, room))
-        written = write_json({**result, "results": kept, **_describe_omissions(kept, texts)})
-        over = count_tokens(written) - max_tokens
-        if over <= 0 or not kept:
+        shown_rows = list(_cut_rows(result, rows, texts, available_tokens))
+        written = write_json(
+            {**result, "results": shown_rows, **_describe_omissions(shown_rows, texts)}
+        )
+        excess = count_tokens(written) - max_tokens
+        if excess <= 0 or not shown_rows:
             return written
         # JSON's backslashes and the sentence that texts were cut take room too: try with less.
-        room -= max(over, 8)
+        available_tokens -= max(excess, 8)
 
 
 def _describe_omissions(
@@ -219,8 +221,8 @@ def _describe_omissions(
     parts = [f"{cut} text{'' if cut == 1 else 's'} cut"] if cut else []
     if left:
         parts.append(f"{left} passage{'' if left == 1 else 's'} left out")
-    said = f"{' and '.join(parts)} to keep max_tokens; ask with a larger one for more."
-    return {"cut": said} if parts else {}
+    note = f"{' and '.join(parts)} to keep max_tokens; ask with a larger one for more."
+    return {"cut": note} if parts else {}
 
 
 def _cut_rows(
@@ -233,20 +235,20 @@ def _cut_rows(
 
     Long texts are cut.
     """
-    room = max_tokens - count_tokens(write_json(result))
-    bare = [count_tokens(write_json({**row, "text": ""})) for row in rows]
+    available_tokens = max_tokens - count_tokens(write_json(result))
+    bare_sizes = [count_tokens(write_json({**row, "text": ""})) for row in rows]
     # Counting the tokens of a whole book would take long, and only its beginning can be shown.
-    wanted = [count_tokens(write_json(text[: 16 * max_tokens])) for text in texts]
-    chosen = 0
-    for size, tokens in zip(bare, wanted, strict=True):
+    text_sizes = [count_tokens(write_json(text[: 16 * max_tokens])) for text in texts]
+    row_count = 0
+    for size, tokens in zip(bare_sizes, text_sizes, strict=True):
         least = size + min(tokens, _LEAST_OF_PASSAGE)
-        if room < least:
+        if available_tokens < least:
             break
-        room -= least
-        chosen += 1
-    least_sizes = [min(tokens, _LEAST_OF_PASSAGE) for tokens in wanted[:chosen]]
-    shares = _distribute_tokens(least_sizes, wanted[:chosen], room)
-    for row, text, share, tokens in zip(rows, texts, shares, wanted, strict=False):
+        available_tokens -= least
+        row_count += 1
+    least_sizes = [min(tokens, _LEAST_OF_PASSAGE) for tokens in text_sizes[:row_count]]
+    shares = _distribute_tokens(least_sizes, text_sizes[:row_count], available_tokens)
+    for row, text, share, tokens in zip(rows, texts, shares, text_sizes, strict=False):
         yield {**row, "text": text if tokens <= share else cut_text(text, share)}
 
 

@@ -1,4 +1,4 @@
-"""The objects that one call of a wrapped function uses, such as its settings and components."""
+"""Collect the settings and components that one call of a wrapped function uses."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ContextSource:
         self._embedder = embedder
         self._hook = hook
         # The context is made once per configuration, and kept with the components it was made from.
-        self._latest = (current := get_components()), self._make_context(current, ())
+        self._latest = (current := get_components()), self._build_context(current, ())
 
     def get_context(self, overrides: Layers = ()) -> CallContext:
         """Return the context for a call that begins now, with settings overridden by *overrides*.
@@ -156,12 +156,13 @@ class ContextSource:
         Raises `ConfigError` if the overrides are invalid.
         """
         components = self._get_components()
+        # A context with overrides is not kept, because each call may override other settings.
         if overrides:
-            return self._make_context(components, overrides)
+            return self._build_context(components, overrides)
         # Reading the pair in one step is safe while another thread replaces it.
         made_by, context = self._latest
         if made_by is not components:
-            context = self._make_context(components, ())
+            context = self._build_context(components, ())
             self._latest = components, context
         return context
 
@@ -183,7 +184,7 @@ class ContextSource:
             options=self.options,
         )
 
-    def _make_context(self, components: Components, overrides: Layers) -> CallContext:
+    def _build_context(self, components: Components, overrides: Layers) -> CallContext:
         settings = components.resolve_settings((*self.layers, *overrides))
         if self.layers:
             # This source has a cache of its own, which a reload of the middleware does not change.

@@ -273,6 +273,7 @@ class _Checkup:
         if isinstance(question, str) and request.problem is None:
             self.keywords = prepare_query(question, self.settings).keywords
         verdicts = yield from self._judge_features()
+        # The report always says whether there is a model.
         if not any(finding.subject == "model" for finding in self.findings):
             has_model = self.call.context.components.has_model
             text = (
@@ -280,7 +281,7 @@ class _Checkup:
                 if has_model
                 else "not configured (no client, key or address)"
             )
-            self._add_finding(_build_off("model", text, configured=has_model))
+            self._add_finding(_build_off_finding("model", text, configured=has_model))
         question_text = question if isinstance(question, str) else type(question).__name__
         return Check(
             self.name,
@@ -333,25 +334,27 @@ class _Checkup:
         return finding
 
     def _check_if_disabled(self, feature: str) -> Finding | None:
-        """Return a verdict if a setting turns the feature *feature* off, else ``None``."""
+        """Return a verdict if a setting disables *feature*, else ``None``."""
         settings = self.settings
         if feature == _VARIANTS:
             if settings.transformation_type == "none":
                 mend = 'set transformationType: "combined" and give it a model'
-                return _build_off(feature, "transformationType is none", mend)
+                return _build_off_finding(feature, "transformationType is none", mend)
             if (
                 settings.escalation.mode == "never"
                 or not settings.escalation.max_llm_calls_per_query
             ):
-                return _build_off(
+                return _build_off_finding(
                     feature,
                     "escalation allows no model calls",
                     'set escalation: "auto" or "always"',
                 )
         elif feature == _KEYWORDS and not settings.keyword_evidence.enabled:
-            return _build_off(feature, "keywordEvidence is false", "set keywordEvidence: true")
+            return _build_off_finding(
+                feature, "keywordEvidence is false", "set keywordEvidence: true"
+            )
         elif feature == _KEYWORDS and settings.preprocess.apply_to == "text":
-            return _build_off(
+            return _build_off_finding(
                 feature, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"'
             )
         elif not (
@@ -359,7 +362,7 @@ class _Checkup:
             if feature == _KEYWORDS
             else self.request.uses_reranker
         ):
-            return _build_off(
+            return _build_off_finding(
                 feature,
                 f"fusion.method {settings.fusion.method} does not merge lists",
                 'set it to "anchored"',
@@ -409,7 +412,7 @@ class _Checkup:
         if problem is None:
             if not self.request.embeds:
                 self._add_finding(
-                    _build_ok(
+                    _build_ok_finding(
                         "query",
                         f"passed as text in {self._query_location_text}",
                         **self._query_location,
@@ -437,7 +440,7 @@ class _Checkup:
 
     @property
     def _query_location_text(self) -> str:
-        """A phrase with the question's argument, and the types and fields of its clauses."""
+        """The question's argument, and the types and fields of its clauses, as a phrase."""
         kinds = " and ".join(f"`{kind}`" for kind in self._query_location.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -478,7 +481,7 @@ class _Checkup:
             f"embedded as {size} numbers in {_format_ms(ms)}, passed in {self._query_location_text}"
         )
         self._add_finding(
-            _build_ok(
+            _build_ok_finding(
                 "query",
                 text,
                 **self._query_location,
@@ -495,7 +498,7 @@ class _Checkup:
             self._note_page(page)
         if value is not None:
             self._add_finding(
-                _build_ok(
+                _build_ok_finding(
                     "top_k",
                     f"`{name or 'top_k'}`, {value} in this call",
                     argument=name,
@@ -506,7 +509,7 @@ class _Checkup:
         text = f"`{name}` is not a number" if name else "no parameter sets the number of passages"
         mend = "" if name else "if there is such a parameter, name it with top_k_arg="
         self._add_finding(
-            _build_off(
+            _build_off_finding(
                 "top_k",
                 f"{text}, so qtmiddleware does not ask for more",
                 mend,
@@ -530,7 +533,7 @@ class _Checkup:
             " none"
         )
         self._add_finding(
-            replace(_build_ok("pages", text, argument=page, named=is_named), mend=mend)
+            replace(_build_ok_finding("pages", text, argument=page, named=is_named), mend=mend)
         )
 
     def _perform_step(self, step: Leaf) -> Flow[Outcome]:
@@ -572,7 +575,9 @@ class _Checkup:
             text = f"{count} in your call; qtmiddleware does not ask for more{because}"
             self._add_finding(
                 replace(
-                    _build_ok("candidates", text, plain=count, asked=None, passage_chars=chars),
+                    _build_ok_finding(
+                        "candidates", text, plain=count, asked=None, passage_chars=chars
+                    ),
                     mend=mend,
                 )
             )
@@ -600,11 +605,13 @@ class _Checkup:
                     "widened": widened_count,
                     "passage_chars": chars,
                 }
-                self._add_finding(replace(_build_ok("candidates", text, **about), mend=mend))
+                self._add_finding(
+                    replace(_build_ok_finding("candidates", text, **about), mend=mend)
+                )
                 if requested is not None and 1 < widened_count < requested:
                     self._note_small_collection(widened_count)
         self._add_finding(
-            _build_ok(
+            _build_ok_finding(
                 "cost",
                 f"{', '.join(texts)} as JSON (median of {values['plain_calls']} calls)",
                 **values,
@@ -623,7 +630,9 @@ class _Checkup:
         )
         mend = 'try the preset "words", or "balanced", which makes one more search'
         mend += "" if has_model else ", with client= or OPENAI_API_KEY"
-        self._add_finding(replace(_build_ok("collection", text, passages=passage_count), mend=mend))
+        self._add_finding(
+            replace(_build_ok_finding("collection", text, passages=passage_count), mend=mend)
+        )
 
     def _time_calls(
         self, widened_top_k: int | None, first_outcome: Outcome
@@ -646,6 +655,7 @@ class _Checkup:
                 spent += outcome.seconds
                 if outcome.ok:
                     calls[width].append(outcome)
+                # A failure after a success does not mean that the function rejects the number.
                 elif width is not None and not calls[width]:
                     del calls[width]
                     self.request.learned.refuses_widening = True
@@ -656,7 +666,9 @@ class _Checkup:
                     )
                     mend = "set keywordEvidence.candidates to a number that the function accepts"
                     self._add_finding(
-                        _build_off("candidates", text, mend, asked=widened_top_k, refused=True)
+                        _build_off_finding(
+                            "candidates", text, mend, asked=widened_top_k, refused=True
+                        )
                     )
         return calls | {None: calls[None] or [first_outcome]}
 
@@ -680,7 +692,7 @@ class _Checkup:
             raise self._build_obstacle("response", text, mend, passages=0)
         kind, shape = type(get_raw(items[0])).__name__, result.shape.name
         self._add_finding(
-            _build_ok(
+            _build_ok_finding(
                 "response",
                 f"{shape}, {count} of type {kind}",
                 shape=shape,
@@ -693,7 +705,9 @@ class _Checkup:
             text = f"{len(items_with_text)} of {count} have a text, " + (
                 f"in `{name}`" if name else "which is the passage itself"
             )
-            self._add_finding(_build_ok("text", text, field=name, passages=len(items_with_text)))
+            self._add_finding(
+                _build_ok_finding("text", text, field=name, passages=len(items_with_text))
+            )
         else:
             self._add_finding(
                 _build_problem("text", *self._describe_missing_text(items), field=None, passages=0)
@@ -709,10 +723,10 @@ class _Checkup:
             else "none; qtmiddleware tells passages apart by their texts"
         )
         mend = "" if id_count else _advise_field("idField", suggest_id_field(items))
-        self._add_finding(replace(_build_ok("ids", text, passages=id_count), mend=mend))
+        self._add_finding(replace(_build_ok_finding("ids", text, passages=id_count), mend=mend))
         if fields := find_distinguishing_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
-            self._add_finding(_build_ok("metadata", text, fields=list(fields)))
+            self._add_finding(_build_ok_finding("metadata", text, fields=list(fields)))
         self._note_scores(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
@@ -748,7 +762,7 @@ class _Checkup:
         if not fields or not self.keywords:
             text = "the text fields are not known" if not fields else "the question has no keywords"
             self._add_finding(
-                _build_off(
+                _build_off_finding(
                     subject,
                     text,
                     'name the text fields in hybrid.textFields, for example ["title", "body"]',
@@ -762,7 +776,7 @@ class _Checkup:
             make_finding, mend = (
                 (_build_problem, "name fields that the index declares with full_text_search")
                 if chosen
-                else (_build_off, "")
+                else (_build_off_finding, "")
             )
             text = f"a keyword search of {field_list} raised {_describe_error(outcome.error)}"
             self._add_finding(make_finding(subject, text, mend, **values))
@@ -786,11 +800,13 @@ class _Checkup:
             f" new; {cost}"
         )
         if chosen:
-            self._add_finding(_build_ok(subject, text, **values))
+            self._add_finding(_build_ok_finding(subject, text, **values))
         else:
             listed = json.dumps(fields)
             mend = f'set config={{"hybrid": {{"textFields": {listed}}}}} and measure'
-            self._add_finding(_build_off(subject, f"could be added; it {text}", mend, **values))
+            self._add_finding(
+                _build_off_finding(subject, f"could be added; it {text}", mend, **values)
+            )
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
         """Return the fields for a keyword search if the settings name none.
@@ -824,7 +840,10 @@ class _Checkup:
             )
         direction_name = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
         self._add_finding(
-            replace(_build_ok("scores", text, direction=direction_name, missing=missing), mend=mend)
+            replace(
+                _build_ok_finding("scores", text, direction=direction_name, missing=missing),
+                mend=mend,
+            )
         )
 
     def _note_searches(self, response: Any) -> None:
@@ -860,7 +879,7 @@ class _Checkup:
             usd = values["mean"] * (1 if units is None else units) * price / 1e3
             values["read_usd_per_thousand"] = usd
             text += f"; {at_most}${usd:.2g} per 1,000 questions"
-        self._add_finding(_build_ok("searches", text, **values))
+        self._add_finding(_build_ok_finding("searches", text, **values))
 
     # --- the features of the middleware -----------------------------------------------------------
 
@@ -910,7 +929,7 @@ class _Checkup:
         sentence = (
             f"{'changed' if change.is_changed else 'not changed'} for this question: {reason}"
         )
-        self._add_finding(_build_ok("order", sentence, changed=change.is_changed))
+        self._add_finding(_build_ok_finding("order", sentence, changed=change.is_changed))
         text = f"the question's keywords rerank {count} candidates"
         if count <= len(before):
             text += ", which is all that the function returns, so no passage is new"
@@ -927,10 +946,10 @@ class _Checkup:
         sampled = choose_sample_questions(self.questions)
         left_out = len(self.questions) - len(sampled)
         sample = yield from sample_orders(
-            sampled, self._compare_orders, _describe_error, left_out=left_out
+            sampled, self._compare_orders, _describe_error, unasked_count=left_out
         )
         self.sample, judged = sample, sample.judged
-        make_finding = _build_ok if sample.compared else _build_problem
+        make_finding = _build_ok_finding if sample.compared else _build_problem
         counts = {"asked": sample.asked, "left_out": left_out, "failed": sample.failed}
         self._add_finding(
             make_finding(
@@ -944,7 +963,7 @@ class _Checkup:
         if judged is None:
             return
         if judged.found:
-            self._add_finding(_build_ok("judged", str(judged), **asdict(judged)))
+            self._add_finding(_build_ok_finding("judged", str(judged), **asdict(judged)))
         else:
             text = f"no relevant passage was found for any of {judged.questions} questions"
             self._add_finding(
@@ -961,6 +980,7 @@ class _Checkup:
 
         Exceptions from the function pass through.
         """
+        # The first question was checked already, but not the others of the list.
         if (problem := find_query_problem(question, self.settings)) is not None:
             raise InvalidQuery(f"the question is {problem.reason.replace('_', ' ')}")
         rules = replace(
@@ -982,7 +1002,7 @@ class _Checkup:
             is_changed: Whether they changed the order for the first question.
         """
         if self.sample is None:
-            return _describe_effect(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
+            return _build_effect_verdict(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
         advice, reason = self.sample.advise()
         values = {"advice": advice, "changed": bool(self.sample.changed)}
         if advice is Advice.LEAVE_OFF:
@@ -997,7 +1017,7 @@ class _Checkup:
                 )
             return _build_problem(_KEYWORDS, reason, mend, **values)
         mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
-        return replace(_build_ok(_KEYWORDS, reason or text, **values), mend=mend)
+        return replace(_build_ok_finding(_KEYWORDS, reason or text, **values), mend=mend)
 
     def _note_later_failure(self, feature: str, error: Exception) -> Finding:
         finding = self._add_finding(
@@ -1046,7 +1066,7 @@ class _Checkup:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
             text = f"{name} is not called for this kind of question{_parenthesize(reason)}"
             return self._note_model(
-                _build_off("model", text, "check with another question", **values)
+                _build_off_finding("model", text, "check with another question", **values)
             )
         ms = max(
             (stage.ms for stage in trace.stages if stage.name.startswith("transform")), default=0.0
@@ -1057,6 +1077,7 @@ class _Checkup:
         )
         values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_format_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
+        # The check has waited longer than a question would.
         if ms > granted:
             mend = (
                 f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a"
@@ -1065,7 +1086,7 @@ class _Checkup:
             return self._note_model(
                 _build_problem("model", f"{text}; the limit is {granted} ms", mend, **values)
             )
-        self._add_finding(_build_ok("model", text, **values))
+        self._add_finding(_build_ok_finding("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
             return _build_problem(
                 _VARIANTS, f"{failed.stage} {failed.reason}{_parenthesize(failed.detail)}"
@@ -1081,10 +1102,10 @@ class _Checkup:
                 f" ({labels}); {change}"
             )
         else:
-            return _build_off(
+            return _build_off_finding(
                 _VARIANTS, "the model's reply left nothing more to search for this question"
             )
-        return _describe_effect(_VARIANTS, text, is_changed=change.is_changed, kinds=kinds)
+        return _build_effect_verdict(_VARIANTS, text, is_changed=change.is_changed, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:
         """Add *finding* about the model, and return it as the verdict on the model's variants."""
@@ -1112,7 +1133,7 @@ class _Checkup:
             sum(stage.ms for stage in retrieval.trace.stages if stage.name == "rerank"),
         )
         text = f"reranks {judged} candidates in {_format_ms(ms)}; {change}"
-        return _describe_effect(
+        return _build_effect_verdict(
             _RERANK, text, is_changed=change.is_changed, ms=_round_ms(ms), judged=judged
         )
 
@@ -1144,11 +1165,11 @@ class _OrderChange:
         )
 
 
-def _build_ok(subject: str, text: str, /, **values: Any) -> Finding:
+def _build_ok_finding(subject: str, text: str, /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OK, text, values=values)
 
 
-def _describe_effect(
+def _build_effect_verdict(
     feature: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
 ) -> Finding:
     """Return the verdict on a *feature* that was tried without relevance judgements."""
@@ -1159,7 +1180,7 @@ def _describe_effect(
     )
 
 
-def _build_off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
+def _build_off_finding(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OFF, text, mend, values)
 
 

@@ -205,7 +205,7 @@ def _replace_in_clause(clause: Any, clause_type: str, question: Any) -> Any:
 
 
 def _to_sparse_vector(vector: Any) -> Any:
-    """Convert *vector* to Pinecone's sparse form: the non-zero values and their indices.
+    """Convert *vector* to Pinecone's sparse format: the non-zero values and their indices.
 
     *vector* holds one number per term of the model's vocabulary. If it already has indices, it is
     returned unchanged.

@@ -74,7 +74,7 @@ class ComponentCache(Generic[T]):
                 else None
             )
         # Closing a client may take long, so it happens outside the lock.
-        drain(dropped)
+        close_when_unused(dropped)
         return component
 
     def list_components(self) -> list[T]:
@@ -87,19 +87,20 @@ class ComponentCache(Generic[T]):
                 }.values()
             )
 
-    def drain_previous(self) -> None:
+    def close_previous_when_unused(self) -> None:
         """Close the components that only the previous cache holds, once no call is using them."""
         previous, self._previous = self._previous, None
         kept_ids = {id(component) for component in self.list_components()}
         for component in previous.list_components() if previous is not None else ():
             if id(component) not in kept_ids:
-                drain(component)
+                close_when_unused(component)
 
 
-def drain(component: object) -> None:
+def close_when_unused(component: object) -> None:
     """Close *component* as soon as no call is using it.
 
-    A component whose ``in_use`` is not a `Draining` has nothing to close and is ignored.
+    Does nothing if ``component.in_use`` is not a `Draining`, because then there is nothing to
+    close.
     """
     if isinstance(in_use := getattr(component, "in_use", None), Draining):
         in_use.retire()
@@ -108,7 +109,7 @@ def drain(component: object) -> None:
 class Components:
     """Creates and caches the models, rerankers, logs and threads of one middleware.
 
-    They serve calls with the middleware's settings and calls that override settings.
+    The components serve calls with the middleware's settings and calls that override settings.
 
     *previous* holds the components before a reload. The new components take over the threads, the
     circuit breakers, and every client, model and reranker whose settings stay the same. The
@@ -206,7 +207,7 @@ class Components:
         for breaker in self._breakers.list_components():
             breaker.change_limits(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
-            cache.drain_previous()
+            cache.close_previous_when_unused()
 
     @property
     def has_model(self) -> bool:
@@ -226,7 +227,7 @@ class Components:
         if resolved is own_settings:
             return own_settings
         for key in find_marked_keys("middleware"):
-            if key.read(resolved) != key.read(own_settings):
+            if key.read_value(resolved) != key.read_value(own_settings):
                 message = (
                     f"{key.name} cannot be set for one call; set it in the config of"
                     " QueryMiddleware"
@@ -389,6 +390,9 @@ class Components:
 
 
 def _read_breaker_limits(settings: Settings) -> tuple[int, float]:
+    """Return the number of failures that opens the circuit breaker, and its pause in seconds.
+
+    The number is 0, which means never, if the breaker is off.
+    """
     options = settings.breaker
-    # A limit of 0 failures turns the breaker off.
     return options.failures if options.enabled else 0, options.seconds

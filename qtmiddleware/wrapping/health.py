@@ -261,6 +261,7 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         components.get_chat_model(settings),
         settings.budget,
     )
+    # Read once, so that the rate fits the counts while other threads go on counting.
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
     redis = RedisHealth(RedisState.NOT_USED)

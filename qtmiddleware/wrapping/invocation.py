@@ -141,7 +141,7 @@ class Invocation:
             attempt = next_attempt
         else:
             response = self._run_search(step, query, attempt)
-        self._note_refusals(step, attempt, first_attempt)
+        self._record_rejections(step, attempt, first_attempt)
         return response
 
     async def asearch(self, step: Search) -> Any:
@@ -164,7 +164,7 @@ class Invocation:
             attempt = next_attempt
         else:
             response = await self._arun_search(step, query, attempt)
-        self._note_refusals(step, attempt, first_attempt)
+        self._record_rejections(step, attempt, first_attempt)
         return response
 
     def _should_embed(self, step: Search) -> bool:
@@ -172,7 +172,7 @@ class Invocation:
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
-        """Return the attempts to make, in order: the largest request first, the caller's last."""
+        """Return the attempts in order: first the largest request, last the caller's request."""
         field, top_k = self._find_missing_field(), step.top_k
         attempts = [_Attempt(top_k, field)]
         if step.may_narrow and not step.fields:
@@ -187,13 +187,14 @@ class Invocation:
         shadow mode.
         """
         learned, settings = self.context.learned, self.context.settings
+        # In shadow mode, the caller gets exactly the plain function's response.
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
         return self.signature.find_missing_field(
             self.args, self.kwargs, settings.keyword_evidence.text_field
         )
 
-    def _note_refusals(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
+    def _record_rejections(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
         """Record what the function rejected before it accepted *attempt*."""
         learned, step.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
@@ -227,6 +228,7 @@ class Invocation:
             args, kwargs = signature.replace_clauses(
                 args, kwargs, step.fields, query, attempt.top_k
             )
+        # Nothing to replace: the function gets the caller's arguments as they are.
         elif query is None or (attempt.top_k is None and query is self.original):
             args, moved_kwargs = signature.move_text(args, kwargs)
             kwargs = dict(moved_kwargs)
@@ -294,6 +296,7 @@ class Invocation:
         learned, warned = self.context.learned, self.context.issued_warnings
         if learned.page and not warned.about_pages:
             warned.about_pages = True
+            # A user who named the argument knows about the pages.
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
@@ -328,7 +331,7 @@ class Invocation:
         )
         runs = self.context.components.shadow_runs
         if self.is_async:
-            runs.start_task(flow, call, finish)
+            runs.start_in_event_loop(flow, call, finish)
         else:
             runs.start_in_thread(flow, call, finish, self.bulkhead)
 

@@ -197,6 +197,8 @@ def is_significant(better: int, worse: int) -> bool:
         worse: The number of answers that moved down.
     """
     moved = better + worse
+    # If the rules did nothing, each answer would be as likely to move up as down. Then 2 ** moved
+    # outcomes would be equally likely.
     ways = sum(comb(moved, count) for count in range(better, moved + 1))
     return ways < SIGNIFICANT * (1 << moved)
 
@@ -260,7 +262,7 @@ def sample_orders(
     compare: Callable[[str], Flow[tuple[Matches, Matches]]],
     describe_error: Callable[[Exception], str],
     *,
-    left_out: int = 0,
+    unasked_count: int = 0,
 ) -> Flow[OrderSample]:
     """Ask *questions*, and return how the rules change the order of their passages.
 
@@ -269,7 +271,7 @@ def sample_orders(
         compare: returns a question's passages in the plain order and under the rules. If it raises
             an exception, the question counts as failed.
         describe_error: returns a description of an exception.
-        left_out: the number of questions that are not asked, for the result.
+        unasked_count: the number of further questions, which are not asked.
     """
     changed, errors = 0, list[str]()
     examples: list[tuple[float, OrderExample]] = []
@@ -299,7 +301,7 @@ def sample_orders(
     examples.sort(key=lambda pair: -pair[0])
     return OrderSample(
         asked=len(questions),
-        left_out=left_out,
+        left_out=unasked_count,
         failed=len(errors),
         other_first=len(examples),
         changed=changed,

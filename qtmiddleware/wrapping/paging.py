@@ -22,7 +22,7 @@ from qtmiddleware.runtime.fields import read_annotations
 PageArgument = str | Literal[False] | None
 """The argument that selects a page; ``False`` if there is none; ``None`` to look for one."""
 
-# The names, folded by `_fold`, of a number of passages or pages, and of a token to continue from.
+# The names (see `_fold_name`) of a number of passages or pages, and of a token to continue from.
 _COUNTS: Final = frozenset(
     (
         *(
@@ -180,7 +180,7 @@ class Paging:
         self._declared: tuple[tuple[str, str, bool], ...] = ()
         if page_argument is None:
             folded = {
-                name: _fold(name) for name in parameters.named if name not in other_parameters
+                name: _fold_name(name) for name in parameters.named if name not in other_parameters
             }
             candidates = [
                 (name, folded_name, parameters.named[name])
@@ -233,7 +233,7 @@ class Paging:
             yield from (
                 name
                 for name, value in kwargs.items()
-                if name not in named_parameters and _is_page_argument(_fold(name), value)
+                if name not in named_parameters and _is_page_argument(_fold_name(name), value)
             )
         for holder in self._homes:
             yield from (
@@ -243,7 +243,7 @@ class Paging:
 
 
 @lru_cache(maxsize=1_024)
-def _fold(name: str) -> str:
+def _fold_name(name: str) -> str:
     """Return *name* in lower case and without underscores and hyphens."""
     return name.replace("_", "").replace("-", "").casefold()
 
@@ -255,8 +255,8 @@ def _may_hold_page(name: str) -> bool:
 def _is_page_argument(name: str, value: Any, depth: int = _DEEPEST) -> bool:
     """Return whether an argument with this *name* and *value* selects a page.
 
-    *name* is folded by `_fold`. *value* is not ``None``. Objects inside *value* are read down to
-    *depth* levels.
+    *name* is folded by `_fold_name`. *value* is not ``None``. Objects inside *value* are read down
+    to *depth* levels.
     """
     if isinstance(value, str):
         if name in _OFTEN_DATES:
@@ -286,7 +286,7 @@ def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
         return
     is_class = not isinstance(holder, Mapping)
     fields = list_fields(holder) if is_class else holder
-    folded = {name: _fold(name) for name in fields if isinstance(name, str)}
+    folded = {name: _fold_name(name) for name in fields if isinstance(name, str)}
     for name, folded_name in folded.items():
         value = fields[name]
         if not _may_hold_page(folded_name):
@@ -321,7 +321,8 @@ def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collec
     """Return whether a parameter selects a page, judged by its name, annotation and default.
 
     This decides for calls that omit the parameter, because such calls request the first page.
-    *siblings* are the names of the other parameters or fields. All names are folded by `_fold`.
+    *siblings* are the names of the other parameters or fields. All names are folded by
+    `_fold_name`.
     """
     if name not in _NAMES:
         return (

@@ -52,10 +52,10 @@ def find_import_name(fn: Any, target: object) -> str | None:
     Returns ``None`` if the name is missing or refers to another object.
     """
     name = getattr(fn, "__qualname__", None)
-    place: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
-    for part in name.split(".") if isinstance(name, str) and isinstance(place, ModuleType) else ():
-        place = getattr(place, part, None)
-    return name if place is target else None
+    holder: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
+    for part in name.split(".") if isinstance(name, str) and isinstance(holder, ModuleType) else ():
+        holder = getattr(holder, part, None)
+    return name if holder is target else None
 
 
 def check_picklable(label: str, value: Any, *, by_value: bool) -> None:

@@ -69,6 +69,7 @@ def _build_merged_rows(
     retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]
 ) -> list[dict[str, Any]]:
     """Return one row per passage of a merged list, with metadata from the search results."""
+    # Reversed, so that the first search that found a passage provides its metadata.
     items = {
         key: item
         for ranking in reversed(retrieval.rankings)
@@ -380,6 +381,7 @@ class QueryLog:
             raise ConfigError(
                 "the folder of log.path does not exist; create it", path="log.path"
             ) from None
+        # After writing, because a record with hashes is better than none.
         if writer.failure:
             raise ConfigError(
                 f"your redact function {writer.failure}, so the log holds hashes instead of texts;"

@@ -30,7 +30,7 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.config import Config, current_overrides
+from qtmiddleware.config import Config, get_active_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
@@ -300,7 +300,7 @@ class QueryMiddleware:
             page_arg=options.get("page_arg"),
             takes_vector=embed is not None,
         )
-        source = self._make_context_source(
+        source = self._build_context_source(
             embed=embed,
             read=options.get("read"),
             write=options.get("write"),
@@ -439,7 +439,7 @@ class QueryMiddleware:
         request = Request(_REHEARSAL_QUERY, (), settings, Learned(), TransformationCache(settings))
         run(build_transform_flow(request), ModelOnly(_RehearsalModel()))
 
-    def _make_context_source(
+    def _build_context_source(
         self,
         *,
         embed: Any = None,
@@ -491,7 +491,7 @@ class QueryMiddleware:
             takes_vector=embedder is not None,
         )
         self._components.load_reranker()
-        return Wrapped(store_search.search, signature, self._make_context_source(embed=embedder))
+        return Wrapped(store_search.search, signature, self._build_context_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """Return the answer to *question* from the configured store.
@@ -518,7 +518,7 @@ class QueryMiddleware:
 
     def preprocess(self, query: str) -> str:
         """Return the keywords that this configuration's rules extract from *query*."""
-        options = self._components.resolve_settings(current_overrides()).preprocess
+        options = self._components.resolve_settings(get_active_overrides()).preprocess
         return preprocess(
             query,
             language=options.language,
@@ -553,8 +553,9 @@ class QueryMiddleware:
         service is busy, queries are retried at a rate that all queries share.
 
         Raises:
-            InvalidQuery: for an invalid query; with an iterator, when the invalid query is reached.
-            ModelError: only with an iterator: if the key is rejected, a budget is spent, or the
+            InvalidQuery: for an invalid query. For an iterator, it is raised when the iteration
+                reaches the query.
+            ModelError: for an iterator only, if the key is rejected, a budget is spent, or the
                 model does not answer at all for ten minutes.
         """
         check_options(self.transform, options, AskOptions.__optional_keys__)
@@ -651,7 +652,7 @@ class QueryMiddleware:
         """
         components = self._components
         settings = components.resolve_settings(
-            (*current_overrides(), config) if config else current_overrides()
+            (*get_active_overrides(), config) if config else get_active_overrides()
         )
         return components, settings, components.get_model(settings)
 

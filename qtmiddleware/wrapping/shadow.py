@@ -1,4 +1,4 @@
-"""Try qtmiddleware in the background while callers get the plain function's result: shadow mode.
+"""Run shadow mode: try qtmiddleware in the background, and give callers the plain result.
 
 For a fraction of the calls, qtmiddleware retrieves again after the caller has its result. It logs
 the differences between the two results, and writes both to the query log for ``qtm shadow report``.
@@ -78,13 +78,15 @@ class ShadowRuns:
             except ModelError:
                 self._release_slot("dropped")
 
-    def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
+    def start_in_event_loop(
+        self, flow: Flow[Retrieval], performer: Performer, finish: Finish
+    ) -> None:
         """Start *flow* as a task in the running event loop.
 
-        The task calls *finish* with the result. An asynchronous function's clients belong to this
-        loop. Never raises. *flow* is dropped
-        if too many retrievals are under way.
+        The task calls *finish* with the result. Never raises. *flow* is dropped if too many
+        retrievals are under way.
         """
+        # In this loop, because the clients of an asynchronous function belong to it.
         if self._reserve_slot():
             task = asyncio.get_running_loop().create_task(self._arun_flow(flow, performer, finish))
             self._tasks.add(task)

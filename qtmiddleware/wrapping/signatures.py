@@ -40,7 +40,7 @@ TOP_KS: Final = (
     "max_num_results", "similarity_top_k", "num_docs",
 )  # fmt: skip
 
-Place = str | int
+ArgumentKey = str | int
 """The keyword or the position at which a call passes a value."""
 Location = tuple[str, int | None]
 """A parameter's name and position; the position is ``None`` for a keyword-only parameter."""
@@ -152,10 +152,10 @@ class CallSignature:
             paths_by_name,
             [name for name, path in paths_by_name.items() if path],
         )
-        self._locations = self._list_locations()
+        self._locations = self._list_query_locations()
         self._home = self._find_target_keyword()
 
-    def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
+    def choose_signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
         """Return the signature to use for this call, usually this object.
 
         Returns a `ClauseSignature` if the call passes ``score_by`` clauses to a function whose
@@ -200,8 +200,8 @@ class CallSignature:
 
         Raises `WrapError` if the call has no query.
         """
-        place, value = self._find_query(args, kwargs)
-        for name in self._find_text_path(place, value):
+        key, value = self._find_query(args, kwargs)
+        for name in self._find_text_path(key, value):
             if (value := read_field(value, name)) is None:
                 raise self._build_missing_query_error()
         return value
@@ -244,14 +244,16 @@ class CallSignature:
             is_one_of_list: whether the call passes a list of queries. *query* then replaces the
                 list.
         """
-        place, value = self._find_query(args, kwargs)
+        key, value = self._find_query(args, kwargs)
+        # The caller's list of queries is not a list that the function itself takes, so the query
+        # is passed as a plain text.
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
-        is_nested = not self._top_k_path and self._read_nested_top_k(place, value) is not None
+        is_nested = not self._top_k_path and self._read_nested_top_k(key, value) is not None
         if top_k is not None and is_nested:
             value = replace_at_path(value, ("top_k",), top_k)
-        self._replace_query(place, value, query, new_args, new_kwargs)
+        self._replace_query(key, value, query, new_args, new_kwargs)
         if top_k is not None and self._top_k_path:
             self._replace_nested_top_k(top_k, new_args, new_kwargs)
         elif (
@@ -282,18 +284,18 @@ class CallSignature:
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the call's arguments, with the query's text in the function's own parameter.
+        """Move the query's text to the parameter that takes it, and return the new arguments.
 
-        The arguments are unchanged if the caller already passed the text there.
+        The arguments are returned unchanged if the caller already passed the text there.
         """
         if self._home and args:
             with suppress(WrapError):
-                place, value = self._find_query(args, kwargs)
-                if place != self._home and isinstance(value, str):
+                key, value = self._find_query(args, kwargs)
+                if key != self._home and isinstance(value, str):
                     return self.replace_arguments(args, kwargs, query=value)
         return args, kwargs
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         """Return the parameters that may hold the query, most likely first."""
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
@@ -322,18 +324,18 @@ class CallSignature:
         return self._name
 
     def _replace_query(
-        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Replace the argument at *place*, whose value is *value*, with *query*."""
-        if self._home and place != self._home and isinstance(value, str):
-            _remove_argument(place, args, kwargs)
+        """Replace the query in *value*, the argument at *key*, with *query*."""
+        if self._home and key != self._home and isinstance(value, str):
+            _remove_argument(key, args, kwargs)
             kwargs[self._home] = query
         else:
             if _is_list_of_one_text(value) and isinstance(query, str):
                 query = [query]
             self._set_argument(
-                place,
-                replace_at_path(value, self._find_text_path(place, value), query),
+                key,
+                replace_at_path(value, self._find_text_path(key, value), query),
                 args,
                 kwargs,
             )
@@ -342,9 +344,11 @@ class CallSignature:
     def _query_location(self) -> Location:
         return self._name, self._parameters.find_position(self._name)
 
-    def _find_query(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
+    def _find_query(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[ArgumentKey, Any]:
         """Return the keyword or position of the query in a call, and the query's value."""
-        null_name: Place | None = None
+        null_name: ArgumentKey | None = None
         for name, index in self._locations:
             if name in kwargs:
                 if (value := kwargs[name]) is not None:
@@ -365,13 +369,13 @@ class CallSignature:
             return self._name, value
         raise self._build_missing_query_error()
 
-    def _find_text_path(self, place: Place, value: Any) -> tuple[str, ...]:
+    def _find_text_path(self, key: ArgumentKey, value: Any) -> tuple[str, ...]:
         """Return the path to the query's text inside *value*, or ``()`` if *value* is the text."""
         if value is None or isinstance(value, _QUERY_TYPES):
             return ()
-        if self._path and place in (self._name, self._parameters.find_position(self._name)):
+        if self._path and key in (self._name, self._parameters.find_position(self._name)):
             return self._path
-        if place == "inputs":
+        if key == "inputs":
             return _NESTED[1:]
         if isinstance(read_field(value, *BUNDLE), str):
             return BUNDLE
@@ -388,8 +392,8 @@ class CallSignature:
                 self._top_k_home, replace_at_path(holder, self._top_k_path, top_k), args, kwargs
             )
 
-    def _read_nested_top_k(self, place: Place, value: Any) -> Any:
-        return read_field(value, "top_k") if self._find_text_path(place, value) == _NESTED else None
+    def _read_nested_top_k(self, key: ArgumentKey, value: Any) -> Any:
+        return read_field(value, "top_k") if self._find_text_path(key, value) == _NESTED else None
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
         """Return the name of the parameter for the number of passages, or ``None``."""
@@ -400,13 +404,13 @@ class CallSignature:
         return next((name for name in TOP_KS if name in kwargs), None)
 
     def _set_argument(
-        self, place: Place, value: Any, args: list[Any], kwargs: dict[str, Any]
+        self, key: ArgumentKey, value: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Set the argument at *place*, a keyword or a position, to *value*."""
-        if isinstance(place, int):
-            args[place] = value
+        """Set the argument at *key*, a keyword or a position, to *value*."""
+        if isinstance(key, int):
+            args[key] = value
         else:
-            self._parameters.set_argument(place, value, args, kwargs)
+            self._parameters.set_argument(key, value, args, kwargs)
 
     def _build_missing_query_error(self) -> WrapError:
         advice = (
@@ -425,20 +429,20 @@ class PineconeSearchSignature(CallSignature):
 
     __slots__ = ()
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         return (*_NESTED_LOCATIONS, self._parameters.first_location)
 
     def _find_target_keyword(self) -> str:
         return "inputs"
 
     def _replace_query(
-        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        value_to_pass = {"text": query} if isinstance(value, str) and place != "inputs" else query
-        super()._replace_query(place, value, value_to_pass, args, kwargs)
+        value_to_pass = {"text": query} if isinstance(value, str) and key != "inputs" else query
+        super()._replace_query(key, value, value_to_pass, args, kwargs)
 
-    def _find_text_path(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._find_text_path(place, value)
+    def _find_text_path(self, key: ArgumentKey, value: Any) -> tuple[str, ...]:
+        path = super()._find_text_path(key, value)
         return path or (() if value is None or isinstance(value, _QUERY_TYPES) else _NESTED)
 
 
@@ -459,11 +463,11 @@ class ClauseSignature(CallSignature):
         return self.read_passed_query(args, kwargs)
 
     def read_passed_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query exactly as the call passes it, or the list of queries."""
-        call_clauses, place = self.read_clauses(args, kwargs), self._find_text_place(args, kwargs)
-        if place is None or not call_clauses:
+        """Return the query, or the list of queries, exactly as the call passes it."""
+        call_clauses, key = self.read_clauses(args, kwargs), self._find_text_key(args, kwargs)
+        if key is None or not call_clauses:
             return clauses.read_question(call_clauses)
-        return args[place] if isinstance(place, int) else kwargs[place]
+        return args[key] if isinstance(key, int) else kwargs[key]
 
     def replace_arguments(
         self,
@@ -502,15 +506,15 @@ class ClauseSignature(CallSignature):
     def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the call's arguments. A text passed beside the clauses is moved into them.
+        """Move a text passed beside the clauses into the clauses, and return the new arguments.
 
-        The arguments are unchanged if there is no such text.
+        The arguments are returned unchanged if there is no such text.
         """
-        place = self._find_text_place(args, kwargs)
-        if place is None or not self.read_clauses(args, kwargs):
+        key = self._find_text_key(args, kwargs)
+        if key is None or not self.read_clauses(args, kwargs):
             return args, kwargs
         return self.replace_arguments(
-            args, kwargs, query=args[place] if isinstance(place, int) else kwargs[place]
+            args, kwargs, query=args[key] if isinstance(key, int) else kwargs[key]
         )
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -548,21 +552,21 @@ class ClauseSignature(CallSignature):
         )
         return tuple(new_args), new_kwargs
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         return (self._query_location,)
 
     def _find_target_keyword(self) -> str:
         return ""
 
     def _replace_query(
-        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         # The text now is in the clauses. The function may have no parameter for it.
-        if (text_place := self._find_text_place(args, kwargs)) is not None:
-            _remove_argument(text_place, args, kwargs)
-        self._set_argument(place, clauses.replace_question(value, query), args, kwargs)
+        if (text_key := self._find_text_key(args, kwargs)) is not None:
+            _remove_argument(text_key, args, kwargs)
+        self._set_argument(key, clauses.replace_question(value, query), args, kwargs)
 
-    def _find_text_place(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
+    def _find_text_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ArgumentKey | None:
         """Return the keyword or position of a text passed beside the clauses, or ``None``."""
         parameters, first_position = self._parameters, self._parameters.first_location[1] or 0
         if not parameters.any_keyword:
@@ -584,7 +588,7 @@ class VectorSignature(CallSignature):
 
     __slots__ = ()
 
-    def _list_locations(self) -> tuple[Location, ...]:
+    def _list_query_locations(self) -> tuple[Location, ...]:
         parameters, query_location = self._parameters, self._query_location
         text_names = [name for name in QUERIES if name in parameters.named and name != self._name]
         by_position = (
@@ -609,32 +613,32 @@ class VectorSignature(CallSignature):
         return self._name if not parameters.is_loose or self._is_named or is_query_method else ""
 
     def _replace_query(
-        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        if isinstance(query, str) or self._is_vector_place(place):
+        if isinstance(query, str) or self._is_vector_key(key):
             self._set_argument(
-                place,
-                replace_at_path(value, self._find_text_path(place, value), query),
+                key,
+                replace_at_path(value, self._find_text_path(key, value), query),
                 args,
                 kwargs,
             )
             return
         # If the function has a parameter for the text, the text stays there.
-        if self._parameters.is_pinecone_search or self._parameters.find_name(place) is None:
-            _remove_argument(place, args, kwargs)
+        if self._parameters.is_pinecone_search or self._parameters.find_parameter_name(key) is None:
+            _remove_argument(key, args, kwargs)
             name = None if self._top_k_path else self.top_k_argument
-            if name is not None and (top_k := self._read_nested_top_k(place, value)) is not None:
+            if name is not None and (top_k := self._read_nested_top_k(key, value)) is not None:
                 self._parameters.set_argument(name, top_k, args, kwargs)
         self._parameters.set_argument(self._name, query, args, kwargs)
 
-    def _find_text_path(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._find_text_path(place, value)
+    def _find_text_path(self, key: ArgumentKey, value: Any) -> tuple[str, ...]:
+        path = super()._find_text_path(key, value)
         return () if path == BUNDLE else path
 
-    def _is_vector_place(self, place: Place) -> bool:
-        if isinstance(place, str):
-            return place == self._name
-        return place == self._parameters.find_position(self._name) or (
+    def _is_vector_key(self, key: ArgumentKey) -> bool:
+        if isinstance(key, str):
+            return key == self._name
+        return key == self._parameters.find_position(self._name) or (
             self._parameters.is_loose and not self._home
         )
 
@@ -710,6 +714,7 @@ class Parameters:
         if self.is_pinecone_search and not takes_vector:
             self._check_not_set("query")
             return self._check_not_set("inputs.text")
+        # Search the inner function's parameters, so that a partial that sets the query is reported.
         for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
             if name in self._inner:
                 if not takes_vector and self._is_vector_parameter(name):
@@ -741,13 +746,13 @@ class Parameters:
         """Return the position of parameter *name*, or ``None`` if it is passed by keyword only."""
         return self._positions.get(name)
 
-    def find_name(self, place: Place) -> str | None:
-        """Return the name of the parameter at *place*, a keyword or a position.
+    def find_parameter_name(self, key: ArgumentKey) -> str | None:
+        """Return the name of the parameter at *key*, a keyword or a position.
 
         Returns ``None`` if the function has no such parameter.
         """
-        names = self.named if isinstance(place, str) else self._positions
-        return next((name for name in names if place in (name, self._positions.get(name))), None)
+        names = self.named if isinstance(key, str) else self._positions
+        return next((name for name in names if key in (name, self._positions.get(name))), None)
 
     def read_default(self, name: str) -> Any:
         """Return the default of parameter *name*, or ``None`` if there is no default."""
@@ -791,7 +796,9 @@ class Parameters:
 
     def _choose_first_positional(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
-        chosen = next(iter(free if takes_vector else sorted(free, key=self._rank_as_text)), None)
+        chosen = next(
+            iter(free if takes_vector else sorted(free, key=self._rank_as_query_text)), None
+        )
         if not takes_vector and (
             self._takes_only_vector if chosen is None else self._is_vector_parameter(chosen)
         ):
@@ -823,8 +830,8 @@ class Parameters:
             _VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation)
         )
 
-    def _rank_as_text(self, name: str) -> int:
-        """Return how likely parameter *name* takes the query's text. Lower is more likely.
+    def _rank_as_query_text(self, name: str) -> int:
+        """Return a rank for how likely parameter *name* takes the query's text. 0 is most likely.
 
         - 0: a required parameter annotated as text.
         - 1: a parameter annotated as text with a default, or without an annotation.
@@ -915,8 +922,8 @@ def _is_list_of_one_text(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 
-def _remove_argument(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:
-    if isinstance(place, int):
-        del args[place]
+def _remove_argument(key: ArgumentKey, args: list[Any], kwargs: dict[str, Any]) -> None:
+    if isinstance(key, int):
+        del args[key]
     else:
-        kwargs.pop(place, None)
+        kwargs.pop(key, None)

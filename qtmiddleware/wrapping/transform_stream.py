@@ -169,10 +169,10 @@ class TransformStream:
 
 
 class _PacedModel:
-    """Forwards the model calls of one question to *inner*, at a rate that all questions share.
+    """Forwards one question's model calls to another model, at a rate that all questions share.
 
     Attributes:
-        replies: the replies of *inner* so far.
+        replies: the other model's replies so far.
     """
 
     can_async = False

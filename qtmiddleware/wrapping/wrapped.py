@@ -24,7 +24,7 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.config import Layers, current_overrides
+from qtmiddleware.config import Layers, get_active_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
@@ -89,7 +89,7 @@ class AskMethod(Protocol[P, T_co]):
 
 
 class _AskDescriptor(Protocol[T_co]):
-    """The type of an `AskMethod` in the class body; reading it from an object binds it."""
+    """The type of an `AskMethod` in the class. Reading it from an object gives the method."""
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
@@ -255,7 +255,7 @@ class Wrapped(Generic[P, R]):
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
-        """Return a stream like that of `stream_answer`, for ``async for`` and ``async with``.
+        """Return a stream of the answer for ``async for`` and ``async with``.
 
         The function and the model are called only when you enter the stream or iterate over it.
         """
@@ -369,7 +369,7 @@ class Wrapped(Generic[P, R]):
         from qtmiddleware.wrapping.check import build_check_flow
         from qtmiddleware.wrapping.order_sample import read_questions
 
-        signature = self._signature.choose_for_call(args, kwargs)
+        signature = self._signature.choose_signature(args, kwargs)
         try:
             questions = read_questions(signature.read_passed_query(args, kwargs)) or []
         except WrapError:
@@ -396,7 +396,7 @@ class Wrapped(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yield the arguments of one call for each query in the list that the caller passed."""
-        signature = self._signature.choose_for_call(args, kwargs)
+        signature = self._signature.choose_signature(args, kwargs)
         queries = signature.read_passed_query(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = signature.argument
@@ -434,9 +434,9 @@ class Wrapped(Generic[P, R]):
             kwargs = {**kwargs, "history": history}
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
-        overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
+        overrides = (*get_active_overrides(), *(layer for layer in (config, qtm_config) if layer))
         context = self._read_context(overrides, config_may_be_for_function=config is not None)
-        signature = self._signature.choose_for_call(args, kwargs)
+        signature = self._signature.choose_signature(args, kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
         # must not be replaced by a vector.
         if context.embedder is not None and not signature.takes_vector(args, kwargs):
@@ -513,12 +513,12 @@ class Wrapped(Generic[P, R]):
         return learned.page if paging.is_open else page
 
     def _find_shadow_share(self) -> float | None:
-        """Return the fraction of calls to repeat in shadow mode, or ``None`` if it is off.
+        """Return the fraction of calls to repeat in shadow mode, or ``None`` if the mode is off.
 
         Returns ``None`` also if the function takes vectors, because the plain function could not
         search for the caller's text.
         """
-        overrides = current_overrides()
+        overrides = get_active_overrides()
         context = self._source.get_context(overrides) if overrides else self._context
         return None if context.embedder is not None else context.settings.shadow
 
@@ -537,7 +537,7 @@ class Wrapped(Generic[P, R]):
             args: The positional arguments of the caller's call.
             kwargs: The keyword arguments of the caller's call.
             response: The plain function's response, which the caller gets.
-            response_seconds: The time that the plain function took.
+            response_seconds: The time that the plain function took, in seconds.
         """
         if should_shadow(share):
             # The caller already has a response. An error here must not take it away.
@@ -571,7 +571,7 @@ class Wrapped(Generic[P, R]):
 
         True if the settings change nothing, or if the function is calling itself.
         """
-        return (self._context.is_off and not current_overrides()) or is_nested_call(self._fn)
+        return (self._context.is_off and not get_active_overrides()) or is_nested_call(self._fn)
 
     def _find_query(
         self,
@@ -711,7 +711,7 @@ class Wrapped(Generic[P, R]):
 class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     """An asynchronous retrieval function wrapped with the middleware.
 
-    Use the asynchronous methods, such as `aretrieve`; the synchronous ones raise `WrapError`.
+    Use the asynchronous methods, such as `aretrieve`. The synchronous methods raise `WrapError`.
     """
 
     is_async = True
@@ -769,7 +769,7 @@ def _empty(wrapped_class: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
 class Bound(Generic[P, R]):
     """A wrapped method bound to an object, such as ``instance.method``.
 
-    As with plain methods, two of them are equal if their method and their object are the same.
+    Like plain methods, bound methods are equal if they have the same method and object.
     """
 
     def __init__(self, wrapped: Any, instance: Any) -> None:

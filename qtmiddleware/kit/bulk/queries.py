@@ -149,6 +149,7 @@ def _parse_line(
     if query is None:
         raise ValueError("no query")
     id_ = next((record[name] for name in _ID if record.get(name) is not None), None)
+    # In Python, a boolean is also an int.
     if id_ is not None and (not isinstance(id_, str | int) or isinstance(id_, bool)):
         raise ValueError("an id that is neither text nor a whole number")
     if isinstance(id_, str):

@@ -102,6 +102,7 @@ class BulkReport:
 
     def add(self, record: Record) -> None:
         """Add the output record *record* to the counts of this report."""
+        # The record of a broken line has no question.
         if "query" not in record:
             self.broken_lines += 1
             self.broken += (
@@ -183,6 +184,7 @@ def transform_file(
         open_input_file(source, path) as file,
         open_journal(path, build_fingerprint(config.settings), overwrite=overwrite) as journal,
     ):
+        # Standard input can be read only once, so its lines cannot be counted in advance.
         report.total = None if source == STDIN else count_queries(Path(source))
         if show is not None:
             show(report)
@@ -194,6 +196,7 @@ def transform_file(
             if engine is None
             else _transform_with_engine(engine, queries, config, concurrency)
         )
+        # If a record cannot be written, this stops the model calls at once.
         with closing(generator) as records:
             for record in records:
                 write_record(record)
@@ -254,6 +257,7 @@ def build_transformer(
     Each worker of an engine calls this once. The returned function makes at most *concurrency*
     model calls at a time.
     """
+    # All batches of a worker share one pace, which slows down if the service is overloaded.
     middleware, pace = QueryMiddleware(config), Pace(concurrency)
 
     def transform_batch(queries: Sequence[InputQuery]) -> TransformedBatch:
@@ -301,6 +305,7 @@ def open_input_file(source: str | Path, out: Path) -> AbstractContextManager[Bin
         file = Path(source).open("rb")  # noqa: SIM115 - whoever asked closes it
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}", path="--file") from error
+    # The output would overwrite the questions.
     if out.exists() and out.samefile(source):
         file.close()
         raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")

@@ -20,8 +20,8 @@ def main() -> None:
     """Run ``qtm`` with the arguments of this process, and exit with the command's exit code."""
     _repair_streams()
     # A single query needs only a small matrix multiplication. Several threads of the linear algebra
-    # library would wait for each other, for long on a busy machine. The library reads the variable
-    # when numpy is first imported.
+    # library would wait for each other, especially on a busy machine. The library reads the
+    # variable when numpy is first imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         try:

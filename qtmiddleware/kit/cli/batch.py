@@ -88,7 +88,7 @@ class BatchOptions:
         """``True`` if the user set ``--batch`` or ``--batch-tokens``."""
         return self.command is not None or self.tokens is not None
 
-    def run(self, work: BatchWork) -> BatchStatus:
+    def run_step(self, work: BatchWork) -> BatchStatus:
         """Run the step *command* on *work*, and return the new state of its batches."""
         match self.command:
             case BatchCommand.SUBMIT:
@@ -116,7 +116,7 @@ def run_transform_batch(config: Config, file: str, output: str, options: BatchOp
             report,
         ),
     ):
-        status = options.run(work)
+        status = options.run_step(work)
     if options.as_json:
         console.write_json({**status.to_dict(), "report": report.to_dict()})
     else:
@@ -152,8 +152,8 @@ def run_bench_batch(
         closing(BatchService(settings)) as service,
         BatchState(bench_options.cache / "batch") as state,
     ):
-        asks = BenchPass(systems, data, replace(bench_options, progress=update))
-        status = options.run(BatchWork(settings, service, state, asks))
+        bench_pass = BenchPass(systems, data, replace(bench_options, progress=update))
+        status = options.run_step(BatchWork(settings, service, state, bench_pass))
     if options.as_json:
         console.write_json(status.to_dict())
     else:
@@ -259,7 +259,7 @@ def _describe_problems(status: BatchStatus) -> Iterator[str]:
     """Yield lines on rejected batches, failed requests, and unreadable or skipped replies."""
     tally = status.tally
     for part in status.parts:
-        # A rejected batch may have thousands of errors; the rest are only counted.
+        # A rejected batch may have many errors; one is shown, and the rest are counted.
         for error in part.errors[:1]:
             suffix = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
             yield f"part {part.number} was rejected: {error}{suffix}{_suggest_fix(error)}"

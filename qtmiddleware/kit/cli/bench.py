@@ -303,14 +303,14 @@ def _report_outcome(
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
     gate = gating.check_comparison(comparison, opened_bench.model_name)
-    plain = _to_dict(comparison, opened_bench, verdicts, gate)
-    _write_report(comparison, opened_bench, report, verdicts, plain)
+    json_values = _to_dict(comparison, opened_bench, verdicts, gate)
+    _write_report(comparison, opened_bench, report, verdicts, json_values)
     is_worse = gating.violates_rule(gate)
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
         if json_output:
-            write_json(plain)
+            write_json(json_values)
         else:
             _show_outcome(comparison, verdicts, gate)
     if is_worse:
@@ -724,5 +724,5 @@ def _measure_table_width(
         rows: The rows of the table.
         columns: The indices of the columns to show.
     """
-    # Between two columns, the table's box needs three characters.
+    # The padding and the box of the table take three characters per column.
     return sum(3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in columns)

@@ -110,11 +110,11 @@ def check_command(
                     "No question was given, so a generic one is used. A question of your users"
                     " shows more."
                 )
-            checked = questions or _GENERIC_QUESTION
+            questions_to_ask = questions or _GENERIC_QUESTION
             check = (
-                asyncio.run(wrapped.acheck(checked, **arguments_by_name))
+                asyncio.run(wrapped.acheck(questions_to_ask, **arguments_by_name))
                 if wrapped.is_async
-                else wrapped.check(checked, **arguments_by_name)
+                else wrapped.check(questions_to_ask, **arguments_by_name)
             )
     if json_output:
         write_json(check.to_dict())

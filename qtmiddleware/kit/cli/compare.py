@@ -250,18 +250,25 @@ def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output:
     if json_output:
         write_json(to_dict(comparison))
     else:
-        for position, row in enumerate(comparison.questions):
+        for position, asked_question in enumerate(comparison.questions):
             if position:
                 write_output()
             show_question(
-                row,
-                comparison.ranking(row.question),
+                asked_question,
+                comparison.ranking(asked_question.question),
                 is_one_of_many=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
             show_ranking(comparison.ranked)
     if any(
-        map(_has_failed, (system for row in comparison.questions for system in row.systems))
+        map(
+            _has_failed,
+            (
+                system
+                for asked_question in comparison.questions
+                for system in asked_question.systems
+            ),
+        )
     ) or (comparison.ranked is not None and comparison.ranked.failed):
         raise typer.Exit(FAILED)
 
@@ -406,14 +413,17 @@ def _choose_systems(
 def to_dict(comparison: SideBySide) -> dict[str, Any]:
     """Return the comparison as a dict, ready for JSON."""
     rows = []
-    for row in comparison.questions:
-        ranking = comparison.ranking(row.question)
+    for asked_question in comparison.questions:
+        ranking = comparison.ranking(asked_question.question)
         rows.append(
             {
-                "id": row.question.id,
-                "question": row.question.text,
-                "reference": row.question.reference or None,
-                "systems": [_describe_system(row, answer.system) for answer in row.systems],
+                "id": asked_question.question.id,
+                "question": asked_question.question.text,
+                "reference": asked_question.question.reference or None,
+                "systems": [
+                    _describe_system(asked_question, answer.system)
+                    for answer in asked_question.systems
+                ],
                 "ranking": None if ranking is None else ranking.to_dict(),
             }
         )
@@ -423,11 +433,11 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
     }
 
 
-def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
+def _describe_system(asked_question: AskedQuestion, name: str) -> Mapping[str, Any]:
     """Return the result of the system *name* for a question as a dict, ready for JSON."""
-    answer, movements = row[name], row.explain(name)
+    answer, movements = asked_question[name], asked_question.explain(name)
     outcome = Outcome(
-        question=row.question.text,
+        question=asked_question.question.text,
         retrieval=answer.retrieval,
         answer=answer.answer,
         error=answer.error,

@@ -29,30 +29,30 @@ _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
 def show_question(
-    row: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
+    asked_question: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
 ) -> None:
     """Show how the systems compare on one question: their costs, and how the passages move.
 
     For one of many questions with a judge's *ranking*, only the ranking is shown.
     """
-    write_output(shorten(row.question.text, _QUESTION_CHARS))
+    write_output(shorten(asked_question.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
-        _show_results(row)
+        _show_results(asked_question)
     for line in _describe_ranking(ranking) if ranking is not None else ():
         write_output(line)
 
 
-def _show_results(row: AskedQuestion) -> None:
+def _show_results(asked_question: AskedQuestion) -> None:
     """Show a table of systems, a table of passages, and each system's searches and answer."""
     movements = {
         answer.system: system_movements
-        for answer in row.systems
-        if (system_movements := row.explain(answer.system)) is not None
+        for answer in asked_question.systems
+        if (system_movements := asked_question.explain(answer.system)) is not None
     }
-    _show_systems(row, movements)
-    numbers = _number_passages(row)
+    _show_systems(asked_question, movements)
+    numbers = _number_passages(asked_question)
     if numbers:
-        _show_rank_tables(row, movements, numbers)
+        _show_rank_tables(asked_question, movements, numbers)
     else:
         write_output("No passage was found.")
     for number, match in numbers.values():
@@ -61,7 +61,7 @@ def _show_results(row: AskedQuestion) -> None:
         if match.text:
             write_output(f"    {shorten(match.text)}")
     first_systems: dict[tuple[str, ...], str] = {}
-    for answer in row.systems:
+    for answer in asked_question.systems:
         # Systems that move the same passages for the same reasons are explained once.
         reasons = tuple(_explain_movements(answer, movements.get(answer.system), numbers))
         same_system = first_systems.setdefault(reasons, answer.system)
@@ -94,11 +94,11 @@ def show_ranking(ranked: RankedSystems) -> None:
 # --- the systems ----------------------------------------------------------------------------------
 
 
-def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
+def _show_systems(asked_question: AskedQuestion, movements: dict[str, Movements]) -> None:
     """Show a table with one row per system: movements, searches, model calls, time and cost."""
     with_price = any(
         answer.retrieval is not None and answer.retrieval.trace.read_price is not None
-        for answer in row.systems
+        for answer in asked_question.systems
     )
     headings = ["", "new", "up", "down", "out", "searches", "calls", "seconds", "model $"]
     body = [
@@ -111,10 +111,10 @@ def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
             Text(_format_trace_cost(answer, "cost_usd")),
             *([Text(_format_trace_cost(answer, "read_cost_usd"))] if with_price else []),
         ]
-        for answer in row.systems
+        for answer in asked_question.systems
     ]
     _show_table([*headings, "reads $"] if with_price else headings, body)
-    if any(map(_has_failed_step, row.systems)):
+    if any(map(_has_failed_step, asked_question.systems)):
         write_output("! some steps failed or were skipped: see below\n")
 
 
@@ -156,13 +156,13 @@ def _format_trace_cost(answer: SystemAnswer, field: str) -> str:
 # --- the passages ---------------------------------------------------------------------------------
 
 
-def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
+def _number_passages(asked_question: AskedQuestion) -> dict[Key, tuple[int, Match]]:
     """Number the passages of all systems in order of appearance.
 
     Returns the number and the match of each passage, by the passage's key.
     """
     matches: dict[Key, Match] = {}
-    for answer in row.systems:
+    for answer in asked_question.systems:
         for match in answer.matches:
             matches.setdefault(_choose_key(match, matches), match)
     return {key: (number, match) for number, (key, match) in enumerate(matches.items(), start=1)}
@@ -174,20 +174,22 @@ def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
     The key contains the passage's id. If the id is missing or several chunks have this id, the key
     also contains the text.
     """
-    with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
-    plain = (match.namespace, match.id) if match.id else with_text
-    return with_text if "\0" in match.key[1] or with_text in known_keys else plain
+    text_key = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
+    id_key = (match.namespace, match.id) if match.id else text_key
+    return text_key if "\0" in match.key[1] or text_key in known_keys else id_key
 
 
 def _show_rank_tables(
-    row: AskedQuestion, movements: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
+    asked_question: AskedQuestion,
+    movements: dict[str, Movements],
+    numbers: dict[Key, tuple[int, Match]],
 ) -> None:
     """Show each passage's rank and movement in each system, as a table.
 
     On a narrow terminal, the systems are split into several tables.
     """
     cells: dict[str, dict[Key, Text]] = {}
-    for answer in row.systems:
+    for answer in asked_question.systems:
         system_movements = movements.get(answer.system)
         # In reverse order, so that the best rank remains if two chunks have the same key.
         places = (
@@ -204,7 +206,9 @@ def _show_rank_tables(
             _choose_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
             for movement in dropped
         }
-    other_systems = [answer.system for answer in row.systems if answer.system != BASELINE]
+    other_systems = [
+        answer.system for answer in asked_question.systems if answer.system != BASELINE
+    ]
     widths = {
         name: max(len(name), *(len(cell) for cell in cells[name].values() or [Text()]))
         for name in cells
@@ -213,13 +217,15 @@ def _show_rank_tables(
     label = _LABEL_CHARS
     # Each table begins with the baseline, so that every table shows what moved against it.
     while True:
-        room = float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        free_columns = (
+            float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        )
         # Each table has at least one system, even if the system does not fit.
         fitting_systems: list[str] = []
         while other_systems and (
-            not fitting_systems or room >= widths[other_systems[0]] + _COLUMN_GAP
+            not fitting_systems or free_columns >= widths[other_systems[0]] + _COLUMN_GAP
         ):
-            room -= widths[other_systems[0]] + _COLUMN_GAP
+            free_columns -= widths[other_systems[0]] + _COLUMN_GAP
             fitting_systems.append(other_systems.pop(0))
         names = [BASELINE, *fitting_systems]
         numbered_rows = [
@@ -227,7 +233,7 @@ def _show_rank_tables(
             for key, numbered in numbers.items()
             if any(key in cells[name] for name in names)
         ]
-        label_width = label + (label if width is None else min(label, max(0, int(room))))
+        label_width = label + (label if width is None else min(label, max(0, int(free_columns))))
         body = [
             [
                 Text(_shorten_to_width(f"[{number}] {describe_match(match)}", label_width)),
@@ -297,11 +303,15 @@ def _describe_answer(
     """Yield the model's answer, then one line per cited passage with its number in the tables."""
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
-        cited = {citation.number: citation.match for citation in system_answer.answer.citations}
-        for number, match in sorted(cited.items()):
+        cited_matches = {
+            citation.number: citation.match for citation in system_answer.answer.citations
+        }
+        for number, match in sorted(cited_matches.items()):
             numbered = numbers.get(_choose_key(match, numbers))
-            beside = "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
-            yield f"    [{number}] {describe_match(match)}{beside}"
+            table_note = (
+                "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
+            )
+            yield f"    [{number}] {describe_match(match)}{table_note}"
 
 
 def _describe_error(error: Exception) -> str:

@@ -25,7 +25,7 @@ from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters,
 from qtmiddleware.runtime.control_characters import escape_json
 
 ShowProgress = Callable[[str, int, int], None]
-"""A function that shows progress. It takes the step's name, the finished items and their total."""
+"""A function that shows progress. It takes the step, the number of finished items and the total."""
 
 
 class PlainConsole(Console):

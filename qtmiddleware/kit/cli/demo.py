@@ -236,13 +236,15 @@ def _make_page(
     )
 
 
-def _open_model(name: str, *, replays: bool, record_file: Path | None) -> tuple[LanguageModel, str]:
+def _open_model(
+    model_name: str, *, replays: bool, record_file: Path | None
+) -> tuple[LanguageModel, str]:
     """Return the language model, and a sentence on where its replies come from.
 
     The model replays recorded replies if *replays* is true or no model is configured. Then there is
     no model to record, so a *record_file* raises `ConfigError`.
     """
-    settings = Settings(transformation_model=name)
+    settings = Settings(transformation_model=model_name)
     if replays or not has_language_model(settings):
         reason = "as asked" if replays else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
         if record_file is not None:
@@ -261,9 +263,9 @@ def _open_model(name: str, *, replays: bool, record_file: Path | None) -> tuple[
     if record_file is not None:
         return (
             RecordingModel(model, record_file),
-            f"Asking {name}; its replies are kept in {record_file}.",
+            f"Asking {model_name}; its replies are kept in {record_file}.",
         )
-    return model, f"Asking {name}."
+    return model, f"Asking {model_name}."
 
 
 def _find_question(data: Dataset, id_: str) -> Question:

@@ -11,7 +11,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import all_keys, find_marked_keys
+from qtmiddleware.config.keys import find_marked_keys, list_all_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
@@ -136,10 +136,13 @@ def _find_default_config() -> str | None:
     return None
 
 
-def _check_default_config(config: Config, name: str) -> None:
-    """Raise `ConfigError` if the config file *name* sets a key that only a named file may set."""
+def _check_default_config(config: Config, file_name: str) -> None:
+    """Raise `ConfigError` if *config* sets a key that only a config named by the user may set.
+
+    *file_name* is the file in the current folder from which *config* was read.
+    """
     # Only the file's own keys are checked: the user typed the values of --set.
-    origin = f"file {name}"
+    origin = f"file {file_name}"
     if keys := list(
         _describe_forbidden_keys(
             config, {key for key, key_origin in config.origins.items() if key_origin == origin}
@@ -148,8 +151,8 @@ def _check_default_config(config: Config, name: str) -> None:
         message = (
             f"{origin} was found in this folder and must not set {', '.join(keys)}: only a config"
             " that you name may decide where data and keys go and what is read, run, written, spent"
-            f" or told to a model; if the file is yours, add --config {name} or set"
-            f" QTM_CONFIG={name}"
+            f" or told to a model; if the file is yours, add --config {file_name} or set"
+            f" QTM_CONFIG={file_name}"
         )
         raise ConfigError(message, path=keys[0], source=origin)
 
@@ -165,7 +168,7 @@ def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[
         yield "dataPath to hidden files"
     if "embeddingModel" in keys and Path(settings.embedding_model).expanduser().exists():
         yield "embeddingModel to a folder"
-    budgets = [key for key in all_keys() if key.path[0] == "budget"]
+    budgets = [key for key in list_all_keys() if key.path[0] == "budget"]
     # A file overrides the environment, but a file that nobody named must not raise your limit.
     if any(key.environment in os.environ for key in budgets):
         yield from (
@@ -181,16 +184,16 @@ def _is_in_current_folder(path: str) -> bool:
     """
     expanded = Path(path).expanduser()
     return all(
-        Path(whole).is_relative_to(Path.cwd())
-        for whole in (os.path.abspath(expanded), os.path.realpath(expanded))  # noqa: PTH100 - links stay links in one of them
+        Path(absolute_path).is_relative_to(Path.cwd())
+        for absolute_path in (os.path.abspath(expanded), os.path.realpath(expanded))  # noqa: PTH100 - links stay links in one of them
     )
 
 
 def _is_hidden(path: str) -> bool:
     """Return whether *path* leads to a hidden file or folder inside the current folder."""
-    whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
-    return whole.is_relative_to(Path.cwd()) and any(
-        part.startswith(".") for part in whole.relative_to(Path.cwd()).parts
+    absolute_path = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
+    return absolute_path.is_relative_to(Path.cwd()) and any(
+        part.startswith(".") for part in absolute_path.relative_to(Path.cwd()).parts
     )
 
 
@@ -198,7 +201,7 @@ def report_default_files(
     files: Mapping[str, str | Path | None],
     *,
     config: object = None,
-    write: Callable[[str], None] | None = None,
+    write_line: Callable[[str], None] | None = None,
 ) -> None:
     """Write a note to stderr that names the existing files the command uses by default.
 
@@ -206,7 +209,7 @@ def report_default_files(
         files: The paths of the files, by a description such as ``index``.
         config: The config named on the command line. Without a config, the note also names the file
             in ``QTM_CONFIG``.
-        write: Receives the note instead of stderr.
+        write_line: Receives the note instead of stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
     candidates = {"settings (QTM_CONFIG)": settings, **files}
@@ -221,7 +224,7 @@ def report_default_files(
         if os.path.lexists(path)
     ]
     if existing:
-        (write or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
+        (write_line or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
 
 
 def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:

@@ -76,11 +76,11 @@ def ingest_command(
         _check_storage(loaded.settings)
         documents = loaded.settings.data_path if data_path is None else None
         # With --log-json, the note about files is a log line too.
-        write = None if has_bars else _logger.info
+        write_line = None if has_bars else _logger.info
         report_default_files(
             {**list_default_files(loaded, ingests=True), "documents": documents},
             config=config,
-            write=write,
+            write_line=write_line,
         )
         with open_engine(engine, workers) as opened:
             report = ingest(data_path, config=loaded, progress=listener, engine=opened)

@@ -154,11 +154,11 @@ def config_command(
     arguments = list(ctx.args)
     # Wrong arguments fail here, and not later, when a client starts the server.
     serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
-    checked = serve.make_context("qtm mcp serve", list(arguments)).params
+    parameters = serve.make_context("qtm mcp serve", list(arguments)).params
     # A client may start the server in another folder.
-    if checked["folder"] is None:
+    if parameters["folder"] is None:
         arguments += ["--folder", str(Path.cwd())]
-    name = (checked["function"] or "qtmiddleware").replace(":", "-")
+    name = (parameters["function"] or "qtmiddleware").replace(":", "-")
     print(json.dumps(build_server_entry(client, name, arguments), indent=2))
     write_note(f"Add this to {CLIENTS[client][1]}.")
 

@@ -87,13 +87,13 @@ def _load_function(target: str) -> Any:
 
 
 def confirm_searches(
-    forecast: Forecast, name: str, *, is_confirmed: bool, reducing_options: str
+    forecast: Forecast, function_name: str, *, is_confirmed: bool, reducing_options: str
 ) -> None:
     """Show how many searches are expected, and ask the user to confirm more than `MOST_UNASKED`.
 
     Args:
         forecast: The maximum number of searches and their cost.
-        name: The function's name.
+        function_name: The function's name.
         is_confirmed: Whether the user has confirmed with ``--yes``.
         reducing_options: The options that reduce the number of searches.
 
@@ -102,7 +102,7 @@ def confirm_searches(
         typer.Exit: The user answered no.
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
-    write_note(f"{name} is called at most {forecast.searches:,} times.{cost}")
+    write_note(f"{function_name} is called at most {forecast.searches:,} times.{cost}")
     if is_confirmed or forecast.searches <= MOST_UNASKED:
         return
     # A script cannot answer the question.

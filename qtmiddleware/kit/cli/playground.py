@@ -134,10 +134,10 @@ def serve_tiers(
         searches_examples: Whether the examples are searched before the page opens. Set this only if
             a search costs nothing.
     """
-    folded = "" if tiers.has_model else NO_MODEL
-    page = Page(tiers, name=name, examples=examples, fold_reason=folded)
+    fold_reason = "" if tiers.has_model else NO_MODEL
+    page = Page(tiers, name=name, examples=examples, fold_reason=fold_reason)
     tiers.warm_up(examples[:SEEDED], searches_examples=searches_examples)
-    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if folded else []
+    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if fold_reason else []
     serve_pages(page, listener, notes=notes, opens_browser=opens_browser)
 
 

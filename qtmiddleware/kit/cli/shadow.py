@@ -89,11 +89,11 @@ def report_command(
             summary, as_language_model(None, settings), max_questions=judge, seed=seed
         )
     sample = summary.pick_examples(examples)
-    plain = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
+    json_values = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
     if report is not None:
-        _write_report(report, summary, sample, plain)
+        _write_report(report, summary, sample, json_values)
     if json_output:
-        write_json(plain)
+        write_json(json_values)
     else:
         _show_report(summary, sample)
     # The command fails only if the judge failed on every question.
@@ -193,11 +193,11 @@ def _get_short_name(passages: tuple[ListedPassage, ...], index: int) -> str:
 def _show_judgements(shadow_report: ShadowReport) -> None:
     """Write to stdout how often the judge preferred the plain list, our list, or neither."""
     votes = shadow_report.count_verdicts()
-    judged = sum(votes.values())
+    pairs = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"
     write_output()
     write_output(
-        f"{shadow_report.judge} compared {judged:,} pairs in both orders{cost}: ours is better in"
+        f"{shadow_report.judge} compared {pairs:,} pairs in both orders{cost}: ours is better in"
         f" {votes.get('ours', 0):,}, plain in {votes.get('plain', 0):,}, neither in"
         f" {votes.get('neither', 0):,}"
         + (f", {votes['failed']:,} failed." if votes.get("failed") else ".")

@@ -140,15 +140,15 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 def _list_sources(outcome: Outcome) -> Iterator[str]:
     """Yield one line per cited passage. If no passage is cited, yield a line for each passage."""
     answer = outcome.answer
-    cited = (
+    cited_matches = (
         {}
         if answer is None
         else dict(sorted((citation.number, citation.match) for citation in answer.citations))
     )
-    sources = cited or dict(enumerate(outcome.passages, start=1))
+    sources = cited_matches or dict(enumerate(outcome.passages, start=1))
     if not sources:
         return
-    yield "\nSources:" if cited else "\nPassages used:"
+    yield "\nSources:" if cited_matches else "\nPassages used:"
     for number, match in sources.items():
         yield f"  [{number}] {_format_source(match)}"
 
@@ -180,10 +180,10 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
 
     The line of any other variant gives the reason why it had no separate search.
     """
-    searched = [
+    searched_variants = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
     ]
-    for variant in searched:
+    for variant in searched_variants:
         yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten(variant.text)}"
     unsearched = dict(
         entry
@@ -195,7 +195,7 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
             texts = [
                 text
                 for text in retrieval.transformation.texts(name)
-                if all(text != variant.text for variant in searched)
+                if all(text != variant.text for variant in searched_variants)
             ]
             for text in texts:
                 yield f"{row.label} ({unsearched[row.variant]}): {shorten(text)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from qtmiddleware.config import Config, known_keys
+from qtmiddleware.config import Config, list_key_names
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import (
     Cache,
@@ -84,7 +84,7 @@ _MODEL_KEYS: Final = (
         "llm.structuredOutput",
         "llm.reasoningEffort",
     ),
-    *(key for key in known_keys() if key.startswith("llm.temperatures.")),
+    *(key for key in list_key_names() if key.startswith("llm.temperatures.")),
 )
 
 
@@ -160,9 +160,9 @@ def tune_command(
     require_extras()
     report_default_files({"replies and vectors": cache if cache == CACHE else None})
     source = _read_function_source(function, arguments, embed, top_k, workers)
-    judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
+    data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
-    divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
+    divide(data_set if questions is None else data_set.sampled(questions, seed=seed), seed=seed)
     options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, seed=seed,
@@ -170,7 +170,7 @@ def tune_command(
     )  # fmt: skip
     with (
         open_measurement(source) as update,
-        open_bench(judged, replace(options, progress=update)) as opened_bench,
+        open_bench(data_set, replace(options, progress=update)) as opened_bench,
     ):
         for text in opened_bench.notes:
             write_note(text)

@@ -21,7 +21,7 @@ Text files have 1 character per byte, Office files and books about 10. A CSV fil
 names and short numbers has 50.
 """
 SPARE_CHARS: Final = 1 << 26
-"""How many characters all documents of a run together may have beyond `CHARS_PER_BYTE`."""
+"""The number of characters by which all documents of a run may exceed `CHARS_PER_BYTE`."""
 
 _SPARE_SECONDS: Final = 120.0
 _SECONDS_PER_MB: Final = 120.0
@@ -84,6 +84,7 @@ def limit_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator
     while True:
         start = thread_time()
         piece = next(iterator, None)
+        # Processor time counts, because reading takes longer on a busy machine.
         used_seconds += thread_time() - start
         if used_seconds > allowed_seconds:
             raise build_timeout_error(path, allowed_seconds)

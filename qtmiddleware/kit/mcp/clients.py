@@ -37,5 +37,5 @@ def find_qtm_command() -> str:
     Clients start servers outside the active environment, so the name alone is not enough.
     """
     # The command in this environment comes first; another qtm may be first on the PATH.
-    beside = Path(sys.executable).with_name("qtm")
-    return str(beside) if beside.exists() else shutil.which("qtm") or "qtm"
+    local_command = Path(sys.executable).with_name("qtm")
+    return str(local_command) if local_command.exists() else shutil.which("qtm") or "qtm"

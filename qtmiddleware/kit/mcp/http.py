@@ -58,11 +58,11 @@ def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIA
         streamable_http_path=PATH, stateless_http=True, transport_security=unchecked
     )
     return Guard(
-        app, hosts=_list_hosts(host, port), find_problem=partial(_find_token_problem, token)
+        app, hosts=_list_allowed_hosts(host, port), find_problem=partial(_find_token_problem, token)
     )
 
 
-def _list_hosts(host: str, port: int) -> list[str]:
+def _list_allowed_hosts(host: str, port: int) -> list[str]:
     """Return the values that a request may have in its header ``Host``.
 
     The list is empty if *host* means every address of the machine. Any value is allowed then.
@@ -84,8 +84,8 @@ def _find_token_problem(token: str, scope: Scope) -> str:
     """
     if not token:
         return ""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    wanted = b"Bearer " + token.encode()
-    if len(given) == 1 and hmac.compare_digest(given[0], wanted):
+    authorizations = [value for name, value in scope["headers"] if name == b"authorization"]
+    expected_value = b"Bearer " + token.encode()
+    if len(authorizations) == 1 and hmac.compare_digest(authorizations[0], expected_value):
         return ""
     return f"The header Authorization must be 'Bearer' and the token of {TOKEN}."

@@ -66,7 +66,7 @@ def build_server(
     from mcp.server.lowlevel import Server
 
     by_name = {tool.name: tool for tool in tools}
-    listed = [
+    listed_tools = [
         types.Tool(
             name=tool.name,
             description=tool.description,
@@ -79,12 +79,15 @@ def build_server(
     ]
 
     async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=listed)
+        return types.ListToolsResult(tools=listed_tools)
 
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         if (tool := by_name.get(params.name)) is None:
-            known = ", ".join(by_name)
-            text, is_error = build_failure(f"There is no such tool; the tools are {known}."), True
+            tool_names = ", ".join(by_name)
+            text, is_error = (
+                build_failure(f"There is no such tool; the tools are {tool_names}."),
+                True,
+            )
         else:
             text, is_error = await _call_tool(tool, params.arguments or {}, timeout_seconds)
         # Only the text: a structured copy would use the agent's token budget twice.
@@ -110,8 +113,8 @@ async def _call_tool(
 
     The call is cancelled after *timeout_seconds*, or if the client disconnects.
     """
-    # A task of its own: the SDK cancels its own task again and again until it ends, so a search
-    # that cleans up could never finish there.
+    # The call runs in a new task. The SDK cancels the current task again and again until the task
+    # ends, so a search that cleans up could never finish in it.
     task = asyncio.create_task(tool.call(arguments))
     _running.add(task)
     task.add_done_callback(_running.discard)

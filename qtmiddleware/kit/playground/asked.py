@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
-from qtmiddleware.config.keys import camel
+from qtmiddleware.config.keys import to_camel_case
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
@@ -79,7 +79,7 @@ KNOBS: Final[Mapping[str, Knob]] = {
         ),
         *(
             Knob(
-                key=_WEIGHTS + camel(row.name),
+                key=_WEIGHTS + to_camel_case(row.name),
                 label=f"{row.label}’s weight",
                 meaning=row.meaning,
                 usual=f"{row.weight:g}",
@@ -112,9 +112,9 @@ class PageState:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def from_pairs(
+    def from_parameters(
         cls,
-        pairs: Iterable[tuple[str, str]],
+        parameters: Iterable[tuple[str, str]],
         known_tiers: Sequence[str],
         default_tiers: Sequence[str],
     ) -> PageState:
@@ -123,7 +123,7 @@ class PageState:
         Parameters that are not valid are ignored, and `problems` describes them.
 
         Args:
-            pairs: The names and values of the parameters.
+            parameters: The names and values of the query parameters.
             known_tiers: The names of the tiers that can be asked.
             default_tiers: The names of the tiers that are asked by default.
         """
@@ -134,7 +134,7 @@ class PageState:
             dict[str, Any](),
             list[str](),
         )
-        for name, value in pairs:
+        for name, value in parameters:
             if name == "q":
                 question = value
                 if value and not value.strip():
@@ -168,21 +168,21 @@ class PageState:
             problems=tuple(problems),
         )
 
-    def list_pairs(self, default_tiers: Sequence[str] = ()) -> list[tuple[str, str]]:
+    def list_parameters(self, default_tiers: Sequence[str] = ()) -> list[tuple[str, str]]:
         """Return the names and values of the query parameters, without default values.
 
         *default_tiers* contains the names of the tiers that are asked by default.
         """
-        pairs = [("q", self.question)] if self.question.strip() else []
-        pairs += [(turn.role, turn.content) for turn in self.history]
+        parameters = [("q", self.question)] if self.question.strip() else []
+        parameters += [(turn.role, turn.content) for turn in self.history]
         # The plain list is always asked, so the address names it only if it is the only tier.
         chosen = self.tiers[1:] or self.tiers
-        pairs += (
+        parameters += (
             [("tier", name) for name in chosen]
             if set(self.tiers[1:]) != set(default_tiers[1:])
             else []
         )
-        return pairs + [
+        return parameters + [
             (key, value if isinstance(value, str) else f"{value:g}")
             for key, value in self.settings.items()
         ]
@@ -193,7 +193,7 @@ class PageState:
         *default_tiers* contains the names of the tiers that are asked by default.
         """
         # A lone surrogate in a text cannot be encoded.
-        return "?" + urlencode(self.list_pairs(default_tiers), errors="replace")
+        return "?" + urlencode(self.list_parameters(default_tiers), errors="replace")
 
     def build_follow_up(self) -> PageState:
         """Return the state for a follow-up question. The current question moves to the history."""
@@ -201,9 +201,9 @@ class PageState:
         return replace(self, question="", history=(*self.history, *message)[-MOST_TURNS:])
 
 
-def wants_follow_up(pairs: Iterable[tuple[str, str]]) -> bool:
+def wants_follow_up(parameters: Iterable[tuple[str, str]]) -> bool:
     """Return whether the user pressed the button for a follow-up question."""
-    return any(name == _FOLLOW_UP for name, _ in pairs)
+    return any(name == _FOLLOW_UP for name, _ in parameters)
 
 
 def _read_value(knob: Knob, text: str) -> float | int | str:

@@ -176,19 +176,21 @@ def build_card(
         return Card(
             answer.tier, "No answer", problem=answer.problem, config=config_json, took=duration
         )
-    moves = explain_movement(retrieval, None if baseline is None else baseline.matches)
+    movements = explain_movement(retrieval, None if baseline is None else baseline.matches)
     is_baseline = answer.tier.name == BASELINE
-    write = _RowWriter(moves, retrieval, state, answer_ids or (), is_baseline=is_baseline)
-    rows = tuple(map(write, moves.passages))
-    judged, trace = answer_ids or (), retrieval.trace
+    write = _RowWriter(movements, retrieval, state, answer_ids or (), is_baseline=is_baseline)
+    rows = tuple(map(write, movements.passages))
+    relevant_ids, trace = answer_ids or (), retrieval.trace
     return Card(
         tier=answer.tier,
         answers=None if answer_ids is None else len(answer_ids),
         answer=_find_best_rank(
-            movement.place for movement in moves.passages if movement.match.id in judged
+            movement.place for movement in movements.passages if movement.match.id in relevant_ids
         ),
         lost=_find_best_rank(
-            drawing.find_rank(movement) for movement in moves.dropped if movement.match.id in judged
+            drawing.find_rank(movement)
+            for movement in movements.dropped
+            if movement.match.id in relevant_ids
         ),
         took=(
             figures.format_duration(answer.seconds * 1e3)
@@ -199,12 +201,14 @@ def build_card(
         cost=_format_cost(retrieval),
         headline=format_count(len(retrieval.matches), "passage")
         if is_baseline
-        else _summarize_moves(moves),
+        else _summarize_moves(movements),
         is_unsure=retrieval.is_unsure,
         rows=rows,
-        dropped=tuple(map(write, moves.dropped)),
-        moves=None if is_baseline or not rows else drawing.draw_moves(moves),
-        searches=tuple(_describe_searches(retrieval, moves)) if len(retrieval.rankings) > 1 else (),
+        dropped=tuple(map(write, movements.dropped)),
+        moves=None if is_baseline or not rows else drawing.draw_moves(movements),
+        searches=tuple(_describe_searches(retrieval, movements))
+        if len(retrieval.rankings) > 1
+        else (),
         texts=tuple(_list_model_texts(retrieval)),
         figures=tuple(_list_figures(retrieval, answer.seconds)),
         degradations=tuple(map(_describe_degradation, retrieval.degradations)),
@@ -227,7 +231,7 @@ class _RowWriter:
 
     def __init__(
         self,
-        moves: Movements,
+        movements: Movements,
         retrieval: Retrieval,
         state: PageState,
         answer_ids: Collection[str],
@@ -238,7 +242,7 @@ class _RowWriter:
 
         *answer_ids* contains the ids of the passages that answer the question.
         """
-        self._moves = moves
+        self._movements = movements
         self._retrieval = retrieval
         self._answer_ids = answer_ids
         self._is_baseline = is_baseline
@@ -255,10 +259,10 @@ class _RowWriter:
         title, source = _find_title_and_source(match)
         # An index may have stored the title at the start of the text.
         text = (match.text or "").removeprefix(f"{title}\n")
-        shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
+        shown_text = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
         # A text may be very long, so only its beginning is searched for a snippet.
         snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
-        words = () if is_baseline else self._list_raising_words(movement)
+        words = () if is_baseline else self._list_decisive_keywords(movement)
         change = abs(movement.change or 0)
         badge, spoken = {
             "new": ("new", "new here"),
@@ -282,17 +286,17 @@ class _RowWriter:
             ),
             words=words,
             snippet=self._mark_words(snippet),
-            text=self._mark_words(replace_control_characters(shown)),
+            text=self._mark_words(replace_control_characters(shown_text)),
             is_answer=match.id in self._answer_ids,
         )
 
-    def _list_raising_words(self, movement: Movement) -> tuple[Segment, ...]:
+    def _list_decisive_keywords(self, movement: Movement) -> tuple[Segment, ...]:
         """Return the keywords that moved the passage up; empty if no keywords moved it up."""
         if not reasons.is_raised_by_words(movement, self._retrieval):
             return ()
         return tuple(
             reasons.list_rarest_keywords(
-                movement, self._moves, self._question_words, self._model_words, self._language
+                movement, self._movements, self._question_words, self._model_words, self._language
             )
         )
 
@@ -317,10 +321,10 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
         if name
     ]
     title = names[0] if names else clean(match.text or "") or "a passage without an id"
-    where = [name for name in names[1:] if name != title][:1] + [
+    source_names = [name for name in names[1:] if name != title][:1] + [
         place for place in [describe_location(metadata)] if place
     ]
-    return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
+    return shorten(title, _TITLE), shorten(", ".join(source_names), _TITLE)
 
 
 def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
@@ -352,23 +356,25 @@ def _join_content_words(keywords: Iterable[str], language: str) -> str:
     return " ".join(drop_function_words(parts, language))
 
 
-def _summarize_moves(moves: Movements) -> str:
+def _summarize_moves(movements: Movements) -> str:
     """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
-    ways = [drawing.find_direction(movement) for movement in (*moves.passages, *moves.dropped)]
+    ways = [
+        drawing.find_direction(movement) for movement in (*movements.passages, *movements.dropped)
+    ]
     words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
     summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
-    if not moves.passages:
+    if not movements.passages:
         return "Nothing was found"
     return summary or SAME
 
 
-def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Search]:
+def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[Search]:
     """Yield a description of each search in *retrieval*, for the page."""
     labels = label_searches(ranking.variant for ranking in retrieval.rankings)
     for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
             movement.place: hit.place
-            for movement in moves.passages
+            for movement in movements.passages
             for hit in movement.hits
             if hit.search == search
         }
@@ -381,7 +387,7 @@ def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Searc
             text=shorten(ranking.variant.text, 400),
             weight=ranking.variant.weight,
             found=len(ranking.keys),
-            moves=drawing.draw_search(moves, search),
+            moves=drawing.draw_search(movements, search),
             spoken=f"In the list of {label}: {spoken}.",
         )
 
@@ -391,13 +397,15 @@ def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
 
     The label says so if the text had no separate search, or a search with weight 0.
     """
-    merged = {ranking.variant.text for ranking in retrieval.rankings}
-    searched = {variant.text for variant in retrieval.variants}
+    merged_texts = {ranking.variant.text for ranking in retrieval.rankings}
+    searched_texts = {variant.text for variant in retrieval.variants}
     for name, row in TEXT_FIELDS.items():
         for text in retrieval.transformation.texts(name):
-            remark = "" if text in merged or not row.variant else ", without a search of its own"
+            remark = (
+                "" if text in merged_texts or not row.variant else ", without a search of its own"
+            )
             # A variant with weight 0 is searched, but its list is not merged.
-            if remark and text in searched:
+            if remark and text in searched_texts:
                 remark = ", searched, with weight 0"
             yield row.label + remark, text[:MOST_SHOWN]
 

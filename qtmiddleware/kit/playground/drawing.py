@@ -96,45 +96,45 @@ def make_passage_key(match: Match) -> str:
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
-def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
+def draw_moves(movements: Movements, step: float = 40.0) -> Moves:
     """Draw how each passage moved from the plain search's list to the result.
 
     *step* is the distance between the two lists, in pixels.
     """
-    tracked = (*moves.passages, *moves.dropped)
+    tracked = (*movements.passages, *movements.dropped)
     columns = [
         ("raw", [_find_original_rank(movement) for movement in tracked]),
         ("result", [find_rank(movement) for movement in tracked]),
     ]
     ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
     return _draw_columns(
-        columns, ways, _count_rows(moves), step=step, row_height=ROW, slot_height=_SLOT
+        columns, ways, _count_rows(movements), step=step, row_height=ROW, slot_height=_SLOT
     )
 
 
-def draw_search(moves: Movements, search_index: int) -> Moves:
+def draw_search(movements: Movements, search_index: int) -> Moves:
     """Draw how each passage of the result moved from the list of one search to the result.
 
     *search_index* is the index of this search.
     """
-    shown = moves.passages
+    passages = movements.passages
     places = [
         next((hit.place for hit in movement.hits if hit.search == search_index), None)
-        for movement in shown
+        for movement in passages
     ]
     columns: list[tuple[str, list[int | None]]] = [
         ("here", places),
-        ("result", [movement.place for movement in shown]),
+        ("result", [movement.place for movement in passages]),
     ]
     # For a single search, only passages that it ranked high matter.
     ways: list[tuple[str, Way]] = [
         (
             make_passage_key(movement.match),
-            "hit" if place is not None and place <= len(shown) else "same",
+            "hit" if place is not None and place <= len(passages) else "same",
         )
-        for movement, place in zip(shown, places, strict=True)
+        for movement, place in zip(passages, places, strict=True)
     ]
-    return _draw_columns(columns, ways, len(shown), step=58.0, row_height=26.0, slot_height=24.0)
+    return _draw_columns(columns, ways, len(passages), step=58.0, row_height=26.0, slot_height=24.0)
 
 
 def _find_original_rank(movement: Movement) -> int | None:
@@ -158,9 +158,9 @@ def find_rank(movement: Movement) -> int | None:
     )
 
 
-def _count_rows(moves: Movements) -> int:
+def _count_rows(movements: Movements) -> int:
     """Return the number of rows to draw: the length of the longer list."""
-    return max(len(moves.passages), moves.depth)
+    return max(len(movements.passages), movements.depth)
 
 
 def _draw_columns(
@@ -290,12 +290,12 @@ class Bar:
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
     """Return one timeline bar per stage of *trace*, in order of start time."""
-    whole = (
+    total_ms = (
         max([trace.total_ms, *(stage.started_ms + stage.ms for stage in trace.stages)], default=0.0)
         or 1.0
     )
     return tuple(
-        _draw_stage(stage, whole)
+        _draw_stage(stage, total_ms)
         for stage in sorted(trace.stages, key=lambda stage: (stage.started_ms, -stage.ms))
     )
 
@@ -394,18 +394,20 @@ def cut_snippet(
         length: The maximum number of characters of the snippet.
         language: The language whose word forms are recognised; none by default.
     """
-    whole = clean(text)
-    if len(whole) <= length:
-        return whole
+    full_text = clean(text)
+    if len(full_text) <= length:
+        return full_text
     hits = [
         (start, 2 if owner == "question" else 1)
-        for start, _, owner in _locate_owned_keywords(whole, question_words, model_words, language)
+        for start, _, owner in _locate_owned_keywords(
+            full_text, question_words, model_words, language
+        )
     ]
     start = _find_densest_window(hits, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
-    start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
-    cut = whole[start : start + length]
-    return ("… " if start else "") + cut + (" …" if start + length < len(whole) else "")
+    start = full_text.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
+    cut = full_text[start : start + length]
+    return ("… " if start else "") + cut + (" …" if start + length < len(full_text) else "")
 
 
 def _find_densest_window(hits: Sequence[tuple[int, int]], length: int) -> int:

@@ -97,7 +97,7 @@ class Page:
 
     def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
         """Return the first piece of the page: the form, and one empty area per tier."""
-        shown = self.tiers.shown
+        default_tiers = self.tiers.shown
         folded = self.tiers.list_folded_tiers(state) if is_running else ()
         chosen = [
             tier for tier in self.tiers.all if tier.name in state.tiers and tier.name not in folded
@@ -116,7 +116,7 @@ class Page:
             # Without an argument of the function, the page cannot set the number of passages.
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
             describe_usual=self._describe_default,
-            follow_up=state.build_follow_up().write(shown),
+            follow_up=state.build_follow_up().write(default_tiers),
             examples=examples[:FEW],
             more=examples[FEW:],
         )
@@ -220,13 +220,13 @@ class ComparedRow:
 
 def _build_comparison_rows(cards: Sequence[Card]) -> Iterator[ComparedRow]:
     """Yield one table row per passage found by any tier, in order of first appearance."""
-    shown = [{row.key: row for row in card.rows} for card in cards]
-    answers = {key for rows in shown for key, row in rows.items() if row.is_answer}
-    titles = {key: row.title for rows in shown for key, row in reversed(rows.items())}
-    for key in dict.fromkeys(key for rows in shown for key in rows):
+    rows_by_card = [{row.key: row for row in card.rows} for card in cards]
+    answers = {key for rows in rows_by_card for key, row in rows.items() if row.is_answer}
+    titles = {key: row.title for rows in rows_by_card for key, row in reversed(rows.items())}
+    for key in dict.fromkeys(key for rows in rows_by_card for key in rows):
         cells = [
             (str(rows[key].place), rows[key].way) if key in rows else ("–", "none")
-            for rows in shown
+            for rows in rows_by_card
         ]
         yield ComparedRow(key, titles[key], tuple(cells), key in answers)
 

@@ -44,8 +44,8 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
     # in the question's list.
     variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
     if variant_hits and (
-        _find_original_place(movement) is None
-        or _has_moved_up(_find_original_place(movement), movement.fused_place)
+        _find_question_rank(movement) is None
+        or _has_moved_up(_find_question_rank(movement), movement.fused_place)
     ):
         best = min(variant_hits, key=lambda hit: hit.place)
         remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
@@ -77,7 +77,11 @@ def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
 
 
 def list_rarest_keywords(
-    movement: Movement, moves: Movements, question_words: str, model_words: str, language: str = ""
+    movement: Movement,
+    movements: Movements,
+    question_words: str,
+    model_words: str,
+    language: str = "",
 ) -> list[Segment]:
     """Return the rarest keywords in a passage, each with its owner: the question or the model.
 
@@ -86,20 +90,23 @@ def list_rarest_keywords(
 
     Args:
         movement: The movement of the passage.
-        moves: The movements of all passages.
+        movements: The movements of all passages.
         question_words: The question's keywords, separated by spaces.
         model_words: The model's keywords, separated by spaces.
         language: The language whose word forms are recognised; none by default.
     """
     endings = load_word_rules(language).endings
-    texts = [(passage.match.text or "").casefold() for passage in (*moves.passages, *moves.dropped)]
+    texts = [
+        (passage.match.text or "").casefold()
+        for passage in (*movements.passages, *movements.dropped)
+    ]
     words: dict[str, Segment] = {}
     for piece, owner in mark_words(
         movement.match.text or "", question_words, model_words, language
     ):
         if owner:
             words.setdefault(find_stem(piece.casefold(), endings), (piece, owner))
-    # A keyword that all passages contain cannot have moved one of them.
+    # A keyword that all passages contain does not explain why one of them moved.
     counts = {key: sum(key in text for text in texts) for key in words}
     distinctive = [key for key in words if counts[key] < len(texts)] or list(words)
     rarest = sorted(distinctive, key=lambda key: (words[key][1] != "question", counts[key]))[
@@ -129,7 +136,7 @@ def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[st
     Yields nothing if the stage is not known.
     """
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
-    original_place = _find_original_place(movement)
+    original_place = _find_question_rank(movement)
     if _has_moved_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
         yield ", by the reranker"
     elif (
@@ -159,7 +166,7 @@ def _describe_keywords(retrieval: Retrieval) -> str:
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
-def _find_original_place(movement: Movement) -> int | None:
+def _find_question_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the tier's search for the question.
 
     If that search did not find the passage, returns its rank in the plain search.

@@ -171,8 +171,8 @@ def _find_address_problem(token: str, scope: Scope) -> str:
     The comparison takes constant time, so the time says nothing about the token.
     """
     # A request to the server as a whole, such as OPTIONS *, has no path.
-    given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
-    if hmac.compare_digest(given, token.encode()):
+    address_token = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
+    if hmac.compare_digest(address_token, token.encode()):
         return ""
     return (
         "This address is not the one that `qtm playground` printed. The address changes at"
@@ -187,11 +187,11 @@ def _only_opens_page(scope: Scope) -> bool:
     allowed, although it comes from another place than the page.
     """
     headers = dict(scope["headers"])
-    leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
+    is_navigation = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
         b"navigate",
         b"document",
     )
-    return leads and scope["method"] == "GET" and not scope["query_string"]
+    return is_navigation and scope["method"] == "GET" and not scope["query_string"]
 
 
 async def _send_refusal(reason: str, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -242,13 +242,13 @@ class Server:
             if close is not None:
                 await close()
 
-        self._room = asyncio.Semaphore(RUNS)
+        self._run_slots = asyncio.Semaphore(RUNS)
         pages = {f"/{token}/": page} | {
             f"/{token}/{name}/": other for name, other in (other_pages or {}).items()
         }
         routes = [
-            Route(path, partial(self._answer_request, shown), methods=["GET"])
-            for path, shown in pages.items()
+            Route(path, partial(self._answer_request, served_page), methods=["GET"])
+            for path, served_page in pages.items()
         ]
         self.app = Guard(
             Starlette(routes=routes, lifespan=close_at_end),
@@ -261,12 +261,12 @@ class Server:
         from starlette.responses import RedirectResponse
 
         tiers = page.tiers
-        pairs = request.query_params.multi_items()
-        state = PageState.from_pairs(pairs, tiers.names, tiers.shown)
-        if wants_follow_up(pairs):
+        parameters = request.query_params.multi_items()
+        state = PageState.from_parameters(parameters, tiers.names, tiers.shown)
+        if wants_follow_up(parameters):
             return RedirectResponse(state.build_follow_up().write(tiers.shown), 303)
         # A form also sends its blank fields; redirect to the address without them.
-        if not state.problems and pairs != state.list_pairs(tiers.shown):
+        if not state.problems and parameters != state.list_parameters(tiers.shown):
             return RedirectResponse(state.write(tiers.shown), 303)
         # The policy allows only the page's own script and style, which carry this nonce.
         nonce = secrets.token_urlsafe(16)
@@ -284,7 +284,7 @@ class Server:
             baseline: Retrieval | None = None
             problem = ""
             # A closed tab ends the generator, and `aclosing` then cancels the tiers that still run.
-            async with self._room, aclosing(page.tiers.ask_tiers(state)) as answers:
+            async with self._run_slots, aclosing(page.tiers.ask_tiers(state)) as answers:
                 try:
                     async for answer in answers:
                         if answer.tier.name == BASELINE:
@@ -349,18 +349,18 @@ def _make_connection_class() -> Any:
             self.number = next(numbers)
             super().connection_made(transport)
             # The server's own set has no order, and includes connections that are being closed.
-            opened = [
+            open_connections = [
                 connection
                 for connection in self.connections
                 if isinstance(connection, Connection) and not connection.transport.is_closing()
             ]
-            idle = [
+            idle_connections = [
                 connection
-                for connection in opened
+                for connection in open_connections
                 if connection is not self and getattr(connection.cycle, "response_complete", True)
             ]
-            if len(opened) > MOST_CONNECTIONS and idle:
-                min(idle, key=attrgetter("number")).transport.abort()
+            if len(open_connections) > MOST_CONNECTIONS and idle_connections:
+                min(idle_connections, key=attrgetter("number")).transport.abort()
 
     return Connection
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import hide_secrets
-from qtmiddleware.config.keys import merge
+from qtmiddleware.config.keys import merge_settings
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
@@ -97,7 +97,7 @@ class TierAnswer:
 
 
 class Tiers:
-    """The tiers of one wrapped function that the playground compares.
+    """The tiers that the playground compares, all built from one wrapped function.
 
     The tiers learn about the function only during `warm_up`. Therefore, the result of a question
     does not depend on earlier questions.
@@ -162,10 +162,15 @@ class Tiers:
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
         kind = settings.get("transformationType", wrapped._context.settings.transformation_type)
-        asks = kind != "none"
+        asks_model = kind != "none"
         label = _LABELS.get(name) or f"{TRANSFORMS[name].label}."
         return Tier(
-            name, label, asks, self.has_model or not asks, settings, configure(wrapped, settings)
+            name,
+            label,
+            asks_model,
+            self.has_model or not asks_model,
+            settings,
+            configure(wrapped, settings),
         )
 
     @property
@@ -226,7 +231,7 @@ class Tiers:
         """Return the config of *tier* with the settings in *state*, for use in other programs."""
         rows = self.middleware.config.rows()
         own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
-        return merge(merge(own_settings, tier.settings), nested(state.settings))
+        return merge_settings(merge_settings(own_settings, tier.settings), nested(state.settings))
 
     async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
         """Yield the result of each tier in *state*.
@@ -259,10 +264,10 @@ class Tiers:
             yield answer
             if tier.name == BASELINE and not answer.is_readable:
                 return
-        room = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(AT_ONCE)
 
         async def ask_in_turn(tier: Tier) -> TierAnswer:
-            async with room:
+            async with slots:
                 return await self._ask_tier(tier, state.question, arguments)
 
         tasks = [asyncio.create_task(ask_in_turn(tier)) for tier in chosen if tier not in free]

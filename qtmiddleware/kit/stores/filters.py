@@ -112,6 +112,7 @@ def _parse_operator(field: str, name: Any, operand: Any) -> Matcher:
         equal = _build_equality_matcher(field, [_check_operand(name, value) for value in operand])
         return equal if name == "$in" else _negate_matcher(equal)
     if name in _ORDERS:
+        # NaN and infinity are not valid in JSON.
         if not _is_number(operand) or not abs(operand) < inf:
             raise _make_error(f"{name} must be a number, not {_name_type(operand)}")
         compare = _ORDERS[name]
@@ -151,6 +152,7 @@ def _build_value_matcher(field: str, predicate: Callable[[Any], bool]) -> Matche
 
 
 def _combine_with_and(matchers: Sequence[Matcher]) -> Matcher:
+    # For a single condition, this saves a function call per passage.
     return (
         matchers[0]
         if len(matchers) == 1

@@ -82,6 +82,7 @@ class SentenceTransformersEmbedder:
         """Return one vector per text, in the order of *texts*. An empty text also gets a vector."""
         if not texts:
             return []
+        # The tokenizers fail if two threads use them at the same time.
         with self._lock.free:
             model = self._load_once()
             try:

@@ -111,6 +111,7 @@ class CrossEncoderReranker:
             return []
         with self._lock.free:
             model = self._load_once()
+            # The model itself cuts at its maximum, but only after tokenizing the whole text.
             question = cut_text(model, query)
             pairs = [(question, cut_text(model, text)) for text in texts]
             try:
@@ -124,8 +125,10 @@ class CrossEncoderReranker:
     def _load_once(self) -> Any:
         """Return the model. The first call loads it, and other threads wait."""
         if self._model is None:
+            # A recent failure is raised again at once, because another try may take seconds.
             if not self.is_unread:
                 raise ModelError("unavailable", self._failure)
+            # The user learns of the licence before the download.
             _warn_about_licence(self._name)
             try:
                 self._model = load_model(

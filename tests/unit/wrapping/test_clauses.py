@@ -184,14 +184,14 @@ def test_the_reason_says_why_there_is_no_question(clauses: list[Any], reason: st
 def test_a_function_that_takes_a_text_beside_score_by_is_passed_the_text() -> None:
     signature = read_signature(lambda query, score_by="bm25": None)
     assert signature.argument == "query"
-    assert signature.choose_for_call(("q",), {}).read_query(("q",), {}) == "q"
+    assert signature.choose_signature(("q",), {}).read_query(("q",), {}) == "q"
 
 
 def test_a_function_that_shows_nothing_takes_clauses_or_a_text() -> None:
     def search(*args: Any, **kwargs: Any) -> None: ...
 
     signature, clauses = read_signature(search), [{"type": "embed", "query": "a"}]
-    call = signature.choose_for_call((), {"score_by": clauses, "top_k": 3})
+    call = signature.choose_signature((), {"score_by": clauses, "top_k": 3})
     assert call.read_query((), {"score_by": clauses}) == "a"
     assert call.read_top_k((), {"score_by": clauses, "top_k": 3}) == 3
     assert call.replace_arguments((), {"score_by": clauses, "top_k": 3}, query="b", top_k=9) == (
@@ -203,7 +203,7 @@ def test_a_function_that_shows_nothing_takes_clauses_or_a_text() -> None:
         {"query": "q", "score_by": "bm25"},
         {"query": "q", "score_by": clauses},
     ):
-        assert signature.choose_for_call((), kwargs).read_query((), kwargs) == "q"
+        assert signature.choose_signature((), kwargs).read_query((), kwargs) == "q"
     assert "query" in QUERIES
 
 

@@ -80,7 +80,8 @@ class Part:
         size: The size of the file in bytes.
         file: The id of the uploaded file; ``None`` until the upload has succeeded.
         batch: The service's last description of the batch; empty until the batch is created.
-        settled: Whether the part is finished: its replies are stored, or its batch has failed.
+        settled: Whether the part is finished: its replies are stored, or its batch could not be
+            created.
     """
 
     number: int
@@ -232,8 +233,10 @@ class BatchState:
         self._lock = threading.RLock()
         facts = {"run": secrets.token_hex(8)}
         self._connection = open_file(str(path), STATE_FILE, timeout=0, exclusive=True, facts=facts)
+        # A value in a damaged file must not fill the memory.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
         self.run = self.read_value("run") or ""
+        # The name is part of file names at the service.
         if not _RUN.fullmatch(self.run):
             self.close()
             raise self.build_file_error("its name is damaged")
@@ -298,6 +301,7 @@ class BatchState:
         with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
             number: int = self._execute(insert, (len(ids), size))[0][0]
+            # A request that got no reply in an earlier part now belongs to this part.
             connection.executemany(
                 "INSERT OR REPLACE INTO requests VALUES (?, ?)", ((id_, number) for id_ in ids)
             )
@@ -314,7 +318,7 @@ class BatchState:
         )
 
     def settle_part(self, part: Part) -> None:
-        """Mark *part* as finished, because its replies are stored or its batch has failed.
+        """Mark *part* as finished: its replies are stored, or its batch could not be created.
 
         Its requests without a reply no longer count as sent, so they can be sent again.
         """

@@ -353,6 +353,7 @@ class _Run:
             The documents that could not be read.
             The number of files without a reader, per file extension.
         """
+        # After a change of the prompt or model, all documents are read again.
         version = "" if self.model is None else f"{build_version(self.settings)} {self.model.name}"
         kinds: Counter[str] = Counter()
         skipped: list[Skipped] = []

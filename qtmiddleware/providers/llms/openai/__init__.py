@@ -174,6 +174,7 @@ class OpenAIModel:
         If *should_stream* is true, the requests ask for a stream.
         """
         reader = StreamReader(deadline, is_stream=should_stream)
+        # A reload may retire the clients at any time. They close when the last call has ended.
         with self._clients.in_use, ExitStack() as stack:
             negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
             response = drive_generator(
@@ -290,6 +291,7 @@ class OpenAIModel:
         if "stream" not in request or is_whole_completion(answer):
             return iter((answer,)), 0
         chunks = iter(answer)
+        # The stream and its iterator may be two objects that must both be closed.
         for opened in (answer, chunks):
             if hasattr(opened, "close"):
                 stack.callback(opened.close)
@@ -301,6 +303,7 @@ class OpenAIModel:
         client = await self._clients.get_async_client()
         seconds = find_request_timeout(deadline)
         completions = client.chat.completions
+        # A user's client may retry, so this timeout covers all of its tries.
         async with asyncio.timeout(seconds):
             if can_stream(client):
                 opened = completions.with_streaming_response.create(

@@ -16,7 +16,7 @@ SHOWN = ("raw", "rules", "combined")
 
 
 def read(address: str) -> PageState:
-    return PageState.from_pairs(
+    return PageState.from_parameters(
         parse_qsl(address.removeprefix("?"), keep_blank_values=True), KNOWN, SHOWN
     )
 
@@ -53,12 +53,14 @@ def test_a_link_means_what_was_asked(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["q", "tier", "user", "then", "x", *KNOBS]), st.text())))
-def test_whatever_stands_in_an_address_something_can_be_asked(pairs: list[tuple[str, str]]) -> None:
-    asked = PageState.from_pairs(pairs, KNOWN, SHOWN)
+def test_whatever_stands_in_an_address_something_can_be_asked(
+    parameters: list[tuple[str, str]],
+) -> None:
+    asked = PageState.from_parameters(parameters, KNOWN, SHOWN)
     assert asked.tiers[0] == "raw"
     assert len(asked.history) <= MOST_TURNS
     again = read(asked.write(SHOWN))
-    assert again.list_pairs(SHOWN) == asked.list_pairs(SHOWN)
+    assert again.list_parameters(SHOWN) == asked.list_parameters(SHOWN)
 
 
 def test_a_link_says_nothing_that_goes_without_saying() -> None:
@@ -100,6 +102,8 @@ def test_a_follow_up_has_the_question_among_the_turns_before_it() -> None:
 
 
 def test_of_a_long_conversation_the_end_is_taken() -> None:
-    asked = PageState.from_pairs([("user", str(at)) for at in range(MOST_TURNS + 5)], KNOWN, SHOWN)
+    asked = PageState.from_parameters(
+        [("user", str(at)) for at in range(MOST_TURNS + 5)], KNOWN, SHOWN
+    )
     assert [turn.content for turn in asked.history] == [str(at) for at in range(5, MOST_TURNS + 5)]
     assert asked.problems
