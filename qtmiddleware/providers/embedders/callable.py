@@ -128,11 +128,11 @@ class CallableEmbedder:
         for_queries: bool = False,
     ) -> None:
         self._embedder = function_or_model
-        self._plain, self._awaited = _find_embedding_methods(
+        self._function, self._async_function = _find_embedding_methods(
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
-        self._keyword, self._contract = _find_keyword_and_contract(self._plain)
-        self._name = name or _find_name(function_or_model, self._plain)
+        self._keyword, self._contract = _find_keyword_and_contract(self._function)
+        self._name = name or _find_name(function_or_model, self._function)
         self.model_name = "" if self._name == find_name(function_or_model) else self._name
         """The model's name; ``""`` for a function."""
         self.provider: str = getattr(function_or_model, "provider", "")
@@ -165,7 +165,7 @@ class CallableEmbedder:
 
         If the model embeds questions and passages in the same way, this is the embedder itself.
         """
-        if _find_embedding_methods(self._embedder, QUERY_METHODS)[0] == self._plain:
+        if _find_embedding_methods(self._embedder, QUERY_METHODS)[0] == self._function:
             return self
         return CallableEmbedder(
             self._embedder, name=self._name, dimension=self._dimension, for_queries=True
@@ -193,7 +193,7 @@ class CallableEmbedder:
         """
         if not texts:
             return []
-        fn = self._awaited or self._plain
+        fn = self._async_function or self._function
         return await adrive_generator(
             self._embed(list(texts)),
             partial(self._gather_calls, fn, max_concurrency=max_concurrency),
@@ -206,9 +206,9 @@ class CallableEmbedder:
         """
         if len(calls) > 1:
             return run_in_background_loop(
-                lambda: self._gather_calls(self._plain, calls, max_concurrency)
+                lambda: self._gather_calls(self._function, calls, max_concurrency)
             )
-        result = self._call_function(self._plain, calls[0])
+        result = self._call_function(self._function, calls[0])
         return [
             run_in_background_loop(lambda: _await_result(result))
             if inspect.isawaitable(result)
@@ -432,12 +432,12 @@ def _find_embedding_methods(
     """
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:
-            plain, awaited = (
+            sync_method, async_method = (
                 method if callable(method := getattr(embedder, f"{prefix}{name}", None)) else None
                 for prefix in ("", "a")
             )
-            if (either := plain or awaited) is not None:
-                return either, awaited
+            if (either := sync_method or async_method) is not None:
+                return either, async_method
         if callable(embedder):
             return embedder, None
     kind = (

@@ -111,17 +111,19 @@ class OpenAIEmbedder:
         timeout: float = 60.0,
     ) -> None:
         self._model = model
-        self._given = client
+        self._user_client = client
         self._base_url = base_url
-        self._own = ClientPerProcess()
-        self._asked = dimensions
+        self._made_clients = ClientPerProcess()
+        self._dimensions = dimensions
         self._dimension = dimensions or DIMENSIONS.get(model)
         self._batch_size = max(1, batch_size)
         self._timeout = timeout
         _check_dimensions(model, dimensions)
 
     def __repr__(self) -> str:
-        return f"OpenAIEmbedder({self._model!r}, dimensions={self._asked}, host={self._host!r})"
+        return (
+            f"OpenAIEmbedder({self._model!r}, dimensions={self._dimensions}, host={self._host!r})"
+        )
 
     @property
     def name(self) -> str:
@@ -136,7 +138,9 @@ class OpenAIEmbedder:
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
-        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
+        return read_server(
+            self._find_address() or (DEFAULT_ADDRESS if self._user_client is None else "")
+        )
 
     @property
     def dimension(self) -> int:
@@ -163,7 +167,7 @@ class OpenAIEmbedder:
 
     def close(self) -> None:
         """Close the client that the embedder made. The next use makes a new one."""
-        self._own.close()
+        self._made_clients.close()
 
     @property
     def _host(self) -> str:
@@ -172,8 +176,8 @@ class OpenAIEmbedder:
 
     def _find_address(self) -> str:
         return (
-            str(getattr(self._given, "base_url", ""))
-            if self._given is not None
+            str(getattr(self._user_client, "base_url", ""))
+            if self._user_client is not None
             else self._read_address() or ""
         )
 
@@ -185,13 +189,13 @@ class OpenAIEmbedder:
 
         Raises `EmbeddingError` if the user's client is async or there is no key.
         """
-        if self._given is None:
-            return self._own.get(self._make_client)
-        if is_async_client(self._given):
+        if self._user_client is None:
+            return self._made_clients.get(self._make_client)
+        if is_async_client(self._user_client):
             raise EmbeddingError(
                 "the client must be synchronous for a synchronous call; pass openai.OpenAI()"
             )
-        return self._given
+        return self._user_client
 
     def _make_client(self) -> Any:
         address = self._read_address()
@@ -248,7 +252,7 @@ class OpenAIEmbedder:
             time.sleep(pause)
 
     def _send_request(self, client: Any, texts: list[str], deadline: Deadline) -> Any:
-        shorter = {} if self._asked is None else {"dimensions": self._asked}
+        shorter = {} if self._dimensions is None else {"dimensions": self._dimensions}
         request = {"model": self._model, "input": texts, "timeout": deadline.remaining(), **shorter}
         if not is_vendor_client(client, _RESOURCE):
             return client.embeddings.create(**request)

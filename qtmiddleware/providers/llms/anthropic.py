@@ -24,18 +24,22 @@ from qtmiddleware.providers.llms.vendors import (
 from qtmiddleware.runtime.fields import read_field
 
 # Models up to Claude 4.6 reason only on request, and accept a temperature. Later models reject it.
-_OLDER: Final = re.compile(
+_OLDER_MODELS: Final = re.compile(
     r"claude-(?:v?[1-3]\b|instant|[a-z]+-4(?:-[0-6])?(?:-\d{8}|-v\d|[@:]|$))"
 )
 _DEFAULT_LIMIT: Final = 4_096
 """The token limit if ``llm.maxTokens`` is null, because Anthropic requires a limit."""
-_ENDS: Final = {
+_FINISH_REASONS: Final = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "end_turn": "stop",
 }
 # The counts of input tokens. Tokens from Anthropic's cache are counted separately.
-_READ: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_INPUT_TOKEN_FIELDS: Final = (
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
 
 
 class _Anthropic(Vendor):
@@ -48,7 +52,7 @@ class _Anthropic(Vendor):
     calls = ("create",)
 
     def find_effort(self, model: str) -> str | None:
-        return None if _OLDER.search(model) else "none"
+        return None if _OLDER_MODELS.search(model) else "none"
 
     def find_resource(self, client: Any, *, is_async: bool) -> Any:  # noqa: ARG002
         return client.messages
@@ -76,7 +80,7 @@ class _Anthropic(Vendor):
             config["effort"] = "low" if effort == "minimal" else effort
         if config:
             body["output_config"] = config
-        if (temperature := request.get("temperature")) is not None and _OLDER.search(
+        if (temperature := request.get("temperature")) is not None and _OLDER_MODELS.search(
             request["model"]
         ):
             body["temperature"] = min(temperature, 1.0)
@@ -130,18 +134,19 @@ class _Usage:
         self._counts: dict[str, int] = {}
 
     def add(self, usage: Any) -> None:
-        counts = {name: read_field(usage, name) for name in (*_READ, "output_tokens")}
+        counts = {name: read_field(usage, name) for name in (*_INPUT_TOKEN_FIELDS, "output_tokens")}
         self._counts |= {name: count for name, count in counts.items() if isinstance(count, int)}
 
     def make_usage(self) -> Chunk:
         return make_usage(
-            sum(self._counts.get(name, 0) for name in _READ), self._counts.get("output_tokens")
+            sum(self._counts.get(name, 0) for name in _INPUT_TOKEN_FIELDS),
+            self._counts.get("output_tokens"),
         )
 
 
 def _read_finish_reason(holder: Any) -> str | None:
     end = read_field(holder, "stop_reason")
-    return _ENDS.get(end, end) if isinstance(end, str) else None
+    return _FINISH_REASONS.get(end, end) if isinstance(end, str) else None
 
 
 def _make_timeout(max_seconds: float) -> Any:

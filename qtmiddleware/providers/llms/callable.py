@@ -36,10 +36,10 @@ from qtmiddleware.types import NEVER, Deadline
 
 Call = Callable[[Prompt], Any]
 
-_TAKES: Final = ("messages", "prompt")
+_PROMPT_PARAMETERS: Final = ("messages", "prompt")
 """The names of parameters that get the prompt, at any position."""
 
-_LISTS: Final = ("list", "List", "Sequence", "Iterable", "Message", "dict")
+_MESSAGE_WORDS: Final = ("list", "List", "Sequence", "Iterable", "Message", "dict")
 """Words in the annotation of a parameter that takes messages instead of one text."""
 
 
@@ -83,10 +83,12 @@ class CallableModel:
     ) -> None:
         self._fn = fn
         self._label = find_name(fn)
-        self._plain: Any
-        self._plain, awaited, takes_model = _build_callers(fn, model)
+        self._call_sync: Any
+        self._call_sync, call_async, takes_model = _build_callers(fn, model)
         # A plain function may return an awaitable, which must be awaited in the caller's loop.
-        self._awaited = awaited or (lambda prompt: in_thread(partial(self._plain, prompt)))
+        self._call_async = call_async or (
+            lambda prompt: in_thread(partial(self._call_sync, prompt))
+        )
         self._name = name or (model if takes_model else _find_model_name(fn)) or self._label
         self._prices = partial(Prices, input=input_price, output=output_price)
 
@@ -100,11 +102,11 @@ class CallableModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        if self._plain is None:
+        if self._call_sync is None:
             return complete_in_background(self.acomplete, prompt, deadline)
         check_time_left(deadline)
         try:
-            answer = self._plain(prompt)
+            answer = self._call_sync(prompt)
         except Exception as error:
             raise self._read_error(error) from error
         if not inspect.isawaitable(answer):
@@ -116,7 +118,7 @@ class CallableModel:
 
         Raises `ModelError` on failure.
         """
-        return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
+        return await self._await_reply(partial(self._call_async, prompt), prompt, deadline)
 
     async def _await_reply(
         self, start_call: Callable[[], Any], prompt: Prompt, deadline: Deadline
@@ -208,7 +210,8 @@ def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     }
     free = [parameter for parameter in parameters if parameter.name not in fixed]
     chosen = next(
-        (parameter for parameter in free if parameter.name in _TAKES), free[0] if free else None
+        (parameter for parameter in free if parameter.name in _PROMPT_PARAMETERS),
+        free[0] if free else None,
     )
     if chosen is None:
         return lambda prompt: fn(_make_messages(prompt), **fixed), bool(fixed)
@@ -235,7 +238,7 @@ def _takes_text(parameter: inspect.Parameter) -> bool:
     )
     if parameter.name != "prompt":
         return bool(type_name == "str")
-    return not any(word in str(annotation) for word in _LISTS)
+    return not any(word in str(annotation) for word in _MESSAGE_WORDS)
 
 
 def _find_model_name(fn: Any) -> str:
@@ -262,15 +265,21 @@ def make_model(fn: Any, settings: Settings) -> CallableModel:
     )
 
 
-_TEXTS: Final = ("output_text", "text", "content", "output", "response", "answer", "message")
+_TEXT_FIELDS: Final = ("output_text", "text", "content", "output", "response", "answer", "message")
 """The fields of an answer that may contain its text."""
 
-_ENDS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "reason")
+_FINISH_REASON_FIELDS: Final = (
+    "finish_reason",
+    "stop_reason",
+    "stopReason",
+    "done_reason",
+    "reason",
+)
 
 ACCEPTED: Final = (
     "text, a chat completion (an object or a dict, of OpenAI, LiteLLM or alike), a message of"
     " LangChain, Anthropic or LlamaIndex, a response of the Responses API, or a dict with its text"
-    " under one of: " + ", ".join(_TEXTS)
+    " under one of: " + ", ".join(_TEXT_FIELDS)
 )
 
 
@@ -336,7 +345,7 @@ def _read_message(answer: Any, label: str) -> Reply:
         read_field(answer, "response_metadata"),
         read_field(answer, "incomplete_details"),
     )
-    ends = (read_field(holder, name) for holder in holders for name in _ENDS)
+    ends = (read_field(holder, name) for holder in holders for name in _FINISH_REASON_FIELDS)
     finish_reason = next((end.lower() for end in ends if isinstance(end, str) and end), "")
     raise_refusal(message, finish_reason)
     return make_reply(
@@ -352,7 +361,7 @@ def _find_text(holder: Any) -> str | None:
     if isinstance(read_field(holder, "content"), list | tuple):
         return read_text(holder)
     return next(
-        (text for name in _TEXTS if isinstance(text := read_field(holder, name), str)), None
+        (text for name in _TEXT_FIELDS if isinstance(text := read_field(holder, name), str)), None
     )
 
 

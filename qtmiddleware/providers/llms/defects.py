@@ -13,7 +13,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.fields import read_parameters
 from qtmiddleware.runtime.logs import format_error, get_logger
 
-_DEFECTS: Final = (
+_BUG_ERRORS: Final = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -27,9 +27,9 @@ _DEFECTS: Final = (
     ValueError,
 )
 # These subclasses are caused by data from outside, such as bytes that are not UTF-8.
-_OUTSIDE: Final = (UnicodeError, OSError)
+_EXTERNAL_ERRORS: Final = (UnicodeError, OSError)
 
-_TRANSPORT: Final = frozenset(
+_NETWORK_LIBRARIES: Final = frozenset(
     {
         "aiohttp",
         "anyio",
@@ -47,10 +47,10 @@ _TRANSPORT: Final = frozenset(
 )
 """Libraries that handle connections."""
 # Such a library raises these errors if the server or another event loop closed its connection.
-_TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
+_CONNECTION_ERRORS: Final = (AttributeError, AssertionError, LookupError)
 
 _MOST_FRAMES: Final = 100
-_OURS: Final = str(Path(__file__).parents[2])
+_PACKAGE_FOLDER: Final = str(Path(__file__).parents[2])
 
 _log = get_logger("qtmiddleware")
 _reported: dict[tuple[object, str], object] = {}
@@ -84,7 +84,7 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     frames = [
         frame
         for frame in extract_tb(error.__traceback__, limit=_MOST_FRAMES)
-        if not frame.filename.startswith(_OURS)
+        if not frame.filename.startswith(_PACKAGE_FOLDER)
     ]
     problem = "a bug in the function"
     if not frames and isinstance(error, TypeError):
@@ -111,11 +111,14 @@ def _is_defect(error: BaseException) -> bool:
     # something unexpected. The function is not at fault.
     if (
         type(error).__module__ != "builtins"
-        or isinstance(error, _OUTSIDE)
-        or not isinstance(error, _DEFECTS)
+        or isinstance(error, _EXTERNAL_ERRORS)
+        or not isinstance(error, _BUG_ERRORS)
     ):
         return False
-    return not (isinstance(error, _TAKEN_AWAY) and _find_library(error.__traceback__) in _TRANSPORT)
+    return not (
+        isinstance(error, _CONNECTION_ERRORS)
+        and _find_library(error.__traceback__) in _NETWORK_LIBRARIES
+    )
 
 
 def _find_library(traceback: TracebackType | None) -> str:

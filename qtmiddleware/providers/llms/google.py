@@ -24,17 +24,17 @@ from qtmiddleware.providers.llms.vendors import (
 )
 from qtmiddleware.runtime.fields import read_field
 
-_SHORTEST: Final = 10
+_MIN_SERVER_SECONDS: Final = 10
 """The shortest server timeout that the service accepts, in seconds.
 
 The client itself still stops waiting at the deadline.
 """
-_ENDS: Final = {"stop": "stop", "max_tokens": "length"}
-_DECLINED: Final = frozenset(
+_FINISH_REASONS: Final = {"stop": "stop", "max_tokens": "length"}
+_REFUSAL_REASONS: Final = frozenset(
     {"safety", "recitation", "blocklist", "prohibited_content", "spii", "language", "escalation"}
 )
-_MAY_NOT_THINK: Final = re.compile(r"gemini-(?:live-)?2\.5-flash")
-_THINKS: Final = re.compile(r"gemini-(?:2\.5|[3-9]|flash|pro)")
+_OPTIONAL_REASONING_MODELS: Final = re.compile(r"gemini-(?:live-)?2\.5-flash")
+_REASONING_MODELS: Final = re.compile(r"gemini-(?:2\.5|[3-9]|flash|pro)")
 
 
 class _Google(Vendor):
@@ -46,9 +46,9 @@ class _Google(Vendor):
     calls = ("generate_content", "generate_content_stream")
 
     def find_effort(self, model: str) -> str | None:
-        if _MAY_NOT_THINK.search(model):
+        if _OPTIONAL_REASONING_MODELS.search(model):
             return "none"
-        return "low" if _THINKS.search(model) else None
+        return "low" if _REASONING_MODELS.search(model) else None
 
     def find_resource(self, client: Any, *, is_async: bool) -> Any:
         return client.aio.models if is_async else client.models
@@ -80,7 +80,9 @@ class _Google(Vendor):
             "automatic_function_calling": {"disable": True},
             "http_options": {
                 "timeout": max(1, int(timeout_seconds * 1_000)),
-                "headers": {"X-Server-Timeout": str(max(_SHORTEST, ceil(timeout_seconds)))},
+                "headers": {
+                    "X-Server-Timeout": str(max(_MIN_SERVER_SECONDS, ceil(timeout_seconds)))
+                },
                 "retry_options": {"attempts": 1},
             },
         }
@@ -143,9 +145,9 @@ def _read_finish_reason(candidate: Any) -> str | None:
     if not end:
         return None
     name = str(getattr(end, "value", end)).lower()
-    if name.removeprefix("image_") in _DECLINED or name.startswith("pup_"):
+    if name.removeprefix("image_") in _REFUSAL_REASONS or name.startswith("pup_"):
         return "content_filter"
-    return _ENDS.get(name, name)
+    return _FINISH_REASONS.get(name, name)
 
 
 accepts, make_model = make_provider_functions(_Google())

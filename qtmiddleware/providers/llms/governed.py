@@ -21,9 +21,9 @@ from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded
 from qtmiddleware.types import Deadline
 
 # Errors that prove that the service works, although this question got no answer.
-_ANSWERED: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
+_REASONS_OF_ANSWERS: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
 # A caller that cancels at its deadline may be this many seconds early.
-_NEARLY: Final = 0.005
+_EARLY_SECONDS: Final = 0.005
 
 
 class _NoReply(ModelError):
@@ -65,10 +65,10 @@ class GovernedModel:
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter
-        self._most = settings.llm.max_tokens
+        self._max_tokens = settings.llm.max_tokens
         # A caller with little time, perhaps after a slow search, must not open the breaker for all
         # others. So a late call is a failure only if it had at least half of the time.
-        self._enough = settings.limits.model_seconds / 2
+        self._min_seconds = settings.limits.model_seconds / 2
         prices = getattr(inner, "prices", None)
         self.prices = prices or Prices(
             inner.name, settings.llm.input_price, settings.llm.output_price
@@ -171,7 +171,7 @@ class GovernedModel:
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
         seconds = check_time_left(deadline)
-        attempt = self.breaker.begin_attempt(deadline.at, has_time=seconds >= self._enough)
+        attempt = self.breaker.begin_attempt(deadline.at, has_time=seconds >= self._min_seconds)
         if attempt is None:
             raise self.find_wait_reason() or ModelError(
                 "circuit_open", f"{self.name} failed and is being tested with one call"
@@ -180,7 +180,7 @@ class GovernedModel:
             # A token is about four characters of English, or one of Chinese, which takes three
             # bytes.
             prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
-            most = min(prompt.max_tokens, self._most or prompt.max_tokens)
+            most = min(prompt.max_tokens, self._max_tokens or prompt.max_tokens)
             usd = self.prices.compute_cost(prompt_tokens, most) or 0.0
             reservation = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
         except BaseException:
@@ -202,7 +202,7 @@ class _Call:
     ) -> None:
         self._model = model
         self._attempt = attempt
-        self._reserved = reservation
+        self._reservation = reservation
         self._deadline_time = deadline_time
         self._has_output = False
 
@@ -223,8 +223,8 @@ class _Call:
             usd = self._model.prices.compute_cost(reply.input_tokens, reply.output_tokens)
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
-            tokens, usd = self._reserved.tokens, self._reserved.usd
-        self._reserved.settle(tokens, usd or 0.0, calls=reply.calls)
+            tokens, usd = self._reservation.tokens, self._reservation.usd
+        self._reservation.settle(tokens, usd or 0.0, calls=reply.calls)
         return reply
 
     def record_piece(self, piece: str | Reply) -> str | Reply:
@@ -259,21 +259,21 @@ class _Call:
     def _record_error(self, error: ModelError) -> None:
         # The request cost nothing, so the reserved amount is released.
         if error.is_free and not self._has_output:
-            self._reserved.settle(0, 0.0)
+            self._reservation.settle(0, 0.0)
         if error.reason == "cancelled":
             self._record_abandonment()
         elif error.reason == "timeout":
             self._attempt.time_out()
         elif error.reason in ("failed", "overloaded"):
             self._attempt.abandon()
-        elif error.reason in _ANSWERED:
+        elif error.reason in _REASONS_OF_ANSWERS:
             self._attempt.succeed()
         else:
             self._attempt.fail(limit_pause(error.retry_after))
 
     def _record_abandonment(self) -> None:
         # A caller that gives up at its deadline has seen a timeout.
-        if monotonic() >= self._deadline_time - _NEARLY:
+        if monotonic() >= self._deadline_time - _EARLY_SECONDS:
             self._attempt.time_out()
         else:
             self._attempt.abandon()

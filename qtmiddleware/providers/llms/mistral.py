@@ -17,7 +17,7 @@ from qtmiddleware.providers.llms.vendors import (
 )
 from qtmiddleware.runtime.fields import read_field
 
-_KEPT: Final = ("model", "messages", "response_format", "temperature", "reasoning_effort")
+_SHARED_OPTIONS: Final = ("model", "messages", "response_format", "temperature", "reasoning_effort")
 
 
 class _Mistral(Vendor):
@@ -44,7 +44,7 @@ class _Mistral(Vendor):
         return str(client.sdk_configuration.get_server_details()[0])
 
     def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:
-        options = {name: request[name] for name in _KEPT if name in request}
+        options = {name: request[name] for name in _SHARED_OPTIONS if name in request}
         if (limit := read_token_limit(request)) is not None:
             options["max_tokens"] = limit
         call = ("stream" if "stream" in request else "complete") + ("_async" if is_async else "")

@@ -41,8 +41,8 @@ class PineconeReranker:
 
     def __init__(self, model: str, *, client: Any = None) -> None:
         self._name = model.removeprefix(PREFIX)
-        self._given = client
-        self._made: Any = None
+        self._user_client = client
+        self._made_client: Any = None
         self._lock = ForkLock()
         self.in_use: Final = Draining(self.close)
 
@@ -72,7 +72,7 @@ class PineconeReranker:
     def close(self) -> None:
         """Close the client that this reranker made. The next use makes a new one."""
         with self._lock.free:
-            client, self._made = self._made, None
+            client, self._made_client = self._made_client, None
         if callable(close := getattr(client, "close", None)):
             close()
 
@@ -99,12 +99,12 @@ class PineconeReranker:
         )
 
     def _choose_client(self) -> Any:
-        if self._given is not None:
-            return self._given
+        if self._user_client is not None:
+            return self._user_client
         with self._lock.free:
-            if self._made is None:
-                self._made = _make_client()
-            return self._made
+            if self._made_client is None:
+                self._made_client = _make_client()
+            return self._made_client
 
 
 def _make_client() -> Any:

@@ -491,7 +491,7 @@ def test_threads_share_one_client(server: EmbeddingsServer) -> None:
         assert list(pool.map(lambda text: embedder.embed([text])[0], texts)) == server.expected(
             texts
         )
-        assert len(embedder._own._by_process) == 1
+        assert len(embedder._made_clients._by_process) == 1
 
 
 def test_after_close_it_can_be_used_again(server: EmbeddingsServer) -> None:

@@ -76,7 +76,7 @@ class Clients:
         )
         self._process = os.getpid()
         # The process whose background loop has a client to close.
-        self._in_background: int | None = None
+        self._background_process: int | None = None
         self._per_process = ClientPerProcess()
         # Weak references to the loops that have a client made here, to close it from elsewhere.
         self._loops: dict[int, ref[asyncio.AbstractEventLoop]] = {}
@@ -156,7 +156,7 @@ class Clients:
                 key: loop_ref for key, loop_ref in self._loops.items() if loop_ref() is not None
             } | {id(loop): ref(loop)}
             if is_in_background_loop():
-                self._in_background = os.getpid()
+                self._background_process = os.getpid()
             # Started here, so that this loop closes the generator, and with it the client, when it
             # shuts down.
             await anext(client_and_lifetime[1])
@@ -200,7 +200,7 @@ class Clients:
     def _forget_background_client(self) -> bool:
         """Forget the client in the background loop, and return whether this process had one."""
         # A forked process inherits the entry, but not the loop with the client.
-        process, self._in_background = self._in_background, None
+        process, self._background_process = self._background_process, None
         return process == os.getpid()
 
     async def _close_in_running_loop(self) -> None:

@@ -22,10 +22,10 @@ MOST_BYTES: Final = 1 << 20
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 """The finish reasons of answers that reached the token limit."""
 _DECLINED: Final = frozenset({"content_filter", "refusal"})
-_READ: Final = ("prompt_tokens", "input_tokens", "inputTokens")
-_WRITTEN: Final = ("completion_tokens", "output_tokens", "outputTokens")
+_INPUT_TOKEN_FIELDS: Final = ("prompt_tokens", "input_tokens", "inputTokens")
+_OUTPUT_TOKEN_FIELDS: Final = ("completion_tokens", "output_tokens", "outputTokens")
 
-_NAME: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
+_IDENTIFIER: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
 """A model's name or a completion's id. A user's text does not match."""
 
 _STILL_SENDING: Final = "the model was still sending"
@@ -137,7 +137,7 @@ def read_token_counts(completion: Any) -> tuple[int, int]:
     A missing or impossible number counts as 0.
     """
     usage = _find_usage(completion)
-    return _find_count(usage, _READ), _find_count(usage, _WRITTEN)
+    return _find_count(usage, _INPUT_TOKEN_FIELDS), _find_count(usage, _OUTPUT_TOKEN_FIELDS)
 
 
 def read_model_and_id(completion: Any) -> tuple[str, str]:
@@ -149,7 +149,9 @@ def read_model_and_id(completion: Any) -> tuple[str, str]:
     metadata = read_field(completion, "response_metadata")
     holder = metadata or read_field(completion, "raw") or completion
     names = (read_field(holder, "model_name" if metadata else "model"), read_field(holder, "id"))
-    model, id_ = (name if isinstance(name, str) and _NAME.fullmatch(name) else "" for name in names)
+    model, id_ = (
+        name if isinstance(name, str) and _IDENTIFIER.fullmatch(name) else "" for name in names
+    )
     return model, id_
 
 
@@ -279,16 +281,16 @@ class Events:
         self._line = Collector(Deadline())
         self._read_event = Collector(Deadline())
         self._has_data = False
-        self._after_return = False
+        self._ends_with_return = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Add *chunk*, and yield the data of each event that ends in *chunk*."""
         if not chunk:
             return
         # If a line break "\r\n" was cut in two, its first half has ended the line already.
-        if self._after_return:
+        if self._ends_with_return:
             chunk = chunk.removeprefix(b"\n")
-        self._after_return = chunk.endswith(b"\r")
+        self._ends_with_return = chunk.endswith(b"\r")
         *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             self._line.add(line)
@@ -336,16 +338,16 @@ class StreamReader:
         self._is_stream = is_stream
         self._body = None if is_stream else Collector(self._deadline)
         self._completion: Any = None
-        self._seen = b""
+        self._first_byte = b""
         self._texts: list[str] = []
         self._has_text = False
-        self._half = ""
+        self._cut_surrogate = ""
         self._finish = ""
         self._reasoned = False
         self._has_given_reply = False
         self._has_begun = False
         self._usage: Any = None
-        self._named: Any = None
+        self._id_holder: Any = None
 
     @property
     def is_whole(self) -> bool:
@@ -382,9 +384,9 @@ class StreamReader:
     def _feed_bytes(self, chunk: bytes) -> Iterator[str]:
         self._add_size(len(chunk))
         # A stream of events never begins with "{", so this server sends a whole completion.
-        if self._body is None and not self._seen:
-            self._seen = chunk.lstrip()[:1]
-            self._body = Collector(self._deadline) if self._seen == b"{" else None
+        if self._body is None and not self._first_byte:
+            self._first_byte = chunk.lstrip()[:1]
+            self._body = Collector(self._deadline) if self._first_byte == b"{" else None
         if self._body is not None:
             self._body.add(chunk)
             return
@@ -425,7 +427,7 @@ class StreamReader:
                 raise ModelError("unavailable", "the model's answer was cut off")
             raise (
                 ModelError("unparsable", _NO_STREAM)
-                if self._seen
+                if self._first_byte
                 else ModelError("empty", "the answer was empty")
             )
         reply = self._make_reply()
@@ -440,7 +442,7 @@ class StreamReader:
             self._usage,
             finish_reason=self._finish,
             has_reasoned=self._reasoned,
-            id_holder=self._named,
+            id_holder=self._id_holder,
         )
 
     def _read_event(self, data: bytes) -> str:
@@ -462,8 +464,8 @@ class StreamReader:
         if read_field(completion, "usage"):
             self._usage = completion
         # Most services name the model in each chunk, some only in the first.
-        if self._named is None and read_field(completion, "model"):
-            self._named = completion
+        if self._id_holder is None and read_field(completion, "model"):
+            self._id_holder = completion
         choices = read_field(completion, "choices")
         # A chunk with the token counts has no choices. Only the first choice (index 0) is the
         # answer.
@@ -477,7 +479,7 @@ class StreamReader:
         raise_refusal(delta, finish)
         self._finish = finish or self._finish
         self._reasoned = self._reasoned or has_reasoning(delta)
-        self._half += read_text(delta)
+        self._cut_surrogate += read_text(delta)
         return self._take_text()
 
     def _take_text(self, *, is_last: bool = False) -> str:
@@ -486,9 +488,9 @@ class StreamReader:
         Some servers split a character between its two surrogates. So a first surrogate at the end
         waits for the next call, unless *is_last* is true.
         """
-        text, self._half = self._half, ""
+        text, self._cut_surrogate = self._cut_surrogate, ""
         if text and not is_last and "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
+            text, self._cut_surrogate = text[:-1], text[-1]
         text = replace_surrogates(text)
         if text:
             self._texts.append(text)

@@ -30,7 +30,7 @@ EXPLICIT: Final = frozenset({400, 404, 415, 422, 500, 501})
 UNSPECIFIC: Final = frozenset({400, 422})
 MOST_WORDS: Final = 2_000
 
-_PARTS: Final[Mapping[RequestOption, re.Pattern[str]]] = {
+_OPTION_PATTERNS: Final[Mapping[RequestOption, re.Pattern[str]]] = {
     "response_format": re.compile(
         r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_"
         r" ]?outputs?|schema|guided_"
@@ -41,7 +41,7 @@ _PARTS: Final[Mapping[RequestOption, re.Pattern[str]]] = {
     "reasoning_effort": re.compile(r"reasoning[_. ]?effort|thinking|output_config\.effort"),
     "stream": re.compile(r"stream|include_usage"),
 }
-_OTHER_CAUSE: Final = re.compile(
+_OTHER_CAUSES: Final = re.compile(
     r"context[_ ]length|maximum context|too (?:long|many tokens)|api[_ ]?key|quota|billing|credit|"
     r"model\b.{0,80}(?:not[_ ]?found|not exist|unknown)|model_not_found|content[_"
     r" ](?:filter|policy|management)"
@@ -132,7 +132,7 @@ def find_rejected_option(
     option = _find_named_option(parameter) or _find_named_option(words)
     if option is not None:
         return (option, True) if status < 500 or option == "response_format" else None
-    if status in UNSPECIFIC and not parameter and not _OTHER_CAUSE.search(words):
+    if status in UNSPECIFIC and not parameter and not _OTHER_CAUSES.search(words):
         return ("response_format" if "response_format" in request else "stream"), False
     return None
 
@@ -140,7 +140,7 @@ def find_rejected_option(
 def _find_named_option(words: str) -> RequestOption | None:
     positions = [
         (match.start(), option)
-        for option, pattern in _PARTS.items()
+        for option, pattern in _OPTION_PATTERNS.items()
         if (match := pattern.search(words))
     ]
     # Errors name the rejected option first.
@@ -310,7 +310,7 @@ class Negotiator:
         self._temperature = temperature
         self._temperatures = temperatures or {}
         self._max_tokens = max_tokens
-        self._format = response_format
+        self._response_format = response_format
         least = find_effort(model)
         self._reasons = least is not None
         self._effort = least if reasoning_effort == "auto" else reasoning_effort
@@ -356,15 +356,15 @@ class Negotiator:
         # OpenAI's reasoning models think unless told not to, and then accept no temperature.
         thinks = self._reasons and effort != "none"
         limit = self._choose_limit_parameter(capabilities)
-        room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
+        reasoning_tokens = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
         temperature = self._temperatures.get(prompt.mode, self._temperature)
         options: dict[str, Any] = {
             "reasoning_effort": effort,
             "temperature": None if capabilities.temperature or thinks else temperature,
         }
         if limit and self._max_tokens is not None:
-            options[limit] = self._max_tokens + room
-        response_format = self._format or FORMATS[capabilities.response_format]
+            options[limit] = self._max_tokens + reasoning_tokens
+        response_format = self._response_format or FORMATS[capabilities.response_format]
         request = build_request(
             prompt, model=self._model, response_format=response_format, **options
         )
@@ -388,7 +388,7 @@ class Negotiator:
         """
         option, is_certain = find_rejected_option(error, request) or (None, False)
         # The user configured this format, so no other format replaces it.
-        if option is None or (option == "response_format" and self._format is not None):
+        if option is None or (option == "response_format" and self._response_format is not None):
             return None
         key = self._choose_limit_parameter(capabilities) if option == "tokens" else option
         lower = capabilities.simplify(option) if key in request else None
