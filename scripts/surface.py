@@ -9,8 +9,9 @@ import ast
 from pathlib import Path
 
 import qtmiddleware
-from qtmiddleware.config.keys import all_keys
+from qtmiddleware.config.keys import list_all_keys
 from qtmiddleware.config.reading import list_presets
+from qtmiddleware.kit.cli.app import COMMANDS
 
 PACKAGE = Path(qtmiddleware.__file__).parent
 
@@ -29,22 +30,14 @@ def count_code(files: list[Path]) -> str:
     return f"{len(files):,} modules, {statements - docstrings:,} statements"
 
 
-def list_commands() -> list[str]:
-    """Return the commands of ``qtm``."""
-    from qtmiddleware.kit.cli.app import app
-
-    commands = [str(it.name) for it in app.registered_commands]
-    return commands + [str(it.name) for it in app.registered_groups]
-
-
 def main() -> None:
     """Print the surface."""
     files = sorted(PACKAGE.rglob("*.py"))
     kit = [file for file in files if PACKAGE / "kit" in file.parents]
     rows = {
-        "config keys": len(all_keys()),
+        "config keys": len(list_all_keys()),
         "presets": len(list_presets()),
-        "commands of qtm": len(list_commands()),
+        "commands of qtm": len(COMMANDS),
         "public names": len(qtmiddleware.__all__),
         "core": count_code([file for file in files if file not in kit]),
         "kit": count_code(kit),

@@ -1,4 +1,7 @@
-"""The config: all settings with their origins, and `override` to change settings temporarily."""
+"""Load the config from files, presets, mappings and environment variables.
+
+`Config` holds all settings and the origin of each. `override` changes settings temporarily.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from qtmiddleware.config.errors import build_value_error, raise_all
 from qtmiddleware.config.keys import (
     ABSENT,
     Key,
-    all_keys,
     build_settings,
     get_value,
-    merge,
+    list_all_keys,
+    merge_settings,
     to_json,
 )
 from qtmiddleware.config.reading import (
@@ -34,10 +37,10 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
 Layers = tuple[Mapping[str, Any], ...]
-"""Mappings of settings, from the weakest to the strongest."""
+"""Mappings of settings. A later mapping overrides an earlier one."""
 
 ASSIGNED: Final = "--set"
-"""The origin of values that the command-line option ``--set`` sets."""
+"""The origin of values from the command-line option ``--set``."""
 
 _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
@@ -51,10 +54,10 @@ class Config:
 
     Attributes:
         settings: the values.
-        origins: the origin of each value, by the value's dotted camelCase key: ``default``,
-            ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``,
-            ``--set``, ``call``. For a mapping, the origin says what received the mapping:
-            ``decorator``, ``QueryMiddleware``, ``reload`` or, in all other cases, ``config``.
+        origins: the origin of each value, by dotted camelCase key, such as ``default``,
+            ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``--set`` or
+            ``call``. The origin of a mapping names its receiver: ``decorator``,
+            ``QueryMiddleware``, ``reload`` or ``config``.
     """
 
     settings: Settings
@@ -62,11 +65,11 @@ class Config:
 
     def __post_init__(self) -> None:
         origins = dict(self.origins)
-        if len(origins) < len(all_keys()):
-            # A pickle of an earlier version lacks the keys that were added since.
-            origins = dict.fromkeys(known_keys(), "default") | origins
-        # Looked up now to fail early: a pickle may arrive where a package with its transform or
-        # fusion method is not installed.
+        if len(origins) < len(list_all_keys()):
+            # A pickle of an earlier version lacks keys that were added since then.
+            origins = dict.fromkeys(list_key_names(), "default") | origins
+        # Looked up now to fail early: a pickle may be loaded where the package with its transform
+        # or fusion method is not installed.
         _ = self.settings.transform, self.settings.fusion.row
         object.__setattr__(self, "origins", MappingProxyType(origins))
 
@@ -91,12 +94,12 @@ class Config:
                 - ``None``. Only the environment variables and ``QTM_CONFIG`` are read.
                 - `Settings`. The environment variables are not read.
                 - A `Config`, which is returned unchanged.
-            environ: The environment variables. By default, those of the process.
-            origin: What error messages and `origins` call a mapping.
+            environ: The environment variables; by default those of the process.
+            origin: The name for a mapping in error messages and in `origins`.
 
         Raises:
             ConfigError: A setting is wrong, or a file cannot be read. The message has one line per
-                mistake.
+                error.
         """
         if isinstance(source, Config):
             return source
@@ -132,7 +135,7 @@ class Config:
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
-        """Load the preset called *name*. Its values override the environment variables.
+        """Load the preset *name*. Its values override the environment variables.
 
         ``qtm config presets`` lists the presets, such as ``auto``, ``combined`` and ``rules``.
 
@@ -143,7 +146,7 @@ class Config:
         return _apply_layers(_build_default(), [*read_environment(environ), read_preset(name)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
-        """Return a copy of this config with *values* set. All other keys keep their values.
+        """Return a copy of this config with new *values*. All other keys keep their values.
 
         Raises:
             ConfigError: A key or value is not allowed.
@@ -153,10 +156,10 @@ class Config:
         return _apply_layers(self, [(origin, values)])
 
     def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
-        """Return a copy of this config with the assignments *texts*, such as ``topK=8``, applied.
+        """Return a copy of this config with assignments applied, such as ``fusion.method=rrf``.
 
-        An assignment is ``key=value`` with a dotted key, such as ``fusion.method=rrf``. The value
-        is JSON. Strings and lists of strings may be written without quotes.
+        The key is dotted, and the value is JSON. Strings and lists of strings may be written
+        without quotation marks.
 
         Raises:
             ConfigError: A key or value is not allowed.
@@ -164,9 +167,9 @@ class Config:
         return _apply_layers(self, read_assignments(texts, origin))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values as nested dicts with camelCase keys.
+        """Return all values as nested dicts with camelCase keys, ready for JSON.
 
-        `json.dumps` can write the result, and `Config.load` can read it.
+        `Config.load` accepts the result.
         """
         tree: dict[str, Any] = {}
         for name, value, _ in self.rows():
@@ -178,22 +181,22 @@ class Config:
         return tree
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """Iterate over all options, as (dotted camelCase key, JSON value, origin)."""
+        """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""
         values = asdict(self.settings)
         return (
             (key.name, to_json(get_value(values, key)), self.origins[key.name])
-            for key in all_keys()
+            for key in list_all_keys()
         )
 
 
-def current_overrides() -> Layers:
-    """Return the values of each active `override` block, the outermost block first."""
+def get_active_overrides() -> Layers:
+    """Return the settings of all active `override` blocks, starting with the outermost."""
     return _overrides.get()
 
 
 @contextmanager
 def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[None]:
-    """Override the settings of every wrapped function that is called within this ``with`` block.
+    """Override the settings of all wrapped functions that are called in this ``with`` block.
 
     An inner block overrides an outer block.
 
@@ -202,8 +205,8 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
             keep their values.
 
     Raises:
-        ConfigError: *values* is of another type, or the file cannot be read. If a setting in
-            *values* is not allowed, the first call of a wrapped function raises the error.
+        ConfigError: *values* has another type, or the file cannot be read. A setting that is not
+            allowed raises the error later, in the first call of a wrapped function.
     """
     if isinstance(values, str | os.PathLike):
         _, values = read_source(values)
@@ -219,25 +222,25 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
         _overrides.reset(token)
 
 
-def json_schema() -> dict[str, Any]:
+def build_json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
     The schema describes every key with its default and limits, for editors and validators.
     """
     from qtmiddleware.config import model
 
-    return model.json_schema()
+    return model.build_json_schema()
 
 
-def known_keys() -> tuple[str, ...]:
+def list_key_names() -> tuple[str, ...]:
     """Return all keys, dotted and in camelCase, such as ``topK`` and ``fusion.rrfK``."""
-    return tuple(key.name for key in all_keys())
+    return tuple(key.name for key in list_all_keys())
 
 
-def markdown_table() -> str:
-    """Return the reference of all keys in Markdown, with one table per group of settings."""
+def write_markdown_reference() -> str:
+    """Return the reference of all keys as Markdown, with one table per group of settings."""
     groups: dict[str, list[Key]] = {}
-    for key in all_keys():
+    for key in list_all_keys():
         groups.setdefault(key.name.rpartition(".")[0], []).append(key)
     return "\n".join(_write_section(group, keys) for group, keys in groups.items())
 
@@ -254,7 +257,7 @@ def _write_section(group: str, keys: Sequence[Key]) -> str:
 
 
 def _build_default() -> Config:
-    return Config(Settings(), dict.fromkeys(known_keys(), "default"))
+    return Config(Settings(), dict.fromkeys(list_key_names(), "default"))
 
 
 def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
@@ -263,7 +266,7 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
     A later layer overrides an earlier one.
 
     Raises:
-        ConfigError: A setting is wrong. The message has the mistakes of all layers.
+        ConfigError: A setting is wrong. The message names the errors of all layers.
     """
     if not any(values for _, values in layers):
         return base
@@ -271,20 +274,23 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
 
     values, origins = asdict(base.settings), dict(base.origins)
     errors: list[ConfigError] = []
-    own_transforms = _collect_transform_names(base, layers)
+    user_transforms = _collect_transform_names(base, layers)
     for origin, layer_values in layers:
-        layer_settings, layer_errors = check_layer(layer_values, origin, own_transforms)
+        layer_settings, layer_errors = check_layer(layer_values, origin, user_transforms)
         errors.extend(layer_errors)
         origins.update(
-            (key.name, origin) for key in all_keys() if get_value(layer_settings, key) is not ABSENT
+            (key.name, origin)
+            for key in list_all_keys()
+            if get_value(layer_settings, key) is not ABSENT
         )
-        # A transform is defined as a whole: the fields of another layer's definition do not mix
-        # with it.
+        # A transform is defined as a whole: its fields are not merged with the fields of another
+        # layer's definition.
         layer_settings["transforms"] = {
             **values["transforms"],
             **layer_settings.get("transforms", {}),
         }
-        values = merge({**values, "transforms": {}}, layer_settings)
+        values = merge_settings({**values, "transforms": {}}, layer_settings)
+    # Conflicts are checked last, because only the merged values show them.
     raise_all(errors)
     settings: Settings = build_settings(Settings, values)
     raise_all(list(_find_conflicts(settings, origins)))
@@ -294,7 +300,7 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
 def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
     """Return the names of all user-defined transforms in *base* and *layers*.
 
-    They are collected first, because a layer may use a transform that another layer defines.
+    A layer may use a transform that another layer defines.
     """
     definitions_per_layer = [layer_values.get("transforms") for _, layer_values in layers]
     names = [
@@ -311,7 +317,7 @@ def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str
 
 
 def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield an error for each conflict between values, and for each bad address."""
+    """Yield an error for each conflict between two settings, and for each invalid address."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
         yield build_value_error(
@@ -353,7 +359,7 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         )
     address = settings.llm.base_url
     if address is not None and (
-        not address.lower().startswith(("http://", "https://")) or _may_hold_a_key(address)
+        not address.lower().startswith(("http://", "https://")) or _may_contain_secret(address)
     ):
         allowed = (
             "an address that begins with http:// or https://, without a user name, password or"
@@ -361,7 +367,7 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         )
         yield build_value_error("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
     for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
-        if host is not None and _may_hold_a_key(host):
+        if host is not None and _may_contain_secret(host):
             yield build_value_error(
                 key,
                 host,
@@ -369,23 +375,23 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
                 origins[key],
             )
     if settings.cache.redis_url is not None:
-        yield from _check_redis(settings.cache.redis_url, origins["cache.redisUrl"])
+        yield from _check_redis_address(settings.cache.redis_url, origins["cache.redisUrl"])
 
 
-def _may_hold_a_key(address: str) -> bool:
-    """Return whether *address* may contain a secret, in a user name, password, query or fragment.
+def _may_contain_secret(address: str) -> bool:
+    """Return whether *address* has a user name, password, query or fragment.
 
-    Some services expect their keys in the query string.
+    Some services expect their keys in the query.
     """
     return any(mark in address for mark in "@?#")
 
 
-def _check_redis(address: str, source: str) -> Iterator[ConfigError]:
+def _check_redis_address(address: str, source: str) -> Iterator[ConfigError]:
     from qtmiddleware.config.redis_address import ALLOWED, RedisAddress
 
     try:
         RedisAddress(address)
     except ConfigError as error:
-        # It says what is wrong without the address, which may hold a password.
+        # Its message does not repeat the address, which may contain a password.
         message = f"{error} ({source})"
         yield ConfigError(message, path="cache.redisUrl", allowed=ALLOWED, source=source)

@@ -1,4 +1,4 @@
-"""Build the errors for bad settings, with the setting, its value and the allowed values.
+"""Build the errors for invalid settings: with the setting, its value and the allowed values.
 
 No error shows a secret.
 """
@@ -12,17 +12,23 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, camel, dotted
+from qtmiddleware.config.keys import (
+    ENVIRONMENT_PREFIX,
+    SHORTHANDS,
+    format_dotted_key,
+    list_all_keys,
+    to_camel_case,
+)
 from qtmiddleware.errors import ConfigError
 
 REPEATED: Final = object()
-"""The placeholder value of a key that a JSON object contains more than once."""
+"""The value that replaces the values of a duplicate key in a JSON object."""
 
 RESERVED: Final = ("QTM_CONFIG", "QTM_MCP_TOKEN", "QTM_MODEL_DIR")
 """Environment variables that begin with ``QTM_`` but are not settings."""
 
-OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
-"""Matches the variables that Kubernetes sets in pods if there is a service called ``qtm``."""
+KUBERNETES_VARIABLES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
+"""A pattern for the variables that Kubernetes sets in pods if a service has the name ``qtm``."""
 
 _LONGEST_SHOWN: Final = 60
 _SHORTEST_SECRET: Final = 6
@@ -76,7 +82,7 @@ _KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECON
 
 
 def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:
-    """Return the error for a *value* that is not allowed for the setting *path*.
+    """Return the error for a setting whose value is not allowed.
 
     The error shows the value, unless it may be a secret.
 
@@ -89,7 +95,7 @@ def build_value_error(path: str, value: Any, allowed: str, source: str) -> Confi
     if value is REPEATED:
         line = f"{path} must be set once per object, not more often ({source})"
     else:
-        line = f"{path} must be {allowed}, not {display(value)} ({source})"
+        line = f"{path} must be {allowed}, not {format_value(value)} ({source})"
     shown_value = (
         value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
     )
@@ -97,9 +103,15 @@ def build_value_error(path: str, value: Any, allowed: str, source: str) -> Confi
 
 
 def build_name_error(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
-    """Return the error for the setting *path* with an unknown *name* as its value.
+    """Return the error for a setting whose value is an unknown name.
 
-    The error lists the allowed *names* and suggests the most similar one.
+    The error lists the allowed names and suggests the most similar one.
+
+    Args:
+        path: The dotted key of the setting.
+        name: The unknown name.
+        names: The allowed names.
+        source: The origin of the value.
     """
     near = find_nearest(name, names)
     error = build_value_error(path, name, "one of " + ", ".join(names), source)
@@ -113,26 +125,26 @@ def build_plugin_error(path: str, name: str, problem: Exception, source: str) ->
     """Return the error for a plugin that is installed but cannot be used.
 
     Args:
-        path: The setting that names the plugin.
+        path: The dotted key of the setting that names the plugin.
         name: The name of the plugin.
-        problem: The reason why the plugin cannot be used.
+        problem: The error that shows why the plugin cannot be used.
         source: The origin of the setting.
     """
-    line = f"{path} is {display(name)} ({source}); {hide_secrets(str(problem))}"
+    line = f"{path} is {format_value(name)} ({source}); {hide_secrets(str(problem))}"
     return ConfigError(line, path=path, value=name, source=source)
 
 
-def holds_key(value: Any) -> bool:
+def contains_api_key(value: Any) -> bool:
     """Return whether *value*, a string or a container of strings, contains an API key."""
     if isinstance(value, str):
         return re.search(_KEY, value, re.VERBOSE) is not None
     if isinstance(value, Mapping):
-        return any(holds_key(item) for pair in value.items() for item in pair)
-    return isinstance(value, list | tuple) and any(map(holds_key, value))
+        return any(contains_api_key(item) for pair in value.items() for item in pair)
+    return isinstance(value, list | tuple) and any(map(contains_api_key, value))
 
 
 def build_misplaced_key_error(path: str, source: str) -> ConfigError:
-    """Return the error for a setting that contains an API key, without showing the key."""
+    """Return the error for a setting that contains an API key. The error does not show the key."""
     return ConfigError(
         f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source
     )
@@ -141,7 +153,7 @@ def build_misplaced_key_error(path: str, source: str) -> ConfigError:
 def build_unknown_key_error(
     key: Any, group_path: tuple[str, ...], names: Sequence[str], source: str
 ) -> ConfigError:
-    """Return the error for a *key* that does not exist in its group of settings.
+    """Return the error for a key that does not exist in its group of settings.
 
     Args:
         key: The unknown key.
@@ -149,7 +161,7 @@ def build_unknown_key_error(
         names: The keys of the group.
         source: The origin of the key.
     """
-    path = ".".join(filter(None, (dotted(group_path), format_key(key))))
+    path = ".".join(filter(None, (format_dotted_key(group_path), format_key(key))))
     if not isinstance(key, str):
         return ConfigError(
             f"{path} is not a setting ({source}); the name of a setting must be text",
@@ -172,7 +184,7 @@ def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> Confi
 
     Args:
         name: The name of the variable.
-        known_names: The variables that set options, for a suggestion.
+        known_names: The names of all variables that set options.
     """
     if _is_secret(name.removeprefix(ENVIRONMENT_PREFIX)):
         line = (
@@ -189,7 +201,7 @@ def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> Confi
     groups = {
         ENVIRONMENT_PREFIX + group.upper(): f"_{key.upper()}" for group, key in SHORTHANDS.items()
     }
-    # Compared without the prefix, which all of them share.
+    # All names have the same prefix, which would make all of them look similar.
     names_by_suffix = {
         variable.removeprefix(ENVIRONMENT_PREFIX): variable
         for variable in (*known_names, *RESERVED)
@@ -222,10 +234,10 @@ def raise_all(errors: Sequence[ConfigError]) -> None:
         )
 
 
-def display(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return *value* as a short text on one line, for an error message.
 
-    Secrets and the items of containers are not shown.
+    Hides secrets and the items of containers.
     """
     if isinstance(value, str):
         short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
@@ -248,7 +260,7 @@ def display(value: Any) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether *name* sounds like a secret, such as ``apiKey`` or ``MY_TOKEN``."""
+    """Return whether *name* looks like the name of a secret, such as ``apiKey`` or ``MY_TOKEN``."""
     words = re.split(r"[\W_]+", _to_snake_case(name))
     if _SECRET_WORDS.intersection(words) or re.search(_SECRET_NAME, name):
         return True
@@ -260,9 +272,9 @@ def _is_secret(text: str) -> bool:
 
 
 def hide_secrets(text: str) -> str:
-    """Replace everything in *text* that looks like an API key by "(not shown)".
+    """Return *text* with everything that looks like an API key replaced by "(not shown)".
 
-    The values of environment variables with names such as ``X_TOKEN`` are replaced too.
+    The values of environment variables such as ``MY_TOKEN`` are replaced too.
     """
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and value in text and is_secret_name(name):
@@ -271,19 +283,21 @@ def hide_secrets(text: str) -> str:
 
 
 def format_key(key: Any) -> str:
-    """Return *key* on one line, for the path in an error message. A secret is hidden."""
-    text = display(key)
+    """Return *key* on one line, for the path in an error message. Hides a secret."""
+    text = format_value(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 
 
 def _suggest_key(key: str, names: Sequence[str]) -> str:
-    """Return advice on an unknown key: the group it belongs to, or the most similar of *names*."""
+    """Return advice on an unknown key: the right group for it, or the most similar key."""
     snake = _to_snake_case(key)
-    groups = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
-    if groups and fold(key) not in map(fold, names):
+    groups = [
+        format_dotted_key(known.path[:-1]) for known in list_all_keys() if known.path[-1] == snake
+    ]
+    if groups and fold_name(key) not in map(fold_name, names):
         places = ", ".join(group_name or "the top level" for group_name in groups)
-        return f"{camel(snake)} belongs to {places}"
-    everywhere = [known.name for known in all_keys()]
+        return f"{to_camel_case(snake)} belongs to {places}"
+    everywhere = [known.name for known in list_all_keys()]
     if key in everywhere:
         group, _, option_name = key.rpartition(".")
         return f'write {option_name} inside the object "{group}"'
@@ -296,19 +310,19 @@ def _to_snake_case(name: str) -> str:
 
 
 def find_nearest(name: str, names: Sequence[str]) -> str | None:
-    """Return the most similar of *names*, or ``None`` if none is similar.
+    """Return the most similar of *names*, ignoring case, dashes and underscores.
 
-    Case, dashes and underscores are ignored.
+    Returns ``None`` if no name is similar.
     """
-    folded = {fold(known_name): known_name for known_name in reversed(names)}
+    folded = {fold_name(known_name): known_name for known_name in reversed(names)}
     from difflib import get_close_matches
 
-    matches = get_close_matches(fold(name), folded, n=1, cutoff=0.6)
+    matches = get_close_matches(fold_name(name), folded, n=1, cutoff=0.6)
     return folded[matches[0]] if matches else None
 
 
-def fold(text: str) -> str:
-    """Return *text* in lower case, without dashes, underscores and spaces.
+def fold_name(text: str) -> str:
+    """Return *text* in lower case, without dashes, underscores and spaces, for comparison.
 
     The result is equal for ``multi_query``, ``multi-query`` and ``multiQuery``.
     """

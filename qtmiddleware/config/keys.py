@@ -1,4 +1,4 @@
-"""All keys of the config as a flat list, and functions for nested dicts of settings.
+"""List all keys of the config, and read, merge and convert nested dicts of settings.
 
 The keys are derived from the settings classes.
 """
@@ -19,7 +19,7 @@ from qtmiddleware.config.settings import Settings
 ENVIRONMENT_PREFIX: Final = "QTM_"
 
 ABSENT: Final = object()
-"""`get_value` returns this object for a key that is not set."""
+"""The object that `get_value` returns for a key that is not set."""
 
 SHORTHANDS: Final[Mapping[str, str]] = {
     "preprocess": "enabled",
@@ -34,13 +34,14 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "log": "path",
     "glossary": "path",
 }
-"""Maps a group to the option that a single value in place of the group sets.
+"""The options that users can set by a single value for the whole group, by group.
 
-``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` sets ``cache.enabled``.
+For example, ``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` sets
+``cache.enabled``.
 """
 
 PROMPT_NAMES: Final = (*list_prompt_names(), "context", "answer", "sub_answer", "synthesis")
-"""The names of the prompts whose instructions users can replace.
+"""The prompts whose instructions users can replace, by name.
 
 ``all`` is missing, because it consists of three of these prompts.
 """
@@ -55,15 +56,15 @@ _WORDS: Final = {
 }
 
 
-def camel(name: str) -> str:
-    """Return a field's name in camelCase, as in config files: ``rrfK`` for ``rrf_k``."""
+def to_camel_case(name: str) -> str:
+    """Convert a snake_case name to camelCase, such as ``rrf_k`` to ``rrfK``."""
     head, *tail = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in tail)
 
 
-def dotted(path: tuple[str, ...]) -> str:
-    """Return a path of field names as a dotted key: ``fusion.rrfK`` for ``("fusion", "rrf_k")``."""
-    return ".".join(map(camel, path))
+def format_dotted_key(path: tuple[str, ...]) -> str:
+    """Return the dotted key for a path of field names, such as ``fusion.rrfK``."""
+    return ".".join(map(to_camel_case, path))
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
@@ -72,14 +73,14 @@ class Key:
 
     Attributes:
         path: the field names of the option's groups and of the option.
-        kind: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of strings), ``object``
-            (with string values) or ``objects`` (with objects as values).
+        kind: the type of the value: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of
+            strings), ``object`` (of strings) or ``objects`` (an object of objects).
         nullable: whether the option may be null.
-        choices: the values of a ``choice``; empty for other kinds.
+        choices: the allowed values of a ``choice``; empty for other types.
         default: the default value.
         description: the meaning of the option.
         limits: the limits, by pydantic's names such as ``ge``.
-        marks: the `Mark` words of the option, which say what the option changes.
+        marks: the `Mark` words of the option. They say what the option changes.
         is_open: whether a ``choice`` also accepts names that users or plugins define.
     """
 
@@ -96,14 +97,14 @@ class Key:
     @property
     def name(self) -> str:
         """The dotted camelCase key, such as ``fusion.rrfK``."""
-        return dotted(self.path)
+        return format_dotted_key(self.path)
 
-    def read(self, settings: Settings) -> Any:
-        """Return the value of this option in *settings*, with mappings converted to tuples."""
+    def read_value(self, settings: Settings) -> Any:
+        """Return the value of this option in *settings*. A mapping becomes a sorted tuple."""
         return self.make_hashable(attrgetter(".".join(self.path))(settings))
 
     def make_hashable(self, value: Any) -> Any:
-        """Return *value*, a value of this option, with mappings converted to sorted tuples."""
+        """Return a value of this option in a hashable form: a mapping becomes a sorted tuple."""
         return _freeze_mappings(value) if self.kind in _OBJECTS and value is not None else value
 
     @property
@@ -141,26 +142,26 @@ class Key:
 
 
 @cache
-def all_keys() -> tuple[Key, ...]:
+def list_all_keys() -> tuple[Key, ...]:
     """Return all options, in the order of the fields of `Settings`."""
     return tuple(_list_keys(Settings, ()))
 
 
 @cache
-def keys_by_path() -> dict[tuple[str, ...], Key]:
-    """Return all options, by path: the tuple of field names that leads to the option."""
-    return {key.path: key for key in all_keys()}
+def index_keys_by_path() -> dict[tuple[str, ...], Key]:
+    """Return all options by their paths, such as ``("fusion", "rrf_k")``."""
+    return {key.path: key for key in list_all_keys()}
 
 
 @cache
 def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
-    """Return the options with this *mark*, including those in a group with this *mark*."""
-    return tuple(key for key in all_keys() if mark in key.marks)
+    """Return the options that have *mark* or belong to a group that has it."""
+    return tuple(key for key in list_all_keys() if mark in key.marks)
 
 
 def read_marked_values(settings: Settings, mark: Mark) -> tuple[Any, ...]:
-    """Return the hashable values in *settings* of all options with this *mark*."""
-    read, objects = _build_reader(mark)
+    """Return the values of all options with *mark*, as a hashable tuple."""
+    read, objects = _build_value_reader(mark)
     values = list(read(settings))
     for position, key in objects:
         values[position] = key.make_hashable(values[position])
@@ -168,15 +169,16 @@ def read_marked_values(settings: Settings, mark: Mark) -> tuple[Any, ...]:
 
 
 @cache
-def _build_reader(
+def _build_value_reader(
     mark: Mark,
 ) -> tuple[Callable[[Settings], tuple[Any, ...]], tuple[tuple[int, Key], ...]]:
-    """Build a function that reads the values of all options with this *mark*.
+    """Build a function that reads the values of all options with *mark*.
 
     Returns:
         The function. It takes the settings and returns a tuple of values.
-        The (position, key) of each value in the tuple that is a mapping and not hashable.
+        The positions and keys of the values that are mappings, which are not hashable.
     """
+    # Every question reads these values for its cache key, so they are read by one `attrgetter`.
     keys = find_marked_keys(mark)
     objects = tuple((position, key) for position, key in enumerate(keys) if key.kind in _OBJECTS)
     return attrgetter(*(".".join(key.path) for key in keys)), objects
@@ -189,8 +191,8 @@ def _list_keys(
 
     Args:
         cls: The class of the group.
-        group_path: The field names that lead to the group. Empty for `Settings`.
-        marks: The marks of the group, which all of its keys get too.
+        group_path: The field names that lead to the group; empty for `Settings`.
+        marks: The marks of the group. All of its keys have these marks too.
     """
     for field in fields(cls):
         path, own_marks = (*group_path, field.name), marks | field.metadata[MARKS]
@@ -218,7 +220,7 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
 
 
 def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
-    """Return the `Key` attributes ``kind``, ``nullable`` and ``choices`` for a type hint."""
+    """Return the attributes ``kind``, ``nullable`` and ``choices`` of a `Key` with a type hint."""
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (member for member in get_args(hint) if member is not types.NoneType)
         return _read_kind(inner)[0], True, _read_kind(inner)[2]
@@ -241,7 +243,7 @@ def _freeze_mappings(value: Any) -> Any:
 
 
 def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Build an instance of the settings class *cls* from nested dicts with a value per field."""
+    """Build an instance of the settings class *cls*. *values* has a value for each field."""
     field_values = {}
     for field in fields(cls):
         value = values[field.name]
@@ -251,8 +253,8 @@ def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
     return cls(**field_values)
 
 
-def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings. If both have a key, the value in *overrides* wins.
+def merge_settings(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two nested mappings. If both have a value for a key, *overrides* wins.
 
     If both values are mappings, they are merged too.
     """
@@ -260,7 +262,7 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
     for name, value in overrides.items():
         old_value = merged.get(name)
         merged[name] = (
-            merge(old_value, value)
+            merge_settings(old_value, value)
             if isinstance(value, Mapping) and isinstance(old_value, Mapping)
             else value
         )
@@ -268,7 +270,7 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def get_value(values: Mapping[str, Any], key: Key) -> Any:
-    """Return the value of *key* in the nested dicts *values*, `ABSENT` if it is not set."""
+    """Return the value of *key* in the nested dicts *values*; `ABSENT` if it is not set."""
     value: Any = values
     for name in key.path:
         value = value.get(name, ABSENT)
@@ -278,7 +280,7 @@ def get_value(values: Mapping[str, Any], key: Key) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Return a setting's value in a form that `json.dumps` can write."""
+    """Return the value of a setting, ready for JSON: mappings become dicts, and tuples lists."""
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
     return list(value) if isinstance(value, tuple) else value

@@ -1,6 +1,6 @@
-"""The options of the kit: documents, chunks, embedding, the built-in store and hybrid search.
+"""Define the options of the kit: documents, chunks, embedding, the built-in store, hybrid search.
 
-Importing this module does not import the kit. The options are part of `Settings`.
+The options are part of `Settings`. Importing this module does not import the kit.
 """
 
 from typing import TYPE_CHECKING, Final, Literal

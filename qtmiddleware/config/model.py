@@ -1,4 +1,4 @@
-"""Check users' settings and build the JSON schema, with pydantic models of the settings."""
+"""Check users' settings with pydantic, and build the JSON schema of config files."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from qtmiddleware.config.errors import (
     build_misplaced_key_error,
     build_unknown_key_error,
     build_value_error,
-    fold,
-    holds_key,
+    contains_api_key,
+    fold_name,
 )
 from qtmiddleware.config.keys import (
     PROMPT_NAMES,
     SHORTHANDS,
     Key,
-    all_keys,
-    camel,
-    dotted,
+    format_dotted_key,
     get_value,
-    keys_by_path,
+    index_keys_by_path,
+    list_all_keys,
+    to_camel_case,
 )
 from qtmiddleware.config.options import META, get_default
 from qtmiddleware.config.own_names import (
@@ -37,11 +37,11 @@ from qtmiddleware.errors import ConfigError
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-NO_SETTINGS: Final = {
+IGNORED_KEYS: Final = {
     "$schema": "Where this schema is, for editors.",
     "$comment": "What the file is for, for people.",
 }
-"""The keys of a config file that are ignored, with their meanings."""
+"""The keys of a config file that are not settings, with their meanings."""
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]
@@ -49,33 +49,33 @@ _PROMPTS: Final[_Path] = ("llm", "prompts")
 
 
 def check_layer(
-    values: Mapping[Any, Any], source: str, own_transforms: Collection[str] = ()
+    values: Mapping[Any, Any], source: str, user_transforms: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigError]]:
     """Check the settings from one source, and convert them to the types in `Settings`.
 
     Args:
         values: The settings, as the user wrote them.
         source: The name of the source, for errors.
-        own_transforms: The names of the transforms that any source defines.
+        user_transforms: The names of the transforms that users define in any source.
 
     Returns:
-        The converted values, by field name. Empty if pydantic rejects a value.
+        The converted values, by field name; empty if pydantic rejects a value.
         The errors.
     """
     from pydantic import ValidationError
 
     errors: list[ConfigError] = []
     normalized = _normalize_layer(values, Settings, (), source, errors)
-    errors.extend(find_unknown_names(normalized, own_transforms, source))
+    errors.extend(find_unknown_names(normalized, user_transforms, source))
     try:
         checked = build_settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:
         return {}, [*errors, *_translate_errors(error, source)]
-    # All settings are shown by `qtm config show`, and many are sent or written somewhere.
+    # `qtm config show` prints all settings, and many are sent to services or written to files.
     errors.extend(
         build_misplaced_key_error(key.name, source)
-        for key in all_keys()
-        if holds_key(get_value(checked, key))
+        for key in list_all_keys()
+        if contains_api_key(get_value(checked, key))
     )
     return checked, errors
 
@@ -89,16 +89,18 @@ def build_settings_model() -> type[BaseModel]:
     return _build_model(Settings)
 
 
-def json_schema() -> dict[str, Any]:
+def build_json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a config file.
 
     The schema describes every key with its default and limits, for editors and validators.
     """
     schema = build_settings_model().model_json_schema(by_alias=True)
-    _drop_titles(schema)
+    _remove_titles(schema)
     definitions = {name: schema["$defs"][name] for name in sorted(schema["$defs"])}
-    _write_groups(Settings, schema["properties"], definitions)
-    other_keys = {name: {"type": "string", "description": doc} for name, doc in NO_SETTINGS.items()}
+    _rewrite_group_references(Settings, schema["properties"], definitions)
+    other_keys = {
+        name: {"type": "string", "description": doc} for name, doc in IGNORED_KEYS.items()
+    }
     schema |= {"properties": other_keys | schema["properties"], "$defs": definitions}
     return {"$schema": _DIALECT, "title": "qtmiddleware config", **schema}
 
@@ -109,7 +111,7 @@ def _build_model(cls: Any) -> type[BaseModel]:
 
     config = ConfigDict(
         title=cls.__name__,
-        alias_generator=camel,
+        alias_generator=to_camel_case,
         populate_by_name=True,
         extra="forbid",
         strict=True,
@@ -129,11 +131,12 @@ def _build_model(cls: Any) -> type[BaseModel]:
     return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
 
-def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Replace pydantic's references to subgroups in a JSON schema, and add the groups' shorthands.
+def _rewrite_group_references(
+    cls: Any, properties: dict[str, Any], definitions: dict[str, Any]
+) -> None:
+    """Rewrite the references to subgroups in a JSON schema, and add the groups' shorthands.
 
-    Pydantic's references differ between its releases, and so would the schema. The schema is
-    changed in place.
+    Different releases of pydantic write different references. The schema is changed in place.
 
     Args:
         cls: The class of the settings group.
@@ -142,50 +145,53 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
     """
     for field in fields(cls):
         if not is_dataclass(field.type):
-            allow_other_names(field.type, properties[camel(field.name)])
+            allow_other_names(field.type, properties[to_camel_case(field.name)])
             continue
         group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"
         entry: dict[str, Any] = {"description": field.metadata[META]["description"]}
         if field.name in SHORTHANDS:
-            short = f"{place}/properties/{camel(SHORTHANDS[field.name])}"
+            short = f"{place}/properties/{to_camel_case(SHORTHANDS[field.name])}"
             entry["anyOf"] = [{"$ref": place}, {"$ref": short}]
         else:
             entry["$ref"] = place
-        properties[camel(field.name)] = entry
-        _write_groups(group, definitions[group.__name__]["properties"], definitions)
+        properties[to_camel_case(field.name)] = entry
+        _rewrite_group_references(group, definitions[group.__name__]["properties"], definitions)
 
 
-def _drop_titles(node: Any) -> None:
-    """Remove pydantic's titles from a JSON schema. They only repeat the keys."""
+def _remove_titles(node: Any) -> None:
+    """Remove pydantic's titles from a JSON schema, because they only repeat the keys."""
     if isinstance(node, dict):
         if isinstance(node.get("title"), str):
             del node["title"]
         for inner in node.values():
-            _drop_titles(inner)
+            _remove_titles(inner)
 
 
 def _normalize_layer(
     values: Mapping[Any, Any], cls: Any, group_path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return *values* by field name, with shorthands expanded and choices spelled as usual.
+    """Return the settings of one group by field name, with shorthands expanded.
 
     Args:
-        values: The settings of the group *cls*, as the user wrote them.
+        values: The settings of the group, as the user wrote them.
         cls: The class of the group.
-        group_path: The field names that lead to the group. Empty for the top level.
+        group_path: The field names that lead to the group; empty for the top level.
         source: The name of the source, for errors.
-        errors: The list that errors are added to, such as an unknown or repeated key.
+        errors: The list to which errors are added, such as an unknown or duplicate key.
     """
     known = {spelling: field for field in fields(cls) for spelling in _list_spellings(field.name)}
     normalized: dict[str, Any] = {}
     for written_key, value in values.items():
-        if not group_path and written_key in NO_SETTINGS:
+        if not group_path and written_key in IGNORED_KEYS:
             continue
         if not isinstance(written_key, str) or written_key not in known:
             errors.append(
                 build_unknown_key_error(
-                    written_key, group_path, [camel(field.name) for field in fields(cls)], source
+                    written_key,
+                    group_path,
+                    [to_camel_case(field.name) for field in fields(cls)],
+                    source,
                 )
             )
             continue
@@ -200,25 +206,25 @@ def _normalize_layer(
         elif path == TRANSFORMS_KEY and isinstance(value, Mapping):
             normalized[name] = dict(normalize_transforms(value, source, errors))
         else:
-            normalized[name] = _normalize_value(keys_by_path()[path], value)
+            normalized[name] = _normalize_value(index_keys_by_path()[path], value)
     return normalized
 
 
 def _list_spellings(name: str) -> tuple[str, str]:
-    return name, camel(name)
+    return name, to_camel_case(name)
 
 
 def _normalize_group(
     value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return the values of one settings group, by field name.
+    """Return the values of one settings group by field name.
 
-    *value* is a mapping, or the value of the group's shorthand option. Otherwise, an error is added
-    to *errors*, and the result is empty.
+    *value* is a mapping or the value of the group's shorthand. For any other value, adds an error
+    to *errors* and returns an empty dict.
     """
     if isinstance(value, Mapping):
         return _normalize_layer(value, hint, path, source, errors)
-    short = keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
+    short = index_keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
     if short and (
         short.nullable
         if value is None
@@ -226,16 +232,16 @@ def _normalize_group(
     ):
         return {short.path[-1]: _normalize_value(short, value)}
     allowed = "an object" + (f" (or {short.allowed}, which sets {short.name})" if short else "")
-    errors.append(build_value_error(dotted(path), value, allowed, source))
+    errors.append(build_value_error(format_dotted_key(path), value, allowed, source))
     return {}
 
 
 def _normalize_prompts(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Return the user's instructions, by the usual spelling of the prompt's name.
+    """Return the user's instructions by the name of the prompt, in snake_case.
 
-    For each unknown prompt, an error is added to *errors*.
+    Adds an error to *errors* for each unknown prompt.
     """
     names = {spelling: name for name in PROMPT_NAMES for spelling in _list_spellings(name)}
     errors.extend(
@@ -249,14 +255,16 @@ def _normalize_prompts(
 
 
 def _normalize_value(key: Key, value: Any) -> Any:
-    """Convert *value* to the type of *key*, if the meaning is clear.
+    """Convert *value* to the type of *key*, if its meaning is clear.
 
-    Choices get their usual spelling, lists become tuples, and 4.0 becomes 4 for an ``int``. Any
-    other value is returned unchanged.
+    Choices get their standard spelling, lists become tuples, and 4.0 becomes 4 for an ``int``.
+    Other values are returned unchanged.
     """
     match key.kind, value:
         case "choice", str():
-            return next((choice for choice in key.choices if fold(choice) == fold(value)), value)
+            return next(
+                (choice for choice in key.choices if fold_name(choice) == fold_name(value)), value
+            )
         case "list", list():
             return tuple(value)
         case "int", float() if value.is_integer():  # In JSON, 4.0 and 4 are equal.
@@ -266,17 +274,17 @@ def _normalize_value(key: Key, value: Any) -> Any:
 
 
 def _build_repeat_error(path: _Path, source: str) -> ConfigError:
-    """Return the error for a key that one source sets twice: in camelCase and in snake_case."""
-    spellings = f"{camel(path[-1])} and {path[-1]}"
-    line = f"{dotted(path)} is set twice, as {spellings} ({source}); keep one of them"
-    return ConfigError(line, path=dotted(path), allowed="one of them", source=source)
+    """Return the error for a key that one source sets in camelCase and in snake_case."""
+    spellings = f"{to_camel_case(path[-1])} and {path[-1]}"
+    line = f"{format_dotted_key(path)} is set twice, as {spellings} ({source}); keep one of them"
+    return ConfigError(line, path=format_dotted_key(path), allowed="one of them", source=source)
 
 
 def _translate_errors(error: ValidationError, source: str) -> Iterator[ConfigError]:
-    """Yield a `ConfigError` with the setting's name for each of pydantic's errors."""
+    """Yield a `ConfigError` for each of pydantic's errors, with the name of the setting."""
     for detail in error.errors(include_url=False, include_context=False):
         path, inner_location = _split_location(detail["loc"])
-        key = keys_by_path()[path]
+        key = index_keys_by_path()[path]
         inner = {"list": "a text", "object": "a text"}.get(key.kind, key.allowed)
         where = ".".join([key.name, *map(str, inner_location)])
         yield build_value_error(
@@ -289,11 +297,11 @@ def _split_location(location: tuple[int | str, ...]) -> tuple[_Path, tuple[int |
 
     Returns:
         The path of the option.
-        The location inside the option's value. Empty if the error is about the whole value.
+        The location inside the option's value; empty if the error is about the whole value.
     """
-    names = {key.name: key.path for key in keys_by_path().values()}
+    names = {key.name: key.path for key in index_keys_by_path().values()}
     for length in range(len(location), 0, -1):
-        name = dotted(tuple(map(str, location[:length])))
+        name = format_dotted_key(tuple(map(str, location[:length])))
         if name in names:
             return names[name], location[length:]
     raise LookupError(location)

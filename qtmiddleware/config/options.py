@@ -1,4 +1,4 @@
-"""The building blocks of settings: an option, and a group of options."""
+"""Define options and groups of options, as fields and dataclasses."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 META: Final = "option"
-"""The key in a field's metadata that holds the meaning and the limits of the option."""
+"""The key for an option's meaning and limits in the metadata of its field."""
 
 MARKS: Final = "marks"
-"""The key in a field's metadata that holds the `Mark` words of the option."""
+"""The key for an option's `Mark` words in the metadata of its field."""
 
 Mark = Literal["reply", "model", "middleware", "named"]
 """A word that says what an option changes.
@@ -18,9 +18,9 @@ Mark = Literal["reply", "model", "middleware", "named"]
 - ``reply``: the texts in a model's reply. The option is part of the cache key.
 - ``model``: the object that calls the language model.
 - ``middleware``: the whole middleware. A single call cannot change the option.
-- ``named``: something that a foreign config could abuse: where texts and keys are sent, which code
-  runs, which files are written, or a model's instructions. The command line rejects the option in a
-  file that the user did not name.
+- ``named``: where texts and keys are sent, which code runs, which files are written, or a model's
+  instructions. Because a stranger's config could abuse such an option, the command line rejects it
+  in a file that the user did not name.
 """
 
 
@@ -46,7 +46,7 @@ def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
     Args:
         cls: the class of the group.
         doc: the meaning of the group.
-        marks: `Mark` words, separated by spaces. Every option of the group gets these marks.
+        marks: `Mark` words, separated by spaces. All options of the group get these marks.
     """
     return field(
         default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())}
@@ -55,10 +55,10 @@ def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class SettingsGroup:
-    """The base class of all groups of settings: an immutable dataclass with keyword arguments.
+    """The base class of all groups of settings, which are immutable dataclasses.
 
-    The groups inherit their methods from this class. Ordinary frozen dataclasses would compile six
-    methods per group at import, which takes as long as importing half the package.
+    The groups inherit their methods, because frozen dataclasses compile six methods per class at
+    import. For all groups, this takes as long as importing half the package.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -91,15 +91,15 @@ class SettingsGroup:
     def __getstate__(self) -> dict[str, Any]:
         """Return the values by option name, for pickle.
 
-        Because of the names, other versions with different options can read the pickle.
+        With the names, versions that have other options can read the pickle.
         """
         return dict(vars(self))
 
     def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
-        """Set all options: to the value in *values*, or else to the default.
+        """Set all options to their values in *values*. Missing options get their defaults.
 
-        In the oldest pickles, *values* is a list in the order of the fields, so new options must be
-        added at the end of their group.
+        In the oldest pickles, *values* is a list in the order of the fields. Therefore new options
+        must be added at the end of their group.
         """
         known = fields(self)
         if not isinstance(values, Mapping):
@@ -116,7 +116,7 @@ def get_default(field: Field[Any]) -> Any:
 
 
 def make_group(name: str, doc: str, module: str, options: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Create the class of a settings group whose options come from the catalogue.
+    """Create a class for a settings group whose options come from the catalogue.
 
     Args:
         name: the name of the class.

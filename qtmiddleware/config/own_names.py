@@ -1,4 +1,4 @@
-"""Check the names of transforms and fusion methods that users and plugins define."""
+"""Check the transforms that users define, and the names of transforms and fusion methods."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qtmiddleware.config.errors import (
     build_plugin_error,
     build_unknown_key_error,
     build_value_error,
-    fold,
+    fold_name,
     format_key,
 )
-from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel, get_value
+from qtmiddleware.config.keys import PROMPT_NAMES, Key, get_value, list_all_keys, to_camel_case
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.plugins import (
     MAX_WEIGHT,
@@ -33,22 +33,20 @@ _DEFINITION: Final = ("prompt", "fields")
 def normalize_transforms(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (name, definition) for each valid transform that the user defines in *value*.
-
-    For each invalid transform, at least one error is added to *errors*.
+    """Yield the name and the definition of each valid transform that a user defines.
 
     Args:
         value: The setting ``transforms``: definitions by name.
         source: The origin of the setting, for errors.
-        errors: The list that errors are added to.
+        errors: The list to which the errors of invalid transforms are added.
     """
-    built_in_names = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
+    built_in_names = {fold_name(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
     for name, definition in value.items():
         path = f"transforms.{format_key(name)}"
         if not isinstance(name, str):
             errors.append(build_unknown_key_error(name, TRANSFORMS_KEY, (), source))
-        elif fold(name) in built_in_names:
-            built_in = built_in_names[fold(name)]
+        elif fold_name(name) in built_in_names:
+            built_in = built_in_names[fold_name(name)]
             line = f"{path} must have another name, because {built_in} is built in ({source})"
             advice = f"to change the prompt of {built_in}, set llm.prompts"
             errors.append(
@@ -74,7 +72,7 @@ def normalize_transforms(
 
 
 def _build_unknown_error(path: str, source: str) -> ConfigError:
-    """Return the error for the unknown key *path* in the definition of a transform."""
+    """Return the error for an unknown key in the definition of a transform."""
     advice = (
         "a transformation has the keys prompt and fields; fields may hold weights, for example"
         ' {"rewrite": 0.8}'
@@ -86,26 +84,27 @@ def _build_unknown_error(path: str, source: str) -> ConfigError:
 
 def find_unknown_names(
     layer_values: dict[str, Any],
-    own_transforms: Collection[str],
+    user_transforms: Collection[str],
     source: str,
 ) -> Iterator[ConfigError]:
-    """Yield an error for each unknown name of a transform or fusion method in *layer_values*.
+    """Yield an error for each unknown name of a transform or fusion method.
 
-    If a name differs from one of *own_transforms* only in case, dashes or underscores, it is
-    corrected in *layer_values*.
+    The names in the catalogue and in installed plugins are known too. If a name differs from one of
+    *user_transforms* only in case, dashes or underscores, it is corrected in *layer_values*.
 
     Args:
         layer_values: The settings from one source, by field name.
-        own_transforms: The names of the user's transforms. The names in the catalogue and in
-            installed plugins are known too.
+        user_transforms: The names of the transforms that users define.
         source: The origin of the settings, for errors.
     """
-    for key in all_keys():
+    for key in list_all_keys():
         name = get_value(layer_values, key) if key.is_open else None
         if not isinstance(name, str) or name in key.choices:
             continue
-        defined = own_transforms if key.path == _TYPE else ()
-        known = next((spelling for spelling in defined if fold(spelling) == fold(name)), None)
+        defined = user_transforms if key.path == _TYPE else ()
+        known = next(
+            (spelling for spelling in defined if fold_name(spelling) == fold_name(name)), None
+        )
         if known is not None:
             layer_values[key.path[-1]] = known
         elif (error := _check_plugin(key, name, (*key.choices, *defined), source)) is not None:
@@ -113,7 +112,7 @@ def find_unknown_names(
 
 
 def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
-    """Return the error if no installed plugin can provide *name*, ``None`` if one can.
+    """Return an error if no installed plugin provides *name*, else ``None``.
 
     Args:
         key: The option whose value is *name*.
@@ -134,9 +133,9 @@ def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> Con
 
 
 def allow_other_names(hint: Any, entry: dict[str, Any]) -> None:
-    """Extend the JSON schema of an option that also accepts names defined by users or plugins.
+    """Extend the JSON schema of an option that also accepts names from users or plugins.
 
-    Editors then still suggest the built-in names, but accept any name. The schemas of other options
+    Editors then accept any name, and still suggest the built-in names. The schemas of other options
     are not changed.
 
     Args:
@@ -152,7 +151,9 @@ def allow_other_names(hint: Any, entry: dict[str, Any]) -> None:
 
 def _describe_definition() -> dict[str, Any]:
     """Return the JSON schema for the definition of one transform in ``transforms``."""
-    names = [spelling for name in FILLED_BY for spelling in dict.fromkeys((name, camel(name)))]
+    names = [
+        spelling for name in FILLED_BY for spelling in dict.fromkeys((name, to_camel_case(name)))
+    ]
     weights = {
         "type": "object",
         "propertyNames": {"enum": names},

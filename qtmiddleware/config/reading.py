@@ -1,6 +1,6 @@
-"""Read settings from files, presets, environment variables and ``key=value`` texts.
+"""Read settings from files, presets, environment variables and ``key=value`` assignments.
 
-`qtmiddleware.config.model` checks the values.
+The values are checked later, by `qtmiddleware.config.model`.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import (
-    OF_KUBERNETES,
+    KUBERNETES_VARIABLES,
     REPEATED,
     RESERVED,
     build_unknown_variable_error,
-    display,
     find_nearest,
-    fold,
+    fold_name,
+    format_value,
     raise_all,
 )
-from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys, camel
+from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, list_all_keys, to_camel_case
 from qtmiddleware.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Layer = tuple[str, Mapping[Any, Any]]
-"""Settings from one source, as (name of the source, settings as the user wrote them)."""
+"""The settings from one source: its name, and the settings as the user wrote them."""
 
 MOST_BYTES: Final = 10_000_000
-"""The maximum size of a config file, in bytes."""
+"""The largest size of a config file, in bytes."""
 
 PRESET_ENDING: Final = ".config.json"
 
-_SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
+_BOOLEANS: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
     ("false", "0", "no", "off"), False
 )
 
 
 def read_source(source: str | os.PathLike[str]) -> Layer:
-    """Return the settings in the file or preset called *source*. If both exist, read the file.
+    """Return the settings in a file or a preset. If both exist, read the file.
 
     Raises:
         ConfigError: Neither exists, or the file cannot be read.
     """
     from pathlib import Path
 
-    name = _match_preset(source) if isinstance(source, str) else None
+    name = _find_preset_name(source) if isinstance(source, str) else None
     return (
         read_file(source)
         if name is None or Path(os.fspath(source)).is_file()
@@ -58,16 +58,16 @@ def read_source(source: str | os.PathLike[str]) -> Layer:
 
 
 def read_preset(name: str) -> Layer:
-    """Return the settings of the preset called *name*.
+    """Return the settings of the preset *name*.
 
     Raises:
-        ConfigError: There is no such preset.
+        ConfigError: There is no such preset. The message lists all presets.
     """
-    preset = _match_preset(name)
+    preset = _find_preset_name(name)
     if preset is None:
         names = list_presets()
         raise ConfigError(
-            f"there is no preset {display(name)}; {_suggest_preset(name)}the presets are"
+            f"there is no preset {format_value(name)}; {_suggest_preset(name)}the presets are"
             f" {', '.join(names)}",
             path="preset",
             allowed="one of " + ", ".join(names),
@@ -79,15 +79,16 @@ def read_preset(name: str) -> Layer:
 def list_presets() -> list[str]:
     """Return the names of all presets, sorted.
 
-    There is a preset for each preset file and each transformation, except ``none``.
+    Each preset file and each transformation except ``none`` is a preset.
     """
     return sorted({*_find_preset_files(), *TRANSFORMS} - {"none"})
 
 
 def _read_preset_values(name: str) -> Mapping[Any, Any]:
-    """Return the settings of the preset called *name*, including its comment.
+    """Return the settings of the preset *name*, including its comment.
 
-    Without a preset file, *name* is a transformation, and only ``transformationType`` is set.
+    Without a preset file, *name* is a transformation, and the preset sets only
+    ``transformationType``.
     """
     if (file := _find_preset_files().get(name)) is not None:
         return read_file(file)[1]
@@ -104,10 +105,9 @@ def _find_preset_files() -> dict[str, Path]:
 
 
 def find_presets_folder() -> Path:
-    """Return the folder with the preset files and ``schema.json``.
+    """Return the folder that contains the preset files and ``schema.json``.
 
-    In an installed package, it is ``presets`` next to this module. In a checkout, it is
-    ``config/``.
+    This is ``presets`` next to this module or, in a checkout, ``config/``.
     """
     from pathlib import Path
 
@@ -115,13 +115,13 @@ def find_presets_folder() -> Path:
     return here / "presets" if (here / "presets").is_dir() else here.parents[1] / "config"
 
 
-def _match_preset(name: object) -> str | None:
-    """Return the name of the preset that *name* means, ``None`` if there is none.
+def _find_preset_name(name: object) -> str | None:
+    """Return the preset's name for *name*, ignoring case, dashes and underscores.
 
-    Case, dashes and underscores are ignored.
+    Returns ``None`` if there is no such preset.
     """
-    folded_name = fold(name) if isinstance(name, str) else None
-    return next((preset for preset in list_presets() if fold(preset) == folded_name), None)
+    folded_name = fold_name(name) if isinstance(name, str) else None
+    return next((preset for preset in list_presets() if fold_name(preset) == folded_name), None)
 
 
 def _suggest_preset(name: object) -> str:
@@ -130,7 +130,7 @@ def _suggest_preset(name: object) -> str:
 
 
 def read_file(path: str | os.PathLike[str]) -> Layer:
-    """Return the settings in a file: JSON, or TOML if the file's name ends in ``.toml``.
+    """Return the settings in a file. It is TOML if its name ends in ``.toml``, else JSON.
 
     Raises:
         ConfigError: The file cannot be read, is not valid JSON or TOML, or contains no object.
@@ -149,12 +149,12 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
-    """Return the settings in environment variables, as one layer per variable.
+    """Return the settings in environment variables, with one layer per variable.
 
     Raises:
-        ConfigError: A variable that begins with ``QTM_`` is not a setting.
+        ConfigError: The name of a variable begins with ``QTM_`` but is not a setting.
     """
-    by_name = {key.environment: key for key in all_keys()}
+    by_name = {key.environment: key for key in list_all_keys()}
     names = sorted(name for name in environ if _is_setting_name(name))
     raise_all(
         [build_unknown_variable_error(name, by_name) for name in names if name not in by_name]
@@ -169,28 +169,28 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
 
 
 def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
-    """Return the settings in ``key=value`` assignments, as one layer per assignment.
+    """Return the settings in ``key=value`` assignments, with one layer per assignment.
 
     Args:
         texts: The assignments, with dotted keys. The values are JSON. Strings and lists of strings
-            may be written without quotes, as in environment variables.
-        source: What error messages call the assignments.
+            may be written without quotation marks, as in environment variables.
+        source: The name for the assignments in error messages.
 
     Raises:
-        ConfigError: A text is not of the form ``key=value``.
+        ConfigError: A text does not have the form ``key=value``.
     """
-    by_name = {key.name: key for key in all_keys()}
+    by_name = {key.name: key for key in list_all_keys()}
     layers: list[Layer] = []
     for text in texts:
         name, equals, value = text.partition("=")
         path = [part.strip() for part in name.split(".")]
         if not (equals and all(path)):
             message = (
-                f"{display(text)} must have the form key=value ({source}), such as topK=8 or"
+                f"{format_value(text)} must have the form key=value ({source}), such as topK=8 or"
                 " fusion.method=rrf"
             )
             raise ConfigError(message, source=source)
-        key = by_name.get(".".join(map(camel, path)))
+        key = by_name.get(".".join(map(to_camel_case, path)))
         layers.append(
             (
                 source,
@@ -204,10 +204,10 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
 
 
 def _parse_assignment(key: Key, text: str) -> Any:
-    """Return the value for *key* from *text*, the right-hand side of an assignment.
+    """Return the value for *key* from the right-hand side of an assignment.
 
-    A JSON string is decoded, and ``null`` is ``None`` if the key may be null. Any other text is
-    read like the value of an environment variable.
+    A JSON string is decoded, and ``null`` becomes ``None`` if the key may be null. Any other text
+    is parsed like the value of an environment variable.
     """
     value = _parse_json_or_text(text)
     is_meant = (isinstance(value, str) and value != text) or (value is None and key.nullable)
@@ -215,22 +215,22 @@ def _parse_assignment(key: Key, text: str) -> Any:
 
 
 def _is_setting_name(name: str) -> bool:
-    """Return whether the environment variable *name* should be a setting.
+    """Return whether the environment variable *name* must be a setting.
 
-    This is true for all names that begin with ``QTM_``, except reserved names and variables that
+    This is true for names that begin with ``QTM_``, except reserved names and variables that
     Kubernetes sets.
     """
     return (
         name.startswith(ENVIRONMENT_PREFIX)
         and name not in RESERVED
-        and not re.fullmatch(OF_KUBERNETES, name)
+        and not re.fullmatch(KUBERNETES_VARIABLES, name)
     )
 
 
 def _parse_variable(key: Key, text: str) -> Any:
-    """Return the value for *key* from *text*, the value of an environment variable.
+    """Return the value for *key* from the text of an environment variable.
 
-    A text that cannot be parsed is returned unchanged. The check of all settings rejects it later.
+    A text that cannot be parsed is returned unchanged. A later check rejects it.
     """
     if key.nullable and not text.strip():
         return None
@@ -238,7 +238,7 @@ def _parse_variable(key: Key, text: str) -> Any:
         case "str" | "choice":
             return text
         case "bool":
-            return _SWITCH.get(text.strip().lower(), text)
+            return _BOOLEANS.get(text.strip().lower(), text)
         case "list" if not text.lstrip().startswith("["):
             return [word for part in text.split(",") if (word := part.strip())]
         case "float" if re.fullmatch(r"\s*\.\d{1,20}\s*", text):
@@ -248,7 +248,7 @@ def _parse_variable(key: Key, text: str) -> Any:
 
 
 def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return *value* in one dict per name in *path*: ``{"a": {"b": value}}`` for a, b."""
+    """Return *value* in nested dicts, such as ``{"a": {"b": value}}`` for the path a, b."""
     for name in reversed(path):
         value = {name: value}
     holder: dict[str, Any] = value
@@ -256,9 +256,9 @@ def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _parse_json_or_text(text: str) -> Any:
-    """Return the value of the JSON *text*, or *text* itself if it is not JSON."""
+    """Return the value of the JSON *text*; *text* itself if it is not JSON."""
     try:
-        return json.loads(text, object_pairs_hook=_mark_repeats)
+        return json.loads(text, object_pairs_hook=_mark_repeated_keys)
     except (ValueError, RecursionError):
         return text
 
@@ -269,6 +269,7 @@ def _read_text(name: str, source: str) -> str:
     Raises:
         ConfigError: The file cannot be read. The message says how to fix the problem.
     """
+    # Users may pass the text of a config instead of its path.
     if name.lstrip().startswith("{"):
         raise _build_file_error(
             "config",
@@ -313,7 +314,7 @@ def _parse_json(text: str, source: str) -> Any:
         ConfigError: *text* is not valid JSON.
     """
     try:
-        return json.loads(text, object_pairs_hook=_mark_repeats)
+        return json.loads(text, object_pairs_hook=_mark_repeated_keys)
     except json.JSONDecodeError as error:
         if source.lower().endswith((".yaml", ".yml")):
             ways = "write the same keys as JSON, or as TOML in a .toml file"
@@ -323,7 +324,7 @@ def _parse_json(text: str, source: str) -> Any:
     except RecursionError:
         raise _build_file_error(source, "is nested too deeply") from None
     except ValueError:
-        # The only other ValueError is Python's refusal to read a number with thousands of digits.
+        # The only other ValueError: Python does not parse a number with thousands of digits.
         raise _build_file_error(source, "holds a number that is too long") from None
 
 
@@ -341,10 +342,10 @@ def _parse_toml(text: str, source: str) -> Any:
         raise _build_file_error(source, f"is not TOML: {error}") from None
 
 
-def _mark_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict from the *pairs* of a JSON object. The value of a repeated key is `REPEATED`.
+def _mark_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a dict from the *pairs* of a JSON object. The value of a duplicate key is `REPEATED`.
 
-    By default, `json` would silently use the last value.
+    By default, `json` silently uses the last value.
     """
     values: dict[str, Any] = {}
     for key, value in pairs:

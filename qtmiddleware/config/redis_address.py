@@ -1,4 +1,4 @@
-"""The address of a Redis server, and a Redis client that never retries."""
+"""Check the address of a Redis server, and make a client for it that never retries."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TLS_CHOICES: Final = {
 class RedisAddress:
     """A valid address of a Redis server.
 
-    Raises `ConfigError` if the address cannot be used, or contains a user name or password. The
-    error message does not show the address.
+    Raises `ConfigError` if the address is invalid or contains a user name or password. The error
+    message does not show the address.
 
     Attributes:
         url: the complete address.
@@ -35,7 +35,7 @@ class RedisAddress:
 
     def __init__(self, url: str) -> None:
         if not re.match(r"(redis|rediss|unix)://", url) or not url.isprintable() or " " in url:
-            _raise_error("cache.redisUrl must be an address")
+            _raise_address_error("cache.redisUrl must be an address")
         try:
             url_parts = urlsplit(url)
             port = url_parts.port
@@ -43,17 +43,17 @@ class RedisAddress:
                 url_parts.query, keep_blank_values=True, strict_parsing=bool(url_parts.query)
             )
         except ValueError:
-            # The error may hold a part of a password.
-            _raise_error("cache.redisUrl must be an address that can be read")
+            # The error's message may contain a part of a password.
+            _raise_address_error("cache.redisUrl must be an address that can be read")
         if "@" in url_parts.netloc or _SECRET_OPTIONS & {name for name, _ in options}:
-            _raise_error(
+            _raise_address_error(
                 f"cache.redisUrl must not hold a user name or password; set {USER_VARIABLE} and"
                 f" {PASSWORD_VARIABLE}"
             )
         if not _is_complete(url_parts, port) or not all(
             _is_valid_option(url_parts.scheme, *option) for option in options
         ):
-            _raise_error("cache.redisUrl must be an address that qtmiddleware can use")
+            _raise_address_error("cache.redisUrl must be an address that qtmiddleware can use")
         self.url = url
         self._tls_checks = _choose_tls_checks(dict(options)) if url_parts.scheme == "rediss" else {}
         host = (
@@ -61,11 +61,11 @@ class RedisAddress:
         )
         self.where = url_parts.path if url_parts.scheme == "unix" else f"{host}:{port or 6379}"
 
-    def client(self, timeout: float) -> Any:
-        """Return a client that is not connected yet and never retries.
+    def make_client(self, timeout: float) -> Any:
+        """Return a client that never retries. It is not connected yet.
 
         Args:
-            timeout: Seconds to wait for the connection, and for each reply.
+            timeout: How many seconds to wait for the connection, and for each reply.
 
         Raises:
             MissingExtra: The package ``redis`` is not installed.
@@ -98,19 +98,18 @@ class RedisAddress:
                 **self._tls_checks,
                 **quiet_options,
             )
-            # A connection is created and dropped, unconnected: only this shows a mistake in the TLS
-            # options.
+            # Creates a connection without connecting it, because only this checks the TLS options.
             pool.connection_class(**pool.connection_kwargs)
         except (redis.RedisError, TypeError, ValueError):
-            _raise_error("cache.redisUrl must be an address that qtmiddleware can use")
+            _raise_address_error("cache.redisUrl must be an address that qtmiddleware can use")
         return redis.Redis(connection_pool=pool)
 
 
 def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
-    """Return whether the address is complete and usable.
+    """Return whether the address is complete.
 
-    It must have a host, or the path of a socket. A fragment is not allowed. After a host, the path
-    may only be a database number.
+    It must have a host or the path of a socket, and no fragment. After a host, the path may only be
+    a database number.
     """
     if url_parts.fragment:
         return False
@@ -124,7 +123,7 @@ def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
 
 
 def _is_valid_option(scheme: str, name: str, value: str) -> bool:
-    """Return whether an address with this *scheme* may have the query option ``name=value``."""
+    """Return whether an address with *scheme* may have the query option ``name=value``."""
     if name == "db":
         return re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
     # Some versions of the client check these options only when they connect.
@@ -133,18 +132,18 @@ def _is_valid_option(scheme: str, name: str, value: str) -> bool:
 
 
 def _choose_tls_checks(options: dict[str, str]) -> dict[str, Any]:
-    """Return the client arguments that turn on TLS checks, as defaults for *options*.
+    """Return the client's arguments for TLS checks. The options in the address override them.
 
-    The options in the address override them. If these turn off certificate checks, host names are
-    not checked either. Before version 6.0, the client does not check host names by default.
+    If the address turns off the checks of certificates, host names are not checked either.
     """
+    # Before version 6.0, the client does not check host names by default.
     is_checked = options.get("ssl_cert_reqs") != "none"
     return {"ssl_cert_reqs": "required", "ssl_check_hostname": is_checked}
 
 
-def _raise_error(problem: str) -> NoReturn:
+def _raise_address_error(problem: str) -> NoReturn:
     """Raise `ConfigError` with *problem* and examples of valid addresses.
 
-    The message does not show the address, because it may contain a password.
+    The message does not show the address, which may contain a password.
     """
     raise ConfigError(f"{problem}; examples: {ALLOWED}", path=PATH, allowed=ALLOWED) from None

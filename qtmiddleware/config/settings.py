@@ -1,9 +1,9 @@
-"""All options of the core, with their defaults, limits and meanings.
+"""Define all options of the core, with their defaults, limits and meanings.
 
 The options of the kit are in `kit_settings`. The groups are immutable dataclasses, so the pipeline
-needs no validation library at run time. `qtmiddleware.config` reads the limits from the metadata of
-each field to check the users' settings and to build the JSON schema. Keys are snake_case here and
-camelCase in files. Annotations are evaluated at import, because the keys are derived from them.
+needs no validation library. `qtmiddleware.config` uses the limits in the metadata of the fields to
+check users' settings and to build the JSON schema. Keys are snake_case here and camelCase in files.
+Annotations are evaluated at import, because the keys are derived from them.
 """
 
 from collections.abc import Mapping
@@ -201,10 +201,10 @@ class FusionSettings(SettingsGroup):
 
     @property
     def row(self) -> FusionRow:
-        """The fusion method's description, from the catalogue or an installed plugin.
+        """The description of the fusion method, from the catalogue or an installed plugin.
 
         Raises:
-            ConfigError: Neither has the method.
+            ConfigError: Neither defines the method.
         """
         row = FUSION_METHODS.get(self.method)
         if row is None:
@@ -253,7 +253,7 @@ class LimitSettings(SettingsGroup):
 
     @property
     def model_seconds(self) -> float:
-        """The seconds that the language model may take: its timeout, or a shorter deadline."""
+        """The seconds that the language model may take: its timeout or, if shorter, the deadline."""
         return min(self.llm_timeout_ms, self.deadline_ms) / 1e3
 
 
@@ -541,10 +541,10 @@ class Settings(SettingsGroup):
 
     @property
     def transform(self) -> TransformRow:
-        """The transformation's description, from the catalogue, `transforms` or a plugin.
+        """The description of the transformation, from the catalogue, `transforms` or a plugin.
 
         Raises:
-            ConfigError: None of these defines the transformation.
+            ConfigError: None of them defines the transformation.
         """
         row = TRANSFORMS.get(self.transformation_type)
         if row is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.config.errors import display, hide_secrets
+from qtmiddleware.config.errors import format_value, hide_secrets
 from qtmiddleware.config.settings import GlossarySettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.glossary import Glossary, Row
@@ -267,7 +267,7 @@ def _check_entry_count(count: int, source: str) -> None:
 
 def _quote(text: str) -> str:
     """Return *text* quoted for an error message, without secrets."""
-    return hide_secrets(display(text))
+    return hide_secrets(format_value(text))
 
 
 def _make_error(location: str, problem: str, advice: str = "") -> ConfigError:

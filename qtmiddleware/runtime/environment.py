@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from qtmiddleware.config.errors import holds_key, is_secret_name
+from qtmiddleware.config.errors import contains_api_key, is_secret_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,4 +55,4 @@ def copy_worker_environment(build: Callable[..., Any]) -> dict[str, str]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return is_secret_name(name) or holds_key(value) or _CREDENTIALS.search(value) is not None
+    return is_secret_name(name) or contains_api_key(value) or _CREDENTIALS.search(value) is not None

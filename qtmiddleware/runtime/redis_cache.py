@@ -71,7 +71,7 @@ class RedisCache:
 
     def renew(self) -> None:
         """Replace the client after a fork, because its connections belong to the parent process."""
-        self._client = self._address.client(self._timeout)
+        self._client = self._address.make_client(self._timeout)
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
 
     @property

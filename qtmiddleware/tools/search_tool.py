@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.config.errors import display, hide_secrets
+from qtmiddleware.config.errors import format_value, hide_secrets
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.background_loop import run_in_background_loop
@@ -99,7 +99,7 @@ class SearchTool:
         # A model may invent arguments. The error tells it which one does not exist.
         unknown = sorted(map(str, set(arguments) - set(MEANINGS)))
         if unknown:
-            raise ToolFailure(f"{self.name} has no argument {display(unknown[0])}.")
+            raise ToolFailure(f"{self.name} has no argument {format_value(unknown[0])}.")
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
 
     def _write_description(self, about: str) -> str:

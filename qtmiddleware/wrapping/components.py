@@ -227,7 +227,7 @@ class Components:
         if resolved is own_settings:
             return own_settings
         for key in find_marked_keys("middleware"):
-            if key.read(resolved) != key.read(own_settings):
+            if key.read_value(resolved) != key.read_value(own_settings):
                 message = (
                     f"{key.name} cannot be set for one call; set it in the config of"
                     " QueryMiddleware"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qtmiddleware.config import Config
-from qtmiddleware.config.errors import display
+from qtmiddleware.config.errors import format_value
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.protocols import Clock, Observer
@@ -112,7 +112,7 @@ def middleware(
     check_options(middleware, options, WrapOptions.__optional_keys__)
     # `@middleware("auto")` is a common mistake: the preset would be taken for the function.
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
-        written = display(fn) if isinstance(fn, str) else "..."
+        written = format_value(fn) if isinstance(fn, str) else "..."
         raise WrapError(
             f"middleware() must be given a function, not {type(fn).__name__}; write"
             f" config={written}"

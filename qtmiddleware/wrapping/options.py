@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.config.errors import find_nearest, fold, is_secret_name
-from qtmiddleware.config.keys import all_keys, camel
+from qtmiddleware.config.errors import find_nearest, fold_name, is_secret_name
+from qtmiddleware.config.keys import list_all_keys, to_camel_case
 from qtmiddleware.errors import WrapError
 
 _MIDDLEWARE_OPTIONS: Final = frozenset(
@@ -72,15 +72,15 @@ def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
     Names that occur in more than two groups, such as ``enabled``, are left out.
     """
     paths_by_name: dict[str, list[Sequence[str]]] = {}
-    for key in all_keys():
-        paths_by_name[fold(key.path[0])] = [key.path[:1]]
-    for key in all_keys():
+    for key in list_all_keys():
+        paths_by_name[fold_name(key.path[0])] = [key.path[:1]]
+    for key in list_all_keys():
         if len(key.path) == 2:
-            paths_by_name.setdefault(fold(key.path[1]), []).append(key.path)
+            paths_by_name.setdefault(fold_name(key.path[1]), []).append(key.path)
     return {name: paths for name, paths in paths_by_name.items() if len(paths) <= _MOST_GROUPS}
 
 
 def _write_config_example(path: Sequence[str]) -> str:
     """Return a JSON object that sets the key at *path*, such as ``{"fusion": {"rrfK": ...}}``."""
     key, *rest = path
-    return f'{{"{camel(key)}": {_write_config_example(rest) if rest else "..."}}}'
+    return f'{{"{to_camel_case(key)}": {_write_config_example(rest) if rest else "..."}}}'

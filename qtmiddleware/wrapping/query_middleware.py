@@ -30,7 +30,7 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.config import Config, current_overrides
+from qtmiddleware.config import Config, get_active_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
@@ -518,7 +518,7 @@ class QueryMiddleware:
 
     def preprocess(self, query: str) -> str:
         """Return the keywords that this configuration's rules extract from *query*."""
-        options = self._components.resolve_settings(current_overrides()).preprocess
+        options = self._components.resolve_settings(get_active_overrides()).preprocess
         return preprocess(
             query,
             language=options.language,
@@ -652,7 +652,7 @@ class QueryMiddleware:
         """
         components = self._components
         settings = components.resolve_settings(
-            (*current_overrides(), config) if config else current_overrides()
+            (*get_active_overrides(), config) if config else get_active_overrides()
         )
         return components, settings, components.get_model(settings)
 

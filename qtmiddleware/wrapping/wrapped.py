@@ -24,7 +24,7 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.config import Layers, current_overrides
+from qtmiddleware.config import Layers, get_active_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
@@ -434,7 +434,7 @@ class Wrapped(Generic[P, R]):
             kwargs = {**kwargs, "history": history}
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
-        overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
+        overrides = (*get_active_overrides(), *(layer for layer in (config, qtm_config) if layer))
         context = self._read_context(overrides, config_may_be_for_function=config is not None)
         signature = self._signature.choose_signature(args, kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
@@ -518,7 +518,7 @@ class Wrapped(Generic[P, R]):
         Returns ``None`` also if the function takes vectors, because the plain function could not
         search for the caller's text.
         """
-        overrides = current_overrides()
+        overrides = get_active_overrides()
         context = self._source.get_context(overrides) if overrides else self._context
         return None if context.embedder is not None else context.settings.shadow
 
@@ -571,7 +571,7 @@ class Wrapped(Generic[P, R]):
 
         True if the settings change nothing, or if the function is calling itself.
         """
-        return (self._context.is_off and not current_overrides()) or is_nested_call(self._fn)
+        return (self._context.is_off and not get_active_overrides()) or is_nested_call(self._fn)
 
     def _find_query(
         self,

@@ -23,7 +23,7 @@ from qtmiddleware.catalogue import (
     TRANSFORMS,
     list_prompt_names,
 )
-from qtmiddleware.config.keys import Key, all_keys, read_marked_values
+from qtmiddleware.config.keys import Key, list_all_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms import as_language_model
@@ -48,7 +48,7 @@ TRANSFORM = Transform(
 '''
 
 NEW_TEXT = """\
-    trade_name: str | None = _text(
+    trade_name: str | None = _make_text_field(
         None,
         shape="line",
         label="name in the trade",
@@ -70,7 +70,7 @@ import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.redis_cache import decode_transformation, encode_transformation
 from qtmiddleware.kit.cli.show import LABELS
-from qtmiddleware.config import json_schema, markdown_table
+from qtmiddleware.config import build_json_schema, write_markdown_reference
 from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Transformation
@@ -87,9 +87,9 @@ settings = qtm.Config.load(config).settings
 made = Transformation(trade_name="renal failure")
 print(json.dumps({
     "variant": [[it.kind, it.text, it.weight] for it in found.variants],
-    "choices": json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
-    "weights": sorted(json_schema()["$defs"]["FusionWeights"]["properties"]),
-    "docs": "fusion.weights.tradeName" in markdown_table() and "QTM_FUSION_WEIGHTS_TRADE_NAME" in markdown_table(),
+    "choices": build_json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
+    "weights": sorted(build_json_schema()["$defs"]["FusionWeights"]["properties"]),
+    "docs": "fusion.weights.tradeName" in write_markdown_reference() and "QTM_FUSION_WEIGHTS_TRADE_NAME" in write_markdown_reference(),
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
     "label": LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
@@ -135,7 +135,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
         ASKED,
         {
             "catalogue.py": [
-                ("    keywords: tuple[str, ...] = _text(", NEW_TEXT),
+                ("    keywords: tuple[str, ...] = _make_text_field(", NEW_TEXT),
                 ('    TransformRow(name="none"', NEW_TRANSFORM),
             ]
         },
@@ -159,7 +159,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
 FUSED = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.config import json_schema, markdown_table
+from qtmiddleware.config import build_json_schema, write_markdown_reference
 from qtmiddleware.retrieval.fusion import fuse
 from qtmiddleware.types import Ranking, Variant
 
@@ -169,8 +169,8 @@ def ranking(text, *ids):
 fused = fuse([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
 print(json.dumps({
     "keys": [key for _, key in fused.keys],
-    "choices": json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["anyOf"][0]["enum"],
-    "docs": "first_only" in markdown_table(),
+    "choices": build_json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["anyOf"][0]["enum"],
+    "docs": "first_only" in write_markdown_reference(),
     "set": qtm.Config.load({"fusion": "first_only"}).settings.fusion.method,
 }))
 """
@@ -265,7 +265,7 @@ LANGUAGE = {
 SPOKEN = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.config import json_schema, markdown_table
+from qtmiddleware.config import build_json_schema, write_markdown_reference
 from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.answering.flow import _write_no_answer_sentence as not_there
@@ -288,8 +288,8 @@ kept = guard(Transformation(rewrite="zwat zist zder Umsatz?"), query=denied, mus
 said = guard(Transformation(rewrite="zder Umsatz zist znie"), query=denied, must_keep=[("negation", "znie")])
 text = "Zum Umsatz, Zbsp. Acme und Nike, zist viel bekannt. " * 3
 print(json.dumps({
-    "choices": json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
-    "docs": "zz" in next(line for line in markdown_table().splitlines() if "preprocess.language" in line),
+    "choices": build_json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
+    "docs": "zz" in next(line for line in write_markdown_reference().splitlines() if "preprocess.language" in line),
     "set": settings.preprocess.language,
     "detected": [detect_language("zist zder Umsatz hoch"), prepare(question).language],
     "stripped": prepare(question).keywords,
@@ -320,17 +320,22 @@ def test_a_language_is_one_file(tmp_path: Path) -> None:
     }
 
 
-def test_the_keys_of_a_language_are_described() -> None:
+def test_the_keys_of_a_language_and_of_its_dates_are_described() -> None:
     folder = PACKAGE / "preprocessing" / "lexicons"
-    described = set(
-        re.findall(r"^\| `(\w+)`", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    described, dates = (
+        {
+            key
+            for row in re.findall(r"^\| (`\w+`[^|]*) \|", table, re.MULTILINE)
+            for key in re.findall(r"\w+", row)
+        }
+        for table in text.split("The keys of `dates`:")
     )
-    used = {
-        key
-        for code in LANGUAGES
-        for key in json.loads((folder / f"{code}.json").read_text(encoding="utf-8"))
-    }
-    assert used == described
+    languages = [
+        json.loads((folder / f"{code}.json").read_text(encoding="utf-8")) for code in LANGUAGES
+    ]
+    assert {key for language in languages for key in language} == described
+    assert {key for language in languages for key in language.get("dates", {})} == dates
 
 
 @pytest.mark.parametrize(
@@ -400,7 +405,7 @@ def request_of(settings: Settings, prompt: Prompt) -> Any:
     return negotiator.negotiate(prompt).send(None), settings.llm.base_url
 
 
-@pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name)
+@pytest.mark.parametrize("key", list_all_keys(), ids=lambda key: key.name)
 def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
     key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,7 +432,7 @@ def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
 
 
 def test_what_a_model_is_made_of_makes_another_model() -> None:
-    for key in all_keys():
+    for key in list_all_keys():
         other = changed(key, Settings())
         assert (read_marked_values(other, "model") != read_marked_values(Settings(), "model")) == (
             "model" in key.marks
@@ -435,5 +440,5 @@ def test_what_a_model_is_made_of_makes_another_model() -> None:
 
 
 def test_every_option_can_be_told_from_its_default() -> None:
-    for key in all_keys():
+    for key in list_all_keys():
         assert changed(key, Settings()) != Settings()

@@ -25,7 +25,7 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import SHORTHANDS, Key, all_keys, camel, to_json
+from qtmiddleware.config.keys import SHORTHANDS, Key, list_all_keys, to_camel_case, to_json
 from qtmiddleware.integrations.haystack import QueryTransformRetriever
 from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
@@ -85,7 +85,7 @@ def choose_value(key: Key) -> Any:
 
 def write_config(folder: Path) -> None:
     """Every option with another value than its default, as a file and as variables, and every short form of a group."""
-    chosen = [(key, choose_value(key)) for key in all_keys()]
+    chosen = [(key, choose_value(key)) for key in list_all_keys()]
     nested: dict[str, Any] = {}
     for key, value in chosen:
         *groups, last = key.name.split(".")
@@ -99,12 +99,16 @@ def write_config(folder: Path) -> None:
         for key, it in chosen
     }
     write_json(folder / "environment.json", environment)
-    keys = {key.path: key for key in all_keys()}
+    keys = {key.path: key for key in list_all_keys()}
     short = {group: to_json(choose_value(keys[group, name])) for group, name in SHORTHANDS.items()}
     write_json(
-        folder / "short.config.json", {camel(group): value for group, value in short.items()}
+        folder / "short.config.json",
+        {to_camel_case(group): value for group, value in short.items()},
     )
-    meant = {f"{camel(group)}.{camel(name)}": short[group] for group, name in SHORTHANDS.items()}
+    meant = {
+        f"{to_camel_case(group)}.{to_camel_case(name)}": short[group]
+        for group, name in SHORTHANDS.items()
+    }
     write_json(folder / "short.meant.json", meant)
 
 

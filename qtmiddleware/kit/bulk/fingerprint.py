@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from qtmiddleware.config.keys import all_keys, to_json
+from qtmiddleware.config.keys import list_all_keys, to_json
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
@@ -19,7 +19,7 @@ _KEYS: Final = frozenset(
 )
 _MOST_SHOWN: Final = 60
 _MOST_UNKNOWN: Final = 5
-"""The maximum number of settings to list that this version does not know."""
+"""The maximum number of unknown settings to list."""
 
 
 def build_fingerprint(settings: Settings) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def build_fingerprint(settings: Settings) -> dict[str, Any]:
     The keys are the names of the settings, and ``prompts``. The values are JSON values.
     """
     keys = {
-        key.name: to_json(key.read(settings))
-        for key in all_keys()
+        key.name: to_json(key.read_value(settings))
+        for key in list_all_keys()
         if key.name in _KEYS or "reply" in key.marks
     }
     # Some prompts exist only for questions with a history.
@@ -66,7 +66,7 @@ def describe_changes(
     Long values are left out. If a setting is missing in *old_fingerprint*, an older version did not
     know it, and its default value is used.
     """
-    defaults = {key.name: to_json(key.make_hashable(key.default)) for key in all_keys()}
+    defaults = {key.name: to_json(key.make_hashable(key.default)) for key in list_all_keys()}
     for name in (
         *new_fingerprint,
         *islice((key for key in old_fingerprint if key not in new_fingerprint), _MOST_UNKNOWN),

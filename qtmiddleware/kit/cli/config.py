@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from qtmiddleware.config import json_schema
+from qtmiddleware.config import build_json_schema
 from qtmiddleware.config.reading import PRESET_ENDING, list_presets, read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
@@ -95,7 +95,7 @@ def init(
         message = f"{target} already exists; name another file, or overwrite it with --force"
         raise ConfigError(message, path="PATH", value=str(target))
     config_text = json.dumps({**values, "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
-    schema_text = json.dumps(json_schema(), indent=2, ensure_ascii=False)
+    schema_text = json.dumps(build_json_schema(), indent=2, ensure_ascii=False)
     with name_option_in_errors(target, "PATH"):
         target.parent.mkdir(parents=True, exist_ok=True)
         # The schema comes first, so that an editor that opens the config finds it.
@@ -153,7 +153,7 @@ def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) ->
 @app.command()
 def schema() -> None:
     """Write the JSON schema of config files."""
-    write_json(json_schema())
+    write_json(build_json_schema())
 
 
 def _find_warnings(settings: Settings) -> list[str]:

@@ -11,11 +11,10 @@ from typing import Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import all_keys, find_marked_keys
+from qtmiddleware.config.keys import find_marked_keys, list_all_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
-from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
 from qtmiddleware.runtime.files import read_trusted_file
 
 CREDENTIALS: Final = (
@@ -169,7 +168,7 @@ def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[
         yield "dataPath to hidden files"
     if "embeddingModel" in keys and Path(settings.embedding_model).expanduser().exists():
         yield "embeddingModel to a folder"
-    budgets = [key for key in all_keys() if key.path[0] == "budget"]
+    budgets = [key for key in list_all_keys() if key.path[0] == "budget"]
     # A file overrides the environment, but a file that nobody named must not raise your limit.
     if any(key.environment in os.environ for key in budgets):
         yield from (
@@ -245,6 +244,9 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
         settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
     )
     if ingests:
+        # Every command imports this module, but only an ingest needs the rooms of the ledger.
+        from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
+
         return {"index": index, "ledger": None if is_named else build_ledger_path(settings)}
     return {"index": index, "query log": settings.log.path}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.errors import find_nearest, fold
+from qtmiddleware.config.errors import find_nearest, fold_name
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.cli.asking import Outcome
@@ -231,9 +231,9 @@ def find_type(text: str, own_types: Sequence[str] = ()) -> TransformationType | 
 
     The user's own types are numbered after the built-in types.
     """
-    folded = fold(text.strip())
+    folded = fold_name(text.strip())
     for number, kind in enumerate((*KINDS, *own_types), start=1):
-        if folded in (str(number), fold(kind)):
+        if folded in (str(number), fold_name(kind)):
             return kind
     return None
 

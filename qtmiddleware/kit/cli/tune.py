@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from qtmiddleware.config import Config, known_keys
+from qtmiddleware.config import Config, list_key_names
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import (
     Cache,
@@ -84,7 +84,7 @@ _MODEL_KEYS: Final = (
         "llm.structuredOutput",
         "llm.reasoningEffort",
     ),
-    *(key for key in known_keys() if key.startswith("llm.temperatures.")),
+    *(key for key in list_key_names() if key.startswith("llm.temperatures.")),
 )
 
 

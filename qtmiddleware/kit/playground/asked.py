@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
-from qtmiddleware.config.keys import camel
+from qtmiddleware.config.keys import to_camel_case
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
@@ -79,7 +79,7 @@ KNOBS: Final[Mapping[str, Knob]] = {
         ),
         *(
             Knob(
-                key=_WEIGHTS + camel(row.name),
+                key=_WEIGHTS + to_camel_case(row.name),
                 label=f"{row.label}’s weight",
                 meaning=row.meaning,
                 usual=f"{row.weight:g}",

@@ -262,7 +262,7 @@ class _RowWriter:
         shown_text = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
         # A text may be very long, so only its beginning is searched for a snippet.
         snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
-        words = () if is_baseline else self._list_raising_words(movement)
+        words = () if is_baseline else self._list_decisive_keywords(movement)
         change = abs(movement.change or 0)
         badge, spoken = {
             "new": ("new", "new here"),
@@ -290,7 +290,7 @@ class _RowWriter:
             is_answer=match.id in self._answer_ids,
         )
 
-    def _list_raising_words(self, movement: Movement) -> tuple[Segment, ...]:
+    def _list_decisive_keywords(self, movement: Movement) -> tuple[Segment, ...]:
         """Return the keywords that moved the passage up; empty if no keywords moved it up."""
         if not reasons.is_raised_by_words(movement, self._retrieval):
             return ()

@@ -44,8 +44,8 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
     # in the question's list.
     variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
     if variant_hits and (
-        _find_original_place(movement) is None
-        or _has_moved_up(_find_original_place(movement), movement.fused_place)
+        _find_question_rank(movement) is None
+        or _has_moved_up(_find_question_rank(movement), movement.fused_place)
     ):
         best = min(variant_hits, key=lambda hit: hit.place)
         remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
@@ -136,7 +136,7 @@ def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[st
     Yields nothing if the stage is not known.
     """
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
-    original_place = _find_original_place(movement)
+    original_place = _find_question_rank(movement)
     if _has_moved_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
         yield ", by the reranker"
     elif (
@@ -166,7 +166,7 @@ def _describe_keywords(retrieval: Retrieval) -> str:
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
-def _find_original_place(movement: Movement) -> int | None:
+def _find_question_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the tier's search for the question.
 
     If that search did not find the passage, returns its rank in the plain search.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import hide_secrets
-from qtmiddleware.config.keys import merge
+from qtmiddleware.config.keys import merge_settings
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
@@ -97,7 +97,7 @@ class TierAnswer:
 
 
 class Tiers:
-    """The tiers of one wrapped function that the playground compares.
+    """The tiers that the playground compares, all built from one wrapped function.
 
     The tiers learn about the function only during `warm_up`. Therefore, the result of a question
     does not depend on earlier questions.
@@ -231,7 +231,7 @@ class Tiers:
         """Return the config of *tier* with the settings in *state*, for use in other programs."""
         rows = self.middleware.config.rows()
         own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
-        return merge(merge(own_settings, tier.settings), nested(state.settings))
+        return merge_settings(merge_settings(own_settings, tier.settings), nested(state.settings))
 
     async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
         """Yield the result of each tier in *state*.

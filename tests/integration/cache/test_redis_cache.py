@@ -397,7 +397,9 @@ def test_an_encrypted_connection_is_made_where_the_certificate_is_known(
 def test_certificate_and_host_name_are_checked_whatever_the_client_does_by_default(
     options: str, reqs: str, checks: bool
 ) -> None:
-    set_ = RedisAddress(f"rediss://host{options}").client(1.0).connection_pool.connection_kwargs
+    set_ = (
+        RedisAddress(f"rediss://host{options}").make_client(1.0).connection_pool.connection_kwargs
+    )
     assert (set_["ssl_cert_reqs"], set_["ssl_check_hostname"]) == (reqs, checks)
 
 

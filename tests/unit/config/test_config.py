@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
-from qtmiddleware.config import Config, json_schema, known_keys, markdown_table
-from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, build_settings, camel
+from qtmiddleware.config import Config, build_json_schema, list_key_names, write_markdown_reference
+from qtmiddleware.config.keys import PROMPT_NAMES, Key, build_settings, list_all_keys, to_camel_case
 from qtmiddleware.config.reading import list_presets
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
@@ -49,7 +49,7 @@ SEED = """{
 
 @cache
 def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json_schema())
+    return jsonschema.Draft202012Validator(build_json_schema())
 
 
 def load(values: Any = None, **environ: str) -> Config:
@@ -71,7 +71,9 @@ def refused(values: Any, **environ: str) -> ConfigError:
 # What is refused, and in which words
 
 NO_WEIGHTS = {
-    key.name.rpartition(".")[2]: 0 for key in all_keys() if key.name.startswith("fusion.weights.")
+    key.name.rpartition(".")[2]: 0
+    for key in list_all_keys()
+    if key.name.startswith("fusion.weights.")
 }
 BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
@@ -299,7 +301,7 @@ KEYS = [
     "gsk_Zq81hhTTyw0pLmNabcdef",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
 ]
-TEXTS = [key for key in all_keys() if key.kind in ("str", "list", "object")]
+TEXTS = [key for key in list_all_keys() if key.kind in ("str", "list", "object")]
 
 
 @pytest.mark.parametrize("key", TEXTS, ids=lambda key: key.name)
@@ -406,7 +408,7 @@ def test_every_value_knows_where_it_came_from(tmp_path: Path) -> None:
     assert config.settings.fusion == FusionSettings(
         method="rrf", rrf_k=30, weights=replace(FusionSettings().weights, step_back=0.1)
     )
-    assert tuple(config.origins) == known_keys()
+    assert tuple(config.origins) == list_key_names()
 
 
 def test_a_value_that_equals_the_default_still_counts_as_set() -> None:
@@ -564,7 +566,7 @@ def test_a_friendly_spelling_means_the_plain_one(
 
 
 def snake_cased(values: Mapping[str, Any]) -> dict[str, Any]:
-    names = {camel(part): part for key in all_keys() for part in key.path}
+    names = {to_camel_case(part): part for key in list_all_keys() for part in key.path}
     return {
         names.get(key, key): snake_cased(v) if isinstance(v, Mapping) else v
         for key, v in values.items()
@@ -621,7 +623,7 @@ def value_of(key: Key) -> st.SearchStrategy[Any]:
 def any_settings(draw: st.DrawFn) -> Settings:
     values = asdict(Settings())
     for key in draw(
-        st.lists(st.sampled_from(all_keys()), max_size=12, unique_by=lambda key: key.name)
+        st.lists(st.sampled_from(list_all_keys()), max_size=12, unique_by=lambda key: key.name)
     ):
         holder = values
         for part in key.path[:-1]:
@@ -647,9 +649,9 @@ def test_what_is_written_out_is_read_back(chosen: Settings) -> None:
     validator().validate(written)
 
 
-KEY = st.sampled_from([camel(part) for key in all_keys() for part in key.path]) | st.text(
-    max_size=8
-)
+KEY = st.sampled_from(
+    [to_camel_case(part) for key in list_all_keys() for part in key.path]
+) | st.text(max_size=8)
 SCALAR = (
     st.none()
     | st.booleans()
@@ -676,7 +678,7 @@ def test_junk_is_a_config_or_a_config_error(values: dict[Any, Any]) -> None:
         assert config.settings.chunk_overlap < config.settings.chunk_size
 
 
-@given(st.sampled_from(all_keys()), st.text(max_size=12))
+@given(st.sampled_from(list_all_keys()), st.text(max_size=12))
 @settings(deadline=None)
 def test_junk_in_the_environment_is_a_config_or_a_config_error(key: Key, text: str) -> None:
     try:
@@ -744,7 +746,8 @@ def test_assignments_count_together_and_the_last_of_a_key() -> None:
 
 @given(
     st.lists(
-        st.text() | st.builds("{}={}".format, st.sampled_from(known_keys()), st.text()), max_size=3
+        st.text() | st.builds("{}={}".format, st.sampled_from(list_key_names()), st.text()),
+        max_size=3,
     )
 )
 def test_any_assignment_is_a_config_or_a_config_error(texts: list[str]) -> None:
@@ -838,10 +841,10 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
 
 
 def test_every_key_has_a_variable_of_its_own() -> None:
-    names = {key.environment: key.name for key in all_keys()}
+    names = {key.environment: key.name for key in list_all_keys()}
     assert names["QTM_FUSION_RRF_K"] == "fusion.rrfK"
-    assert sorted(names.values()) == sorted(known_keys())
-    assert len(names) == len(known_keys()) == len(set(known_keys()))
+    assert sorted(names.values()) == sorted(list_key_names())
+    assert len(names) == len(list_key_names()) == len(set(list_key_names()))
 
 
 # Files
@@ -934,13 +937,15 @@ def test_the_text_of_a_config_is_not_mistaken_for_a_path() -> None:
 
 
 def test_the_schema_is_a_valid_one_and_the_published_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+    jsonschema.Draft202012Validator.check_schema(build_json_schema())
     published = json.loads((ROOT / "config/schema.json").read_text("utf-8"))
-    assert published == json_schema(), "out of date; run: qtm config schema > config/schema.json"
+    assert published == build_json_schema(), (
+        "out of date; run: qtm config schema > config/schema.json"
+    )
 
 
 def test_the_schema_says_what_the_settings_say() -> None:
-    schema = json_schema()
+    schema = build_json_schema()
     definitions = schema["$defs"]
     assert schema["properties"]["topK"] == {
         "default": 4,
@@ -1125,10 +1130,10 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
 def test_the_reference_is_up_to_date() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
     _, _, reference = text.partition("## All keys\n\n")
-    assert reference == markdown_table(), (
-        "replace what follows '## All keys' by qtmiddleware.config.markdown_table()"
+    assert reference == write_markdown_reference(), (
+        "replace what follows '## All keys' by qtmiddleware.config.write_markdown_reference()"
     )
-    assert all(f"| `{key}` |" in reference for key in known_keys())
+    assert all(f"| `{key}` |" in reference for key in list_key_names())
 
 
 def test_the_reference_names_every_ready_file_and_prompt() -> None:
@@ -1145,7 +1150,7 @@ def test_rows_are_ready_for_json() -> None:
     rows = list(
         load({"preprocess": {"keepWords": ["a"]}, "llm": {"prompts": {"hyde": "x"}}}).rows()
     )
-    assert tuple(row[0] for row in rows) == known_keys()
+    assert tuple(row[0] for row in rows) == list_key_names()
     assert json.loads(json.dumps(rows)) == [list(row) for row in rows]
     assert ("preprocess.keepWords", ["a"], "decorator") in rows
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
-from qtmiddleware.config.keys import camel
+from qtmiddleware.config.keys import to_camel_case
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import SYSTEMS, asks_a_model
 from qtmiddleware.kit.evaluation.tuning.trials import (
@@ -75,7 +75,9 @@ def list_tuning_options(
         }
         if transformation == "combined" and not settings.get("llm.hydeInCombined", True):
             text_fields.discard("hyde")
-        weights = [f"fusion.weights.{camel(name)}" for name in TEXT_FIELDS if name in text_fields]
+        weights = [
+            f"fusion.weights.{to_camel_case(name)}" for name in TEXT_FIELDS if name in text_fields
+        ]
         keys += [key for key in weights if key in _VALUES]
     keys.append("preprocess.applyTo")
     if has_word_search:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import camel
+from qtmiddleware.config.keys import to_camel_case
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import (
@@ -154,7 +154,7 @@ class Budget:
 
     def to_dict(self) -> dict[str, float | None]:
         """Return the limits as a dict, ready for JSON."""
-        return {camel(limit.name): getattr(self, limit.name) for limit in fields(self)}
+        return {to_camel_case(limit.name): getattr(self, limit.name) for limit in fields(self)}
 
 
 def _describe_excess(value: float | None, limit: float | None, template: str) -> str:

@@ -94,7 +94,7 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.in_use = threading.Lock()
+        self.run_lock = threading.Lock()
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         # Waiting is no use: another run keeps the ledger open until the run ends.
@@ -175,18 +175,22 @@ class Ledger:
         with self._lock:
             with self._use_connection() as connection:
                 # SQLite has no nested transactions, so an inner one joins the outer one.
-                nested = connection.in_transaction
-                if not nested:
+                is_nested = connection.in_transaction
+                if not is_nested:
                     connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                if not nested:
+                if not is_nested:
                     with self._use_connection() as connection:
                         connection.execute("COMMIT")
             finally:
                 # After an error in the block or in COMMIT itself, nothing of the transaction may
                 # stay.
-                if not nested and self._connection is not None and self._connection.in_transaction:
+                if (
+                    not is_nested
+                    and self._connection is not None
+                    and self._connection.in_transaction
+                ):
                     self._connection.execute("ROLLBACK")
 
     def clear_run_tables(self) -> None:
@@ -259,14 +263,14 @@ def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
                 _memory_ledgers[store] = Ledger(MEMORY)
             ledger = _memory_ledgers[store]
         # A database in memory has no file to lock, so this lock keeps two runs apart.
-        if not ledger.in_use.acquire(blocking=False):
+        if not ledger.run_lock.acquire(blocking=False):
             raise StoreError("another ingest is writing to this store; wait until it ends")
         try:
             yield ledger
         finally:
             # This connection stays open for the next run, so its temporary tables do, too.
             ledger.clear_run_tables()
-            ledger.in_use.release()
+            ledger.run_lock.release()
         return
     in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
     ledger = Ledger(MEMORY if in_memory else build_ledger_path(settings))

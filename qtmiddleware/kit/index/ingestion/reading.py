@@ -167,7 +167,7 @@ class Reader:
         self._root = root
         self._context_version = context_version
         # All that decides what the chunks of a file are; part of the file's fingerprint.
-        self._kind = [
+        self._fingerprint_values = [
             settings.chunk_size,
             settings.chunk_overlap,
             settings.chunk_boundary,
@@ -181,7 +181,7 @@ class Reader:
                 if getattr(own_reader, "__qualname__", None) is None
                 else own_reader
             )
-            self._kind.append(f"{kind.__module__}.{kind.__qualname__}")
+            self._fingerprint_values.append(f"{kind.__module__}.{kind.__qualname__}")
 
     def add_document(self, path: Path) -> str:
         """Read the document at *path*, unless the ledger already has this version of it.
@@ -204,8 +204,10 @@ class Reader:
         versions = self._ledger.execute(
             "SELECT stored, fingerprint FROM documents WHERE file = ?", [file]
         )
-        known = self._ledger.execute(_KNOWN, [file, fingerprint])
-        document = known[0][0] if known else self._read_document(path, file, fingerprint)
+        known_versions = self._ledger.execute(_KNOWN, [file, fingerprint])
+        document = (
+            known_versions[0][0] if known_versions else self._read_document(path, file, fingerprint)
+        )
         self._add_target(document, file)
         # 2 means that the store has this version.
         if (2, fingerprint) in versions:
@@ -234,7 +236,7 @@ class Reader:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
-        return hashlib.sha256(json.dumps([content, *self._kind]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([content, *self._fingerprint_values]).encode()).hexdigest()
 
     def _claim_file(self, file: str) -> None:
         """Assign *file* to this data path in the ledger, even if another data path contains it.
@@ -347,14 +349,14 @@ def _truncate_text(value: Any) -> Any:
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 
-def _find_title(path: Path, opening: str) -> str:
+def _find_title(path: Path, beginning: str) -> str:
     """Return the first heading of a Markdown document, or else the file's name as the title.
 
-    *opening* is the beginning of the document's text. The title from the file's name has no
+    *beginning* is the first part of the document's text. The title from the file's name has no
     extension.
     """
     is_markdown = path.suffix.lower() in (".md", ".markdown")
-    heading = _HEADING.search(_NO_PROSE.sub("", opening)) if is_markdown else None
+    heading = _HEADING.search(_NO_PROSE.sub("", beginning)) if is_markdown else None
     if heading is None:
         return replace_surrogates(path.stem)
     # A heading may also end in number signs.
