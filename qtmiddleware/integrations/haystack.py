@@ -337,12 +337,11 @@ class QueryTransformRetriever:
         """Wrap *retriever*, and return the function for sync calls and the one for async calls."""
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
-            if repeated_options := [
+            if repeated := [
                 name for name in ("text_embedder", *_MIDDLEWARE_FIELDS) if getattr(self, name)
             ]:
                 raise _build_config_error(
-                    f"retriever is already wrapped; set {', '.join(repeated_options)} where you wrap"
-                    " it",
+                    f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
                     inner,
                 )
             return inner, inner

@@ -242,10 +242,9 @@ class QueryTransformRetriever(BaseRetriever):
         inner, options = self.retriever, self._get_fields()
         settings = {name: options[name] for name in ("config", *_MIDDLEWARE_FIELDS)}
         if isinstance(inner, Wrapped | Bound):
-            if repeated_options := [name for name, value in settings.items() if value]:
+            if repeated := [name for name, value in settings.items() if value]:
                 raise _build_config_error(
-                    f"retriever is already wrapped; set {', '.join(repeated_options)} where you wrap"
-                    " it",
+                    f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
                     inner,
                 )
             self._search = self._asearch = inner

@@ -251,9 +251,9 @@ class QueryTransformRetriever(BaseRetriever):
             isinstance(inner, BaseRetriever),
             isinstance(inner, Wrapped | Bound),
         )
-        if is_wrapped and (repeated_options := [name for name, value in settings.items() if value]):
+        if is_wrapped and (repeated := [name for name, value in settings.items() if value]):
             raise _build_config_error(
-                f"retriever is already wrapped; set {', '.join(repeated_options)} where you wrap it",
+                f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
                 inner,
             )
         if not is_retriever and (not callable(inner) or isinstance(inner, type)):
