@@ -11,6 +11,7 @@ from pathlib import Path
 import qtmiddleware
 from qtmiddleware.config.keys import list_all_keys
 from qtmiddleware.config.reading import list_presets
+from qtmiddleware.kit.cli.app import COMMANDS
 
 PACKAGE = Path(qtmiddleware.__file__).parent
 
@@ -29,14 +30,6 @@ def count_code(files: list[Path]) -> str:
     return f"{len(files):,} modules, {statements - docstrings:,} statements"
 
 
-def list_commands() -> list[str]:
-    """Return the commands of ``qtm``."""
-    from qtmiddleware.kit.cli.app import app
-
-    commands = [str(it.name) for it in app.registered_commands]
-    return commands + [str(it.name) for it in app.registered_groups]
-
-
 def main() -> None:
     """Print the surface."""
     files = sorted(PACKAGE.rglob("*.py"))
@@ -44,7 +37,7 @@ def main() -> None:
     rows = {
         "config keys": len(list_all_keys()),
         "presets": len(list_presets()),
-        "commands of qtm": len(list_commands()),
+        "commands of qtm": len(COMMANDS),
         "public names": len(qtmiddleware.__all__),
         "core": count_code([file for file in files if file not in kit]),
         "kit": count_code(kit),

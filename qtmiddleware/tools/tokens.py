@@ -49,7 +49,7 @@ _RATES: Final = {
 def _compile_piece_pattern() -> Any:
     """Return the pattern that splits a text into words, numbers, spaces and other pieces.
 
-    It is compiled once, on the first call.
+    The pattern is compiled once, on the first call.
     """
     import regex
 
@@ -57,7 +57,7 @@ def _compile_piece_pattern() -> Any:
 
 
 def count_tokens(text: str) -> int:
-    """Estimate the number of tokens in *text*, rather too high than too low."""
+    """Return an estimate of the number of tokens in *text*, too high rather than too low."""
     return ceil(
         sum(
             _estimate_tokens(piece.lastgroup, piece[0])
@@ -67,7 +67,7 @@ def count_tokens(text: str) -> int:
 
 
 def _estimate_tokens(group: str, piece: str) -> float:
-    """Estimate the number of tokens in *piece*, which the *group* of `_PIECES` has matched."""
+    """Return an estimate of the number of tokens in *piece*, a match of *group* in `_PIECES`."""
     length = len(piece)
     if group == "word":
         if length > 1 and piece.isupper():

@@ -292,7 +292,7 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
 
 
 def _round_spending(amount: float, limit: float | None) -> Spending:
-    """Return the rounded *amount*, its *limit* and the difference, but at least 0."""
+    """Round *amount*, and return it with its *limit* and the remaining amount, at least 0."""
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
     amount = round(amount, 9)
     return Spending(amount, limit, None if limit is None else max(0, round(limit - amount, 9)))

@@ -82,8 +82,10 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """Called with the caller's response and its duration in milliseconds; ``None`` without shadow
-    mode."""
+    """A function that takes the caller's response and its duration in milliseconds.
+
+    ``None`` if shadow mode is off.
+    """
     known_model: GovernedModel | None = None
     """The model that transforms questions; ``None`` if it has not been looked up yet."""
     adds_field: bool = True

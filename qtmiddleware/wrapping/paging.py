@@ -20,7 +20,10 @@ from qtmiddleware.retrieval.responses import list_fields
 from qtmiddleware.runtime.fields import read_annotations
 
 PageArgument = str | Literal[False] | None
-"""The argument that selects a page; ``False`` if there is none; ``None`` to look for one."""
+"""The name of the argument that selects a page of results.
+
+``False`` means that there is none. ``None`` means that `Paging` looks for one.
+"""
 
 # The names (see `_fold_name`) of a number of passages or pages, and of a token to continue from.
 _COUNTS: Final = frozenset(

@@ -21,14 +21,14 @@ from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.types import Deadline, Transformation
 
 CALL_MS: Final = 60_000
-"""The time limit of one model call in milliseconds, unless the settings set one.
+"""The default timeout of a model call, in milliseconds.
 
-The limit is long because nobody waits for a single reply.
+It is long because nobody waits for a single reply.
 """
 SPARE: Final = 4
-"""The number of additional questions in progress, beyond the number of concurrent model calls.
+"""How many more questions than concurrent model calls are in progress.
 
-They call the model while other questions wait for a retry.
+These questions call the model while other questions wait for a retry.
 """
 _NO_LIMIT_MS: Final = 30 * 24 * 3_600_000
 _THREADS: Final = 10_000

@@ -48,7 +48,7 @@ TRANSFORM = Transform(
 '''
 
 NEW_TEXT = """\
-    trade_name: str | None = _text(
+    trade_name: str | None = _make_text_field(
         None,
         shape="line",
         label="name in the trade",
@@ -135,7 +135,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
         ASKED,
         {
             "catalogue.py": [
-                ("    keywords: tuple[str, ...] = _text(", NEW_TEXT),
+                ("    keywords: tuple[str, ...] = _make_text_field(", NEW_TEXT),
                 ('    TransformRow(name="none"', NEW_TRANSFORM),
             ]
         },
@@ -320,17 +320,22 @@ def test_a_language_is_one_file(tmp_path: Path) -> None:
     }
 
 
-def test_the_keys_of_a_language_are_described() -> None:
+def test_the_keys_of_a_language_and_of_its_dates_are_described() -> None:
     folder = PACKAGE / "preprocessing" / "lexicons"
-    described = set(
-        re.findall(r"^\| `(\w+)`", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    described, dates = (
+        {
+            key
+            for row in re.findall(r"^\| (`\w+`[^|]*) \|", table, re.MULTILINE)
+            for key in re.findall(r"\w+", row)
+        }
+        for table in text.split("The keys of `dates`:")
     )
-    used = {
-        key
-        for code in LANGUAGES
-        for key in json.loads((folder / f"{code}.json").read_text(encoding="utf-8"))
-    }
-    assert used == described
+    languages = [
+        json.loads((folder / f"{code}.json").read_text(encoding="utf-8")) for code in LANGUAGES
+    ]
+    assert {key for language in languages for key in language} == described
+    assert {key for language in languages for key in language.get("dates", {})} == dates
 
 
 @pytest.mark.parametrize(

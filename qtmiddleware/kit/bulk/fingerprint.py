@@ -19,7 +19,7 @@ _KEYS: Final = frozenset(
 )
 _MOST_SHOWN: Final = 60
 _MOST_UNKNOWN: Final = 5
-"""The maximum number of settings to list that this version does not know."""
+"""The maximum number of unknown settings to list."""
 
 
 def build_fingerprint(settings: Settings) -> dict[str, Any]:

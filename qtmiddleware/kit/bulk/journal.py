@@ -135,13 +135,13 @@ class Journal:
         size = self._path.stat().st_size if self._path.exists() else 0
         # A huge line number must not allocate much memory. The array is at most about as large as
         # the file, and digests of later lines are stored in a dictionary.
-        near = max(_NEAR_LINES, size // _LINE_BYTES)
+        array_lines = max(_NEAR_LINES, size // _LINE_BYTES)
         for _, numbered_digest in self._read_output_lines():
             if numbered_digest is None:
                 is_whole = False
                 continue
             line, digest = numbered_digest
-            if line >= near:
+            if line >= array_lines:
                 self._far_digests[line] = digest
                 continue
             if line >= len(self._digests):
@@ -217,12 +217,12 @@ def open_journal(
         )
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
         # Another run may have written to the output until this run took the lock.
-        continues = not overwrite and _has_content(path)
-        if continues:
+        is_continued = not overwrite and _has_content(path)
+        if is_continued:
             _check_fingerprint(path, _read_fingerprint(connection, run_path), fingerprint)
-        with closing(Journal(path, overwrite=not continues)) as journal:
+        with closing(Journal(path, overwrite=not is_continued)) as journal:
             # Stored only now: with the old output, a new fingerprint would be wrong.
-            if not continues:
+            if not is_continued:
                 _store_fingerprint(connection, run_path, fingerprint)
             yield journal
 
@@ -252,8 +252,8 @@ def _convert_run_file_errors(run_path: Path) -> Iterator[None]:
     try:
         yield
     except (*FAILURES, ValueError) as error:
-        why = describe_error(error)
-        raise StoreError(f"{run_path} cannot be used ({why}); {_RUN_FILE.remedy}") from None
+        reason = describe_error(error)
+        raise StoreError(f"{run_path} cannot be used ({reason}); {_RUN_FILE.remedy}") from None
 
 
 def _check_fingerprint(
@@ -275,11 +275,11 @@ def _convert_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or type(error).__name__
+        reason = error.strerror or type(error).__name__
         if error.errno == errno.ELOOP:
-            raise StoreError(f"{path} cannot be written: {why}") from error
+            raise StoreError(f"{path} cannot be written: {reason}") from error
         raise StoreError(
-            f"{path} cannot be written: {why}; its lines are complete: free some disk space, and"
+            f"{path} cannot be written: {reason}; its lines are complete: free some disk space, and"
             " run the same command to continue"
         ) from error
 

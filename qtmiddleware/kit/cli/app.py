@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import version as version_of
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from qtmiddleware.kit.cli import (
-    bench,
-    check,
-    compare,
-    config,
-    demo,
-    ingest,
-    mcp,
-    playground,
-    query,
-    shadow,
-    transform,
-    tune,
-)
+COMMANDS = {
+    "demo": "demo:demo_command",
+    "bench": "bench:bench_command",
+    "check": "check:check_command",
+    "ingest": "ingest:ingest_command",
+    "query": "query:query_command",
+    "ask": "query:ask_command",
+    "compare": "compare:compare_command",
+    "playground": "playground:playground_command",
+    "preprocess": "transform:preprocess_command",
+    "transform": "transform:transform_command",
+    "tune": "tune:tune_command",
+    "config": "config:app",
+    "mcp": "mcp:app",
+    "shadow": "shadow:app",
+}
+"""The module of this room, and the function or typer app in it, by the name of the command."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The typer commands by name. A command's module is imported when the command is looked up.
+
+    One command then starts without the modules of the others.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        module_name, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(import_module(f"qtmiddleware.kit.cli.{module_name}"), attribute)
+        # typer builds commands for an app only. The command itself is the same in any app.
+        own_app = typer.Typer()
+        if isinstance(command, typer.Typer):
+            own_app.add_typer(command, name=name)
+        else:
+            own_app.command(name)(command)
+        return get_group(own_app).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(TyperGroup):
+    """The group behind ``qtm``, with commands that are imported when they are used."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast("dict[str, Any]", _Commands())
+
 
 app = typer.Typer(
     name="qtm",
     help="Better retrieval from the function you already have.",
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo_command)
-app.command("bench")(bench.bench_command)
-app.command("check")(check.check_command)
-app.command("ingest")(ingest.ingest_command)
-app.command("query")(query.query_command)
-app.command("ask")(query.ask_command)
-app.command("compare")(compare.compare_command)
-app.command("playground")(playground.playground_command)
-app.command("preprocess")(transform.preprocess_command)
-app.command("transform")(transform.transform_command)
-app.command("tune")(tune.tune_command)
-app.add_typer(config.app, name="config")
-app.add_typer(mcp.app, name="mcp")
-app.add_typer(shadow.app, name="shadow")
 
 
 def _show_version_and_exit(is_requested: bool) -> None:

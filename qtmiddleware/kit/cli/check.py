@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from qtmiddleware.errors import WrapError
-from qtmiddleware.kit.cli.ask_file import read_ask_file
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, out, write_json
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.terminal import FAILED, write_note
@@ -89,7 +88,12 @@ def check_command(
     """
     if question is not None and ask_file is not None:
         raise typer.BadParameter("pass a question or --ask-file, not both", param_hint="--ask-file")
-    questions: Any = question if ask_file is None else read_ask_file(ask_file)
+    questions: Any = question
+    if ask_file is not None:
+        # `qtm mcp` imports this module too, and needs no reader of files.
+        from qtmiddleware.kit.cli.ask_file import read_ask_file
+
+        questions = read_ask_file(ask_file)
     # A file with a single question gets the report on one question.
     if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
         questions = questions[0]

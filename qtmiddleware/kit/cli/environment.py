@@ -15,7 +15,6 @@ from qtmiddleware.config.keys import find_marked_keys, list_all_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
-from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
 from qtmiddleware.runtime.files import read_trusted_file
 
 CREDENTIALS: Final = (
@@ -245,6 +244,9 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
         settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
     )
     if ingests:
+        # Every command imports this module, but only an ingest needs the rooms of the ledger.
+        from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
+
         return {"index": index, "ledger": None if is_named else build_ledger_path(settings)}
     return {"index": index, "query log": settings.log.path}
 

@@ -171,7 +171,7 @@ class _LocationFinder:
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
-        self._begins: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
+        self._location_starts: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
     def read_texts(self) -> Iterator[str]:
         """Yield the text of each piece, and record the offset at which each location begins.
@@ -180,8 +180,8 @@ class _LocationFinder:
         """
         position = 0
         for piece in self._pieces:
-            if not self._begins or self._begins[-1][1] != piece.location:
-                self._begins.append((position, piece.location))
+            if not self._location_starts or self._location_starts[-1][1] != piece.location:
+                self._location_starts.append((position, piece.location))
             position += len(piece.text)
             yield piece.text
 
@@ -195,13 +195,13 @@ class _LocationFinder:
         first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
         last_char = chunk.start + len(chunk.text.rstrip()) - 1
         # Later chunks begin here or after, so earlier locations are not needed any more.
-        while len(self._begins) > 1 and self._begins[1][0] <= chunk.start:
-            self._begins.popleft()
+        while len(self._location_starts) > 1 and self._location_starts[1][0] <= chunk.start:
+            self._location_starts.popleft()
         if first_char > last_char:
             return {}
-        locations = [location for begin, location in self._begins if begin <= last_char]
+        locations = [location for begin, location in self._location_starts if begin <= last_char]
         later_locations = [
-            location for begin, location in self._begins if first_char < begin <= last_char
+            location for begin, location in self._location_starts if first_char < begin <= last_char
         ]
         first_location, last_location = locations[-len(later_locations) - 1], locations[-1]
         return {

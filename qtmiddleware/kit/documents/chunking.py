@@ -12,11 +12,11 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end
 
 _LOOK_AHEAD: Final = 64
-"""The number of characters after the longest possible chunk that show what follows a full stop."""
+"""How many characters to read after the longest possible chunk, to see what follows a full stop."""
 _LOOK_BACK: Final = 32
-"""The number of characters before the earliest overlap that show whether a sentence ends there."""
+"""How many characters to read before the overlap, to see whether a sentence ends there."""
 _AROUND: Final = 64
-"""The number of characters before a position that show whether a grapheme cluster begins there."""
+"""How many characters to read before a position, to see whether a grapheme cluster begins there."""
 _TRIES: Final = 3
 """The maximum number of boundaries of one kind to try.
 
@@ -154,15 +154,15 @@ def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
 
 def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
     """Split *text* into chunks that end at boundaries, such as the ends of sentences."""
-    index = start = shared = 0
+    index = start = shared_chars = 0
     # Each chunk has at least half of the new characters that fit. Otherwise very short sentences
     # would produce a chunk for every few characters.
-    least_new = max(1, (size - overlap) // 2)
+    min_new_chars = max(1, (size - overlap) // 2)
     while len(window := text.read_window(start, size + _LOOK_AHEAD)) > size:
-        chunk_end = _find_chunk_end(window, size, shared + least_new - 1)
+        chunk_end = _find_chunk_end(window, size, shared_chars + min_new_chars - 1)
         yield Chunk(index, start, start + chunk_end, window[:chunk_end])
         step = _find_next_start(window, chunk_end, overlap)
-        index, start, shared = index + 1, start + step, chunk_end - step
+        index, start, shared_chars = index + 1, start + step, chunk_end - step
     if window:
         yield Chunk(index, start, start + len(window), window)
 

@@ -105,7 +105,7 @@ class Converter:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -350,8 +350,8 @@ def _check_zip(path: Path, file: BinaryIO) -> int:
         raise UnreadableDocument(
             path, "encrypted", "or an old Office format; save it again without a password"
         )
-    with ZipFile(file) as packed:
-        parts = packed.infolist()
+    with ZipFile(file) as archive:
+        parts = archive.infolist()
         if any(part.flag_bits & 1 for part in parts):
             raise UnreadableDocument(path, "encrypted")
         held_sizes = [
@@ -371,7 +371,7 @@ def _check_zip(path: Path, file: BinaryIO) -> int:
         # The file itself states these sizes, and may lie. Each part is read only up to its stated
         # size, so a part that is longer fails its checksum.
         for part in parts:
-            with packed.open(part) as stream:
+            with archive.open(part) as stream:
                 while stream.read(1 << 20):
                     pass
     file.seek(0)

@@ -118,9 +118,9 @@ def _walk_folder(folder: Path) -> Iterator[Path]:
     def raise_error(error: OSError) -> None:
         raise error
 
-    for here, folders, names in os.walk(folder, onerror=raise_error):
+    for current_folder, folders, names in os.walk(folder, onerror=raise_error):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(here, name) for name in names if not name.startswith("."))
+        yield from (Path(current_folder, name) for name in names if not name.startswith("."))
 
 
 def _find_matching_files(path: Path) -> Iterator[Path]:

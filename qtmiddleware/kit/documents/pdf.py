@@ -84,13 +84,13 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             if _is_aes_missing(error):
                 raise _build_error(path, error) from error
             broken_count += 1
-            about: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
+            attributes: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
             _log.warning(
                 "page %d of %s is damaged and was skipped: %s",
                 number,
                 path,
                 type(error).__name__,
-                **about,
+                **attributes,
             )
         # Many pages, each just below its limit, would still take hours.
         used_seconds += thread_time() - start

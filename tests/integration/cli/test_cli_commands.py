@@ -52,6 +52,39 @@ def test_bytes_that_are_no_text_end_in_no_traceback(qtm: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "unneeded"),
+    [
+        (("--version",), {"retrieval", "wrapping", "kit.index", "kit.evaluation"}),
+        (("config", "presets"), {"retrieval", "wrapping", "kit.index", "kit.evaluation"}),
+        (("mcp", "--help"), {"kit.index", "kit.evaluation", "kit.playground"}),
+        (("ask", "--help"), {"kit.evaluation", "kit.playground"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_command_starts_without_the_rooms_of_the_others(
+    arguments: tuple[str, ...], unneeded: set[str]
+) -> None:
+    code = (
+        "import sys; from qtmiddleware.kit.cli import main\n"
+        f"sys.argv = ['qtm', *{arguments!r}]\n"
+        "try: main()\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    imported = set(ended.stderr.split())
+    assert "qtmiddleware.kit.cli.app" in imported
+    assert {room for room in unneeded if f"qtmiddleware.{room}" in imported} == set()
+
+
+def test_a_mistyped_command_names_the_one_that_is_meant(qtm: Run) -> None:
+    ended = qtm("plaground")
+    assert ended.code == 2
+    assert "Did you mean 'playground'?" in ended.err
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (("preprocess", " "), 2, "blank"),

@@ -68,8 +68,8 @@ class BatchService:
             )
         self._clients = Clients(client, settings.llm.base_url)
         # This client does not retry, because a retry could create a batch twice.
-        self._once = self._clients.get_sync_client()
-        self._client = self._once.with_options(max_retries=RETRIES)
+        self._client_without_retries = self._clients.get_sync_client()
+        self._client = self._client_without_retries.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
         self.host = read_host(self.address)
 
@@ -95,7 +95,7 @@ class BatchService:
         for wait in (*WAITS, None):
             try:
                 with self._convert_errors("/batches"):
-                    batch = self._once.batches.create(
+                    batch = self._client_without_retries.batches.create(
                         completion_window="24h",
                         endpoint=ENDPOINT,
                         input_file_id=file_id,
@@ -140,9 +140,9 @@ class BatchService:
 
     def cancel_batch(self, batch_id: str) -> dict[str, Any]:
         """Cancel the batch *batch_id* unless it has ended, and return its current description."""
-        now = self.retrieve_batch(batch_id)
-        if now.get("status") in ENDED:
-            return now
+        description = self.retrieve_batch(batch_id)
+        if description.get("status") in ENDED:
+            return description
         with self._convert_errors("/batches", resource_id=batch_id):
             return self._parse_description(self._client.batches.cancel(batch_id))
 

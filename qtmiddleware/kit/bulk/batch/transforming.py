@@ -165,16 +165,16 @@ def open_batch_work(
         open_journal(path, fingerprint, overwrite=overwrite) as journal,
         BatchState(Path(f"{out}.batch")) as state,
     ):
-        _check_unchanged(state, fingerprint, file, "" if overwrite else str(source))
+        _check_or_store_inputs(state, fingerprint, file, "" if overwrite else str(source))
         recording = Path(f"{out}.recording.jsonl")
-        asks = FilePass(
+        file_pass = FilePass(
             Path(source), config, journal, recording, service.price_factor, report, show
         )
-        yield BatchWork(config.settings, service, state, asks, limits=limits), report
+        yield BatchWork(config.settings, service, state, file_pass, limits=limits), report
     report.seconds = monotonic() - began
 
 
-def _check_unchanged(
+def _check_or_store_inputs(
     state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
 ) -> None:
     """Raise `ConfigError` if the batches in *state* were made with another config or questions.
@@ -188,9 +188,9 @@ def _check_unchanged(
         file: The file of the current questions.
         source: The file's name for the error message; ``""`` to skip the check.
     """
-    before = _read_stored_inputs(state) if source and state.list_parts() else None
-    if before is not None:
-        config, size, old_digest = before
+    stored_inputs = _read_stored_inputs(state) if source and state.list_parts() else None
+    if stored_inputs is not None:
+        config, size, old_digest = stored_inputs
         changes = [*describe_changes(config, fingerprint)]
         # Only the first *size* bytes count, because questions may be appended.
         if _compute_digest(file, size) != old_digest:
@@ -204,8 +204,12 @@ def _check_unchanged(
             raise ConfigError(f"{problem}; {advice}", path="--out")
     else:
         size = file.seek(0, os.SEEK_END)
-        now = {"config": fingerprint, "bytes": size, "digest": _compute_digest(file, size)}
-        state.store_value("fingerprint", json.dumps(now))
+        current_inputs = {
+            "config": fingerprint,
+            "bytes": size,
+            "digest": _compute_digest(file, size),
+        }
+        state.store_value("fingerprint", json.dumps(current_inputs))
 
 
 def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:

@@ -105,10 +105,10 @@ class BatchStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as a dictionary for JSON."""
-        plain = asdict(self)
-        plain["tally"]["failures"] = dict(self.tally.failures)
+        values = asdict(self)
+        values["tally"]["failures"] = dict(self.tally.failures)
         return {
-            **plain,
+            **values,
             **{
                 name: [part.to_dict() for part in getattr(self, name)] for name in ("parts", "sent")
             },
@@ -150,8 +150,10 @@ class BatchWork:
         service. A later submit sends the remaining requests.
         """
         # An earlier command may have been killed before it sent these parts.
-        unsent = [part for part in self._state.list_parts() if not part.batch and not part.settled]
-        sent = [part for part in map(self._resume_part, unsent) if part is not None]
+        unsent_parts = [
+            part for part in self._state.list_parts() if not part.batch and not part.settled
+        ]
+        sent = [part for part in map(self._resume_part, unsent_parts) if part is not None]
         size = (
             self._limits.size
             if max_queued_tokens is None
@@ -202,12 +204,12 @@ class BatchWork:
             if batch.get("status") in ENDED:
                 self._fetch_results(replace(part, batch=batch), tally)
                 self._state.settle_part(part)
-        waiting: set[str] = set()
+        waiting_ids: set[str] = set()
         for requests in self._collect_requests():
-            waiting.update(map(compute_request_id, requests))
-        underway = sum(map(self._state.is_request_sent, waiting))
+            waiting_ids.update(map(compute_request_id, requests))
+        underway = sum(map(self._state.is_request_sent, waiting_ids))
         return replace(
-            self._build_status(missing=len(waiting) - underway, tally=tally), underway=underway
+            self._build_status(missing=len(waiting_ids) - underway, tally=tally), underway=underway
         )
 
     def cancel(self) -> BatchStatus:
@@ -244,10 +246,12 @@ class BatchWork:
 
     def _check_budget(self, part: Part) -> None:
         parts = self._state.list_parts()
-        planned = self._tariff.estimate_cost(
+        planned_cost = self._tariff.estimate_cost(
             (*(other_part for other_part in parts if not other_part.settled), part)
         )
-        self._tariff.check_budget(self._settings.budget, self._compute_spent_cost(parts), planned)
+        self._tariff.check_budget(
+            self._settings.budget, self._compute_spent_cost(parts), planned_cost
+        )
 
     def _compute_spent_cost(self, parts: Sequence[Part]) -> Cost:
         return self._tariff.compute_spent_cost(parts, self._state.sum_usage())

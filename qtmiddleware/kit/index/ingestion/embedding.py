@@ -83,8 +83,8 @@ def embed_missing_texts(
     done = 0
     progress(done, total)
     build_embedder = partial(build_batch_embedder, embedder, embedding)
-    is_computed = can_run_in_workers(embedder)
-    used_engine, batch_size = (engine, COMPUTED_BATCH) if is_computed else (LocalEngine(), BATCH)
+    is_local_model = can_run_in_workers(embedder)
+    used_engine, batch_size = (engine, COMPUTED_BATCH) if is_local_model else (LocalEngine(), BATCH)
     for vectors in used_engine.map(build_embedder, _read_texts(ledger, batch_size)):
         # Saved batch by batch, so that a killed run never embeds these texts again.
         ledger.execute_many(
@@ -104,11 +104,11 @@ def build_batch_embedder(embedder: Embedder, embedding: str) -> Callable[[Texts]
     `identify_embedding`. Raises `EmbeddingError` if the worker has other model files, so that the
     result differs.
     """
-    actual = identify_embedding(embedder)
-    if actual != embedding:
+    actual_embedding = identify_embedding(embedder)
+    if actual_embedding != embedding:
         raise EmbeddingError(
-            f"all workers must have the same model files; one worker embeds with {actual}, not"
-            f" {embedding}"
+            f"all workers must have the same model files; one worker embeds with"
+            f" {actual_embedding}, not {embedding}"
         )
 
     def embed_batch(texts: Texts) -> Vectors:

@@ -94,7 +94,7 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.in_use = threading.Lock()
+        self.run_lock = threading.Lock()
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         # Waiting is no use: another run keeps the ledger open until the run ends.
@@ -136,15 +136,15 @@ class Ledger:
                 return
             yield row
 
-    def fetch_pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows that the SQL *statement* selects, in pages of up to *size* rows.
+    def fetch_pages(self, statement: str, page_size: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows that the SQL *statement* selects, in pages of up to *page_size* rows.
 
         The first column must be a row number. The statement must have two parameters: the last row
         number of the previous page, and the page size. You may write to the ledger between two
         pages.
         """
         last_number = 0
-        while page := self.execute(statement, [last_number, size]):
+        while page := self.execute(statement, [last_number, page_size]):
             last_number = page[-1][0]
             yield page
 
@@ -175,18 +175,22 @@ class Ledger:
         with self._lock:
             with self._use_connection() as connection:
                 # SQLite has no nested transactions, so an inner one joins the outer one.
-                nested = connection.in_transaction
-                if not nested:
+                is_nested = connection.in_transaction
+                if not is_nested:
                     connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                if not nested:
+                if not is_nested:
                     with self._use_connection() as connection:
                         connection.execute("COMMIT")
             finally:
                 # After an error in the block or in COMMIT itself, nothing of the transaction may
                 # stay.
-                if not nested and self._connection is not None and self._connection.in_transaction:
+                if (
+                    not is_nested
+                    and self._connection is not None
+                    and self._connection.in_transaction
+                ):
                     self._connection.execute("ROLLBACK")
 
     def clear_run_tables(self) -> None:
@@ -259,14 +263,14 @@ def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
                 _memory_ledgers[store] = Ledger(MEMORY)
             ledger = _memory_ledgers[store]
         # A database in memory has no file to lock, so this lock keeps two runs apart.
-        if not ledger.in_use.acquire(blocking=False):
+        if not ledger.run_lock.acquire(blocking=False):
             raise StoreError("another ingest is writing to this store; wait until it ends")
         try:
             yield ledger
         finally:
             # This connection stays open for the next run, so its temporary tables do, too.
             ledger.clear_run_tables()
-            ledger.in_use.release()
+            ledger.run_lock.release()
         return
     in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
     ledger = Ledger(MEMORY if in_memory else build_ledger_path(settings))

@@ -89,7 +89,7 @@ class Publication:
         self._ledger = ledger
         self._store = store
         self._embedding = embedding
-        self._place = f"{store.identity} {embedding}"
+        self._store_key = f"{store.identity} {embedding}"
         self._writes_all = self._must_write_all_passages()
         self._scope = {"root": root.key, "all": self._writes_all}
 
@@ -100,11 +100,11 @@ class Publication:
         passages. Logs a warning if the store contains passages that the ledger does not know.
         """
         ledger = self._ledger
-        place = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
-        if place != self._place:
+        stored_key = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
+        if stored_key != self._store_key:
             # A ledger without this value is new, or replaces a deleted one. The index should be
             # empty then.
-            is_new = place is None and not ledger.fetch_value(
+            is_new = stored_key is None and not ledger.fetch_value(
                 "SELECT 1 FROM documents WHERE stored"
             )
             if is_new and (unknown_count := self._store.count()):
@@ -141,12 +141,12 @@ class Publication:
         it. *progress* is called with the number of written passages and the total.
         """
         ledger, scope = self._ledger, self._scope
-        stale = [id_ for (id_,) in ledger.execute(_STALE, scope)]
+        stale_ids = [id_ for (id_,) in ledger.execute(_STALE, scope)]
         total: int = ledger.fetch_value("SELECT count(*) FROM publishing")
         # Without changes, the store is not touched, so that other processes need not reload it.
-        if total or stale:
+        if total or stale_ids:
             ledger.execute(_UNSURE, scope)
-            self._store.write(self._read_passages(total, progress), delete=stale)
+            self._store.write(self._read_passages(total, progress), delete=stale_ids)
         return self._record_success()
 
     def _read_passages(
@@ -187,7 +187,7 @@ class Publication:
                 "UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM"
                 " target)"
             )
-            ledger.execute("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._place])
+            ledger.execute("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._store_key])
             # Contexts stay: they are small, and each was paid for.
             ledger.execute(_UNUSED_VECTORS, [self._embedding])
         return removed

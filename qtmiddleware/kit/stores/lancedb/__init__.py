@@ -323,8 +323,8 @@ def build_id_condition(ids: list[str]) -> str:
     """Return an SQL condition that selects the passages with these *ids*."""
     if not ids:
         return "false"
-    quoted = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
-    return f"id IN ({', '.join(quoted)})"
+    quoted_ids = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
+    return f"id IN ({', '.join(quoted_ids)})"
 
 
 def _filter_and_sort_records(records: list[Record], matcher: Matcher | None) -> list[Record]:
@@ -333,10 +333,10 @@ def _filter_and_sort_records(records: list[Record], matcher: Matcher | None) -> 
     *matcher* checks a record's metadata against the filter. Without a *matcher*, all records are
     kept.
     """
-    met = (
+    matching_records = (
         record for record in records if matcher is None or matcher(json.loads(record["metadata"]))
     )
-    return sorted(met, key=lambda record: (-record["score"], record["id"]))
+    return sorted(matching_records, key=lambda record: (-record["score"], record["id"]))
 
 
 def _read_records(

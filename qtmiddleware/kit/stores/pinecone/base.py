@@ -217,7 +217,7 @@ def _describe_model(model: str, dimension: int) -> str:
 
 
 WRITING: Final = "written to"
-"""The failed action in the error message of a write: the index could not be written to."""
+"""The action in the error messages of failed writes: the index could not be written to."""
 
 
 class PineconeBase(ClosingStore):

@@ -101,9 +101,12 @@ def call_with_timeout(
     except StoreError:
         raise
     except Exception as error:
-        late = f"Pinecone did not answer within {timeout_seconds:g} seconds; try again later"
+        timeout_message = (
+            f"Pinecone did not answer within {timeout_seconds:g} seconds; try again later"
+        )
         raise StoreError(
-            f"{subject} could not be {action}: {_describe_failure(error) if done.done() else late}"
+            f"{subject} could not be {action}:"
+            f" {_describe_failure(error) if done.done() else timeout_message}"
         ) from error
 
 

@@ -278,14 +278,15 @@ class SparsePineconeStore(PineconeBase):
         if records := [row.record for row in batch if row.record]:
             self._upsert_vectors(records, self._namespace)
         # Earlier passages with these ids may have had words.
-        if wordless := [row.passage.id for row in batch if row.record is None]:
-            self._remove_ids(wordless)
+        if wordless_ids := [row.passage.id for row in batch if row.record is None]:
+            self._remove_ids(wordless_ids)
 
     def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         # Only the record's metadata is read. Its vector is never searched, so any vector is fine.
-        anything = {"indices": [0], "values": [1.0]}
+        any_vector = {"indices": [0], "values": [1.0]}
         self._upsert_vectors(
-            [{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace
+            [{"id": id_, "values": [], "sparse_values": any_vector, "metadata": metadata}],
+            namespace,
         )
 
     def _encode_texts(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:

@@ -155,8 +155,8 @@ def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
             yield list(batch.values())
             batch, size = {}, 0
         # The earlier row is removed first, so that the new row is added at the end.
-        replaced = batch.pop(row.passage.id, None)
-        size += row.size - (0 if replaced is None else replaced.size)
+        replaced_row = batch.pop(row.passage.id, None)
+        size += row.size - (0 if replaced_row is None else replaced_row.size)
         batch[row.passage.id] = row
     if batch:
         yield list(batch.values())

@@ -193,14 +193,14 @@ def connect_file(path: str, **options: Any) -> Any:
     options |= {"isolation_level": None, "check_same_thread": False}
     if path == MEMORY or os.name == "nt":
         return sqlite3.connect(path, **options)
-    real = resolve_trusted_link(Path(path))
-    connection = sqlite3.connect(f"{real.as_uri()}?mode=rw", uri=True, **options)
+    real_path = resolve_trusted_link(Path(path))
+    connection = sqlite3.connect(f"{real_path.as_uri()}?mode=rw", uri=True, **options)
     # SQLite reports the path of the file that it opened, with links resolved. The path may not be
     # UTF-8, so it is read as bytes.
     connection.text_factory = bytes
     opened = connection.execute("PRAGMA database_list").fetchone()[2]
     connection.text_factory = str
-    if opened == os.fsencode(real):
+    if opened == os.fsencode(real_path):
         return connection
     connection.close()
     raise OSError(errno.ELOOP, "a link was put in its place", path)
@@ -242,22 +242,22 @@ def limit_value_size(
 
     Without a limit, a value in a file from an unknown source could fill the memory.
     """
-    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
+    old_limit = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
     try:
         yield
     except sqlite3.DataError:
         raise Damage("it holds a value that is too long") from None
     finally:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, old_limit)
 
 
 @cache
 def _list_schema_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
     """Return the tables, indexes and other objects that the SQL *statements* create."""
-    with closing(sqlite3.connect(MEMORY, isolation_level=None)) as fresh:
+    with closing(sqlite3.connect(MEMORY, isolation_level=None)) as memory_database:
         for statement in statements:
-            fresh.execute(statement)
-        return _list_database_objects(fresh)
+            memory_database.execute(statement)
+        return _list_database_objects(memory_database)
 
 
 def _list_database_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
@@ -332,5 +332,5 @@ def is_wrong_file_error(error: Exception) -> bool:
 def describe_error(error: Exception) -> str:
     """Return the message of *error*, without any text from the file."""
     # If a text is not UTF-8, Python's message quotes the whole text.
-    undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)
-    return "a text in it is not UTF-8" if undecoded else str(error)
+    is_undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)
+    return "a text in it is not UTF-8" if is_undecoded else str(error)
