@@ -168,10 +168,12 @@ def _negate_matcher(matcher: Matcher) -> Matcher:
     return lambda metadata: not matcher(metadata)
 
 
-def _check_operand(name: str, value: Any) -> Any:
-    if not isinstance(value, str | int | float):
-        raise _make_error(f"{name} must be a text, a number or a boolean, not {_name_type(value)}")
-    return value
+def _check_operand(operator_name: str, operand: Any) -> Any:
+    if not isinstance(operand, str | int | float):
+        raise _make_error(
+            f"{operator_name} must be a text, a number or a boolean, not {_name_type(operand)}"
+        )
+    return operand
 
 
 def _is_number(value: Any) -> bool:

@@ -100,12 +100,12 @@ class Part:
     @property
     def completed(self) -> int:
         """The number of answered requests, according to the service."""
-        return self._read_count("completed")
+        return self._get_count("completed")
 
     @property
     def failed(self) -> int:
         """The number of failed requests, according to the service."""
-        return self._read_count("failed")
+        return self._get_count("failed")
 
     @property
     def errors(self) -> list[str]:
@@ -128,7 +128,7 @@ class Part:
         }
         return {**facts, "errors": self.errors, **{name: self.batch.get(name) for name in names}}
 
-    def _read_count(self, name: str) -> int:
+    def _get_count(self, name: str) -> int:
         count: int = self.batch.get("request_counts", {}).get(name, 0)
         return count
 

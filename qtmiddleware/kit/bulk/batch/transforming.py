@@ -165,7 +165,7 @@ def open_batch_work(
         open_journal(path, fingerprint, overwrite=overwrite) as journal,
         BatchState(Path(f"{out}.batch")) as state,
     ):
-        _check_unchanged(state, fingerprint, file, "" if overwrite else str(source))
+        _check_or_store_inputs(state, fingerprint, file, "" if overwrite else str(source))
         recording = Path(f"{out}.recording.jsonl")
         file_pass = FilePass(
             Path(source), config, journal, recording, service.price_factor, report, show
@@ -174,7 +174,7 @@ def open_batch_work(
     report.seconds = monotonic() - began
 
 
-def _check_unchanged(
+def _check_or_store_inputs(
     state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
 ) -> None:
     """Raise `ConfigError` if the batches in *state* were made with another config or questions.

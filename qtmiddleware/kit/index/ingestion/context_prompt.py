@@ -145,50 +145,52 @@ class DocumentViews:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._document = 0
+        self._document_id = 0
         self._length = 0
         self._beginning = ""
 
-    def build_view(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
-        """Return the text of *document* to show to the model with one of its chunks.
+    def build_view(self, document_id: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
+        """Return the text of a document to show to the model with one of the document's chunks.
 
         For a short document, the result is ``{"document": ...}`` with the whole text. For a long
         document, it is ``{"beginning": ..., "surroundings": ...}``, with the document's beginning
         and the text around the chunk.
 
         Args:
-            document: the document's number in the ledger.
+            document_id: the document's number in the ledger.
             ordinal: the chunk's number in the document.
             start: the position of the chunk's first character in the document.
             stop: the position after the chunk's last character.
         """
         # Chunks come document by document, so each document is read once.
-        if document != self._document:
-            self._load_document(document)
+        if document_id != self._document_id:
+            self._load_document(document_id)
         if self._length <= WHOLE_CHARS:
             return {"document": self._beginning}
         return {
             "beginning": self._beginning,
-            "surroundings": self._find_surroundings(document, ordinal, start, stop),
+            "surroundings": self._find_surroundings(document_id, ordinal, start, stop),
         }
 
-    def _load_document(self, document: int) -> None:
-        """Load the length and the beginning of *document* from the ledger."""
-        self._document = document
+    def _load_document(self, document_id: int) -> None:
+        """Load the document's length and beginning from the ledger."""
+        self._document_id = document_id
         self._length = (
-            self._ledger.fetch_value("SELECT max(stop) FROM chunks WHERE document = ?", [document])
+            self._ledger.fetch_value(
+                "SELECT max(stop) FROM chunks WHERE document = ?", [document_id]
+            )
             or 0
         )
         shown_chars = WHOLE_CHARS if self._length <= WHOLE_CHARS else BEGINNING_CHARS
-        chunks = self._ledger.stream_rows(_FROM, [document, 0])
+        chunks = self._ledger.stream_rows(_FROM, [document_id, 0])
         self._beginning = _join_pieces(
             takewhile(lambda piece: piece[0] < shown_chars, chunks), 0, shown_chars
         )
 
-    def _find_surroundings(self, document: int, ordinal: int, start: int, stop: int) -> str:
+    def _find_surroundings(self, document_id: int, ordinal: int, start: int, stop: int) -> str:
         begin, end = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
-        earlier_chunks = self._ledger.stream_rows(_BEFORE, [document, ordinal])
-        later_chunks = self._ledger.stream_rows(_FROM, [document, ordinal])
+        earlier_chunks = self._ledger.stream_rows(_BEFORE, [document_id, ordinal])
+        later_chunks = self._ledger.stream_rows(_FROM, [document_id, ordinal])
         # Earlier chunks are read in reverse order, up to the first one that ends before the view.
         before = list(takewhile(lambda piece: piece[1] > begin, earlier_chunks))
         return _join_pieces(

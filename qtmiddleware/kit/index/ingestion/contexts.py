@@ -180,10 +180,10 @@ class Contexts:
             progress(done, total)
 
     def _build_chunk(
-        self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str
+        self, id_: int, document_id: int, ordinal: int, start: int, stop: int, text: str
     ) -> _Chunk:
         prompt = build_prompt(
-            self._settings, self._views.build_view(document, ordinal, start, stop), text
+            self._settings, self._views.build_view(document_id, ordinal, start, stop), text
         )
         return _Chunk(id_, text, prompt, hash_prompt(prompt, self._model_name))
 

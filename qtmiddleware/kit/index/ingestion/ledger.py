@@ -136,15 +136,15 @@ class Ledger:
                 return
             yield row
 
-    def fetch_pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows that the SQL *statement* selects, in pages of up to *size* rows.
+    def fetch_pages(self, statement: str, page_size: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows that the SQL *statement* selects, in pages of up to *page_size* rows.
 
         The first column must be a row number. The statement must have two parameters: the last row
         number of the previous page, and the page size. You may write to the ledger between two
         pages.
         """
         last_number = 0
-        while page := self.execute(statement, [last_number, size]):
+        while page := self.execute(statement, [last_number, page_size]):
             last_number = page[-1][0]
             yield page
 

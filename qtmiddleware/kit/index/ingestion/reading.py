@@ -205,10 +205,10 @@ class Reader:
             "SELECT stored, fingerprint FROM documents WHERE file = ?", [file]
         )
         known_versions = self._ledger.execute(_KNOWN, [file, fingerprint])
-        document = (
+        document_id = (
             known_versions[0][0] if known_versions else self._read_document(path, file, fingerprint)
         )
-        self._add_target(document, file)
+        self._add_target(document_id, file)
         # 2 means that the store has this version.
         if (2, fingerprint) in versions:
             return "unchanged"
@@ -223,8 +223,8 @@ class Reader:
         """Keep the chunks of the document at *path* in the index, without reading the document."""
         file = encode_path(str(make_absolute(path)))
         self._claim_file(file)
-        for (document,) in self._ledger.execute(_KEPT, [file]):
-            self._add_target(document, file)
+        for (document_id,) in self._ledger.execute(_KEPT, [file]):
+            self._add_target(document_id, file)
 
     def _hash_file(self, path: Path) -> str:
         """Return a hash of the file's content and of all settings that affect its chunks.
@@ -246,12 +246,12 @@ class Reader:
         values = [self._root.key, file, self._root.key]
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
-    def _add_target(self, document: int, file: str) -> None:
-        """Mark *document*, a version of *file*, as the version to index in this run.
+    def _add_target(self, document_id: int, file: str) -> None:
+        """Mark the version *document_id* of *file* as the version to index in this run.
 
-        *document* is its number in the ledger. Other versions of *file* are removed from the index.
+        Other versions of *file* are removed from the index.
         """
-        self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
+        self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document_id, file])
 
     def _read_document(self, path: Path, file: str, fingerprint: str) -> int:
         """Read the document at *path*, and save its chunks in the ledger as a new version.
@@ -263,7 +263,7 @@ class Reader:
         ledger.execute("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
         source = replace_surrogates(self._root.build_relative_path(path))
         name = self._choose_document_name(file, self._root.build_relative_path(path))
-        document = ledger.insert_row(
+        document_id = ledger.insert_row(
             "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?,"
             " ?, ?, ?, ?, ?)",
             [self._root.key, file, name, source, fingerprint, bool(self._context_version)],
@@ -278,16 +278,16 @@ class Reader:
             converter=self._converter,
             bound=self._bound,
         )
-        rows = _build_rows(chunks, document, source, path)
+        rows = _build_rows(chunks, document_id, source, path)
         try:
             while batch := list(islice(rows, BATCH)):
                 ledger.execute_many(_CHUNK, batch)
         except (UnreadableDocument, MissingExtra):
             # The chunks saved so far would otherwise stay until the same file is read again.
-            ledger.execute("DELETE FROM documents WHERE id = ?", [document])
+            ledger.execute("DELETE FROM documents WHERE id = ?", [document_id])
             raise
-        ledger.execute("UPDATE documents SET complete = 1 WHERE id = ?", [document])
-        return document
+        ledger.execute("UPDATE documents SET complete = 1 WHERE id = ?", [document_id])
+        return document_id
 
     def _call_own_reader(self, path: Path) -> Any:
         """Call the user's reader for the file at *path*, and return its result.
@@ -321,7 +321,7 @@ def hash_text(text: str) -> bytes:
 
 
 def _build_rows(
-    chunks: Iterable[DocumentChunk], document: int, source: str, path: Path
+    chunks: Iterable[DocumentChunk], document_id: int, source: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
     """Yield one ledger row per chunk, except for chunks of only white space."""
     title = ""
@@ -341,7 +341,7 @@ def _build_rows(
             if name != "last_title"
         }
         metadata_json = json.dumps(metadata, ensure_ascii=False)
-        yield document, chunk.index, chunk.start, chunk.end, text, metadata_json, hash_text(text)
+        yield document_id, chunk.index, chunk.start, chunk.end, text, metadata_json, hash_text(text)
 
 
 def _truncate_text(value: Any) -> Any:
