@@ -61,8 +61,8 @@ _FIELDS: Final = (
     *("retriever", "text_embedder", "top_k", "config", "client"),
     *("reranker", "redact", "observers", "on_retrieval", "clock"),
 )
-_SAVED_AS_IS: Final = ("top_k", "config")
-_OF_MIDDLEWARE: Final = _FIELDS[3:]
+_PLAIN_FIELDS: Final = ("top_k", "config")
+_MIDDLEWARE_FIELDS: Final = _FIELDS[3:]
 _UNREADABLE: Final = ("response", "unreadable")
 
 _Rows = list[dict[str, Any]]
@@ -309,7 +309,7 @@ class QueryTransformRetriever:
                 f"{message}. Was it saved by a newer version of qtmiddleware?"
             )
         loaded = {
-            name: value if name in _SAVED_AS_IS else _load_parameter(name, value)
+            name: value if name in _PLAIN_FIELDS else _load_parameter(name, value)
             for name, value in saved.items()
         }
         retriever: QueryTransformRetriever = default_from_dict(
@@ -337,15 +337,15 @@ class QueryTransformRetriever:
         """Wrap *retriever*, and return the function for sync calls and the one for async calls."""
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
-            if doubled := [
-                name for name in ("text_embedder", *_OF_MIDDLEWARE) if getattr(self, name)
+            if repeated := [
+                name for name in ("text_embedder", *_MIDDLEWARE_FIELDS) if getattr(self, name)
             ]:
                 raise _build_config_error(
-                    f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it",
+                    f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
                     inner,
                 )
             return inner, inner
-        settings = {name: getattr(self, name) for name in _OF_MIDDLEWARE}
+        settings = {name: getattr(self, name) for name in _MIDDLEWARE_FIELDS}
         if _is_component(self.client):
             settings["client"] = _ChatModel(self.client)
         functions: tuple[Callable[..., Any], ...]
@@ -767,7 +767,7 @@ def _save_parameter(name: str, value: Any) -> Any:
             else Config.load(value).to_dict()
         )
         return os.fspath(value) if isinstance(value, os.PathLike) else _to_plain_values(value)
-    if name in _SAVED_AS_IS:
+    if name in _PLAIN_FIELDS:
         return value
     if _is_component(value):
         return component_to_dict(value, name)

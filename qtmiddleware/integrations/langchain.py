@@ -46,14 +46,14 @@ with require_package("langchain-core", "0.3.86", extra="langchain"):
     from pydantic import ConfigDict, Field, PrivateAttr
 
 EVENT: Final = "qtmiddleware.retrieval"
-"""The name of the custom event per retrieval. Its data is a record of the query log."""
+"""The name of the custom event that each retrieval sends. Its data is a query-log record."""
 
 _ACCEPTED: Final = (
     "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or"
     " async), or a function that qtm.middleware wrapped"
 )
-_K_NAMES: Final = ("k", "top_k")
-_OF_MIDDLEWARE: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
+_K_FIELDS: Final = ("k", "top_k")
+_MIDDLEWARE_FIELDS: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
 """The fields for `QueryMiddleware`, except the config. Copies of a retriever share them."""
 _UNREADABLE: Final = ("response", "unreadable")
 
@@ -196,9 +196,9 @@ class QueryTransformRetriever(BaseRetriever):
         fields = self._get_fields()
         return {
             **copy.deepcopy(
-                {name: fields[name] for name in fields if name not in _OF_MIDDLEWARE}, memo
+                {name: fields[name] for name in fields if name not in _MIDDLEWARE_FIELDS}, memo
             ),
-            **{name: fields[name] for name in _OF_MIDDLEWARE},
+            **{name: fields[name] for name in _MIDDLEWARE_FIELDS},
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -240,11 +240,11 @@ class QueryTransformRetriever(BaseRetriever):
     def _wrap_retriever(self) -> None:
         """Wrap *retriever*, once for sync calls and once for async calls."""
         inner, options = self.retriever, self._get_fields()
-        settings = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
+        settings = {name: options[name] for name in ("config", *_MIDDLEWARE_FIELDS)}
         if isinstance(inner, Wrapped | Bound):
-            if doubled := [name for name, value in settings.items() if value]:
+            if repeated := [name for name, value in settings.items() if value]:
                 raise _build_config_error(
-                    f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it",
+                    f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
                     inner,
                 )
             self._search = self._asearch = inner
@@ -394,17 +394,17 @@ def _find_k_name_and_default(runnable: Any) -> tuple[str | None, int | None]:
         # A retriever that accepts any argument may ask a model about each document, as compressors
         # do. So it is asked for more documents only if it has such a field or a store.
         name = next(
-            (name for name in _K_NAMES if name in fields), None if store is None else _K_NAMES[0]
+            (name for name in _K_FIELDS if name in fields), None if store is None else _K_FIELDS[0]
         )
     if name is None:
         return None, None
     searches = (inner._get_relevant_documents, getattr(store, "similarity_search", None))
-    usual = (
+    parameters = (
         inspect.signature(search).parameters.get(name) for search in searches if callable(search)
     )
     values = (
         fields.get(name),
-        *(parameter.default for parameter in usual if parameter is not None),
+        *(parameter.default for parameter in parameters if parameter is not None),
     )
     return name, next((value for value in values if type(value) is int and value > 0), None)
 

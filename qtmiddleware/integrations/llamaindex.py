@@ -185,9 +185,9 @@ class QueryTransformRetriever(BaseRetriever):
 
         The copy shares everything else. Use one copy per session.
         """
-        twin = copy.copy(self)
-        twin.history = history
-        return twin
+        retriever_copy = copy.copy(self)
+        retriever_copy.history = history
+        return retriever_copy
 
     @property
     def similarity_top_k(self) -> int | None:
@@ -215,9 +215,9 @@ class QueryTransformRetriever(BaseRetriever):
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def __copy__(self) -> QueryTransformRetriever:
-        twin = object.__new__(type(self))
-        vars(twin).update(vars(self))
-        return twin
+        retriever_copy = object.__new__(type(self))
+        vars(retriever_copy).update(vars(self))
+        return retriever_copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The other process makes its own threads, locks and clients from the options.
@@ -251,9 +251,10 @@ class QueryTransformRetriever(BaseRetriever):
             isinstance(inner, BaseRetriever),
             isinstance(inner, Wrapped | Bound),
         )
-        if is_wrapped and (doubled := [name for name, value in settings.items() if value]):
+        if is_wrapped and (repeated := [name for name, value in settings.items() if value]):
             raise _build_config_error(
-                f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it", inner
+                f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
+                inner,
             )
         if not is_retriever and (not callable(inner) or isinstance(inner, type)):
             raise _build_config_error(
@@ -280,11 +281,11 @@ class QueryTransformRetriever(BaseRetriever):
 
         Returns ``None`` if neither is set.
         """
-        usual = self._inner.similarity_top_k if self._is_count_settable else None
+        default_count = self._inner.similarity_top_k if self._is_count_settable else None
         return next(
             (
                 node_count
-                for node_count in (similarity_top_k, self._similarity_top_k, usual)
+                for node_count in (similarity_top_k, self._similarity_top_k, default_count)
                 if node_count is not None
             ),
             None,
@@ -451,9 +452,9 @@ def _make_retriever(
 
 def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:
     """Return a copy of *retriever* that returns *node_count* nodes."""
-    twin: Any = copy.copy(retriever)
-    twin.similarity_top_k = node_count
-    return twin
+    retriever_copy: Any = copy.copy(retriever)
+    retriever_copy.similarity_top_k = node_count
+    return retriever_copy
 
 
 def _is_count_settable(retriever: BaseRetriever) -> bool:

@@ -70,10 +70,13 @@ OpenTelemetry's own GenAI instrumentations read the same variable.
 """
 # `event_only` asks for events, which this module does not emit. Earlier instrumentations used
 # `true`.
-_CAPTURING: Final = frozenset({"span_only", "span_and_event", "true"})
+_CAPTURE_VALUES: Final = frozenset({"span_only", "span_and_event", "true"})
 
 MAX_OPEN: Final = 65_536
-"""The most open operations to remember. A stream that nobody closes stays open."""
+"""The most open operations to remember.
+
+The limit bounds the memory for streams that nobody closes.
+"""
 EXIT_SECONDS: Final = 2.0
 """The most seconds that the interpreter's exit waits for queued spans."""
 
@@ -170,7 +173,7 @@ class OpenTelemetryObserver:
         meter_provider: MeterProvider | None = None,
     ) -> None:
         if capture_content is None:
-            capture_content = os.environ.get(CAPTURE_CONTENT, "").strip().lower() in _CAPTURING
+            capture_content = os.environ.get(CAPTURE_CONTENT, "").strip().lower() in _CAPTURE_VALUES
         self._captures_content = capture_content
         self._provider_name = provider_name
         self._source_id = data_source_id
@@ -195,29 +198,29 @@ class OpenTelemetryObserver:
         Returns whether this took less than *seconds*. To export the spans and metrics, call
         ``force_flush`` of the providers afterwards.
         """
-        until = monotonic() + seconds
-        is_described = self._ended.flush(until - monotonic())
-        return self._spans.flush(until - monotonic()) and is_described
+        deadline = monotonic() + seconds
+        is_described = self._ended.flush(deadline - monotonic())
+        return self._spans.flush(deadline - monotonic()) and is_described
 
     # --- called by the middleware -----------------------------------------------------------------
 
     def on_start(self, operation: Operation) -> None:
         """Start the span of *operation* in the current context."""
-        around = get_current()
+        current_context = get_current()
         parent = None if operation.parent is None else self._open.get(operation.parent.id)
         if parent is None:
             if operation.parent is not None:
                 # The parent operation is not recorded, so neither is this one.
                 return
-            span = self._start_span(operation, around)
+            span = self._start_span(operation, current_context)
             if (
                 not span.is_recording()
-                and span.get_span_context() == get_current_span(around).get_span_context()
+                and span.get_span_context() == get_current_span(current_context).get_span_context()
             ):
                 # No provider is set.
                 return
         elif parent.span.is_recording():
-            span = self._start_span(operation, set_span_in_context(parent.span, around))
+            span = self._start_span(operation, set_span_in_context(parent.span, current_context))
         else:
             # The sampler dropped the parent, so it is not asked about this operation. Calls within
             # the operation see the dropped span as their parent, so they are dropped too.
@@ -225,7 +228,7 @@ class OpenTelemetryObserver:
         context_token = operation_token = None
         if SPANS[operation.kind].is_current:
             operation_token = _current_operation.set(operation.id)
-            context_token = attach(set_span_in_context(span, around))
+            context_token = attach(set_span_in_context(span, current_context))
         self._open[operation.id] = _OpenSpan(span, context_token, operation_token)
         _drop_oldest_entry(self._open)
 
@@ -462,14 +465,14 @@ def _find_error_type(operation: Operation) -> str:
     return _clean_label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
 
 
-_WORD: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+_LABEL: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 @lru_cache(1024)
 def _clean_label(word: str) -> str:
     """Return *word* if it can be the name of a reason or a stage, else ``_OTHER``."""
     # A user's model may raise an error with any text, which must not become a metric's label.
-    return word if _WORD.fullmatch(word) else "_OTHER"
+    return word if _LABEL.fullmatch(word) else "_OTHER"
 
 
 def _list_metric_labels(operation: Operation) -> dict[str, str]:
@@ -601,6 +604,6 @@ def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
 
 def _flush_all() -> None:
     """Flush all observers within `EXIT_SECONDS` seconds in total."""
-    until = monotonic() + EXIT_SECONDS
+    deadline = monotonic() + EXIT_SECONDS
     for observer in list(_observers):
-        observer.flush(until - monotonic())
+        observer.flush(deadline - monotonic())

@@ -18,7 +18,7 @@ with require_package("opentelemetry-api", "1.30", extra="otel"):
 
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
-"""The URL of the conventions that the names follow. The scope of each span and metric has it."""
+"""The schema URL of each span and metric. It identifies the conventions that the names follow."""
 UNKNOWN_PROVIDER: Final = "_OTHER"
 """The ``gen_ai.provider.name`` of a model with an unknown provider, such as a user's function.
 

@@ -109,10 +109,10 @@ class LocalEngine:
     ) -> Iterator[Any]:
         pool = _WorkerPool(pickled_build, environment, self.workers)
         self._pools.append(pool)
-        rest, pending_count = iter(batches), 0
+        remaining_batches, pending_count = iter(batches), 0
         try:
             while True:
-                for batch in islice(rest, AHEAD * self.workers - pending_count):
+                for batch in islice(remaining_batches, AHEAD * self.workers - pending_count):
                     pool.put(_pickle_value(batch))
                     pending_count += 1
                 if not pending_count:
@@ -145,14 +145,14 @@ class _WorkerPool:
         self._workers: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
         self._todo: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[bytes | EngineError] = queue.SimpleQueue()
-        self._is_over = False
+        self._is_closed = False
 
     def put(self, payload: bytes) -> None:
         """Queue *payload*, a pickled batch, for the workers.
 
         Raises `EngineError` if the pool was closed.
         """
-        if self._is_over:
+        if self._is_closed:
             raise EngineError("the engine was closed while the work was running")
         self._todo.put(payload)
         if len(self._workers) < self._size:
@@ -176,7 +176,7 @@ class _WorkerPool:
 
     def end(self) -> None:
         """Stop the workers at once, even in the middle of a batch."""
-        self._is_over = True
+        self._is_closed = True
         for process, _ in self._workers:
             process.kill()
             # This ends the worker's thread, which may be waiting for a batch.
@@ -237,7 +237,7 @@ class _WorkerPool:
             payload = self._todo.get()
 
     def _explain_death(self, exit_code: int) -> EngineError:
-        if self._is_over:
+        if self._is_closed:
             return EngineError("the engine was closed while the work was running")
         cause = f"ended with code {exit_code}; its output is on standard error"
         if exit_code < 0:

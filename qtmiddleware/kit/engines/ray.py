@@ -47,7 +47,7 @@ _ADVICE: Final = (
 )
 _STORE_BYTES: Final = 256 << 20
 """The size in bytes of the shared memory for batches, in a cluster started here."""
-_QUIET: Final = {
+_RAY_ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DATA_LOG_LEVEL": "CRITICAL",
@@ -115,7 +115,7 @@ class RayEngine:
     def _connect(self) -> Any:
         # Ray reads these variables on import, and so do the processes that it starts. `setdefault`
         # keeps the user's own values.
-        for name, value in _QUIET.items():
+        for name, value in _RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         try:
             import ray
@@ -209,21 +209,21 @@ class _Feed:
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}
         self._attempts: Counter[int] = Counter()
-        self._given_count = 0
-        self._is_over = False
+        self._added_count = 0
+        self._is_closed = False
         self._changed = asyncio.Condition()
 
     async def put_batch(self, payload: bytes) -> None:
         """Add *payload*, the next pickled batch. Batches are numbered from 0."""
         async with self._changed:
-            self._payloads[self._given_count] = payload
-            self._given_count += 1
+            self._payloads[self._added_count] = payload
+            self._added_count += 1
             self._changed.notify_all()
 
     async def end(self) -> None:
         """Record that no more batches will come."""
         async with self._changed:
-            self._is_over = True
+            self._is_closed = True
             self._changed.notify_all()
 
     async def drop_batch(self, number: int) -> None:
@@ -233,8 +233,8 @@ class _Feed:
     async def wait_for_batch(self, number: int) -> bool:
         """Wait for batch *number*, and return whether it came before the end of the feed."""
         async with self._changed:
-            await self._changed.wait_for(lambda: number < self._given_count or self._is_over)
-        return number < self._given_count
+            await self._changed.wait_for(lambda: number < self._added_count or self._is_closed)
+        return number < self._added_count
 
     async def take_batch(self, number: int) -> tuple[bytes, int]:
         """Return the pickled batch *number*, and the number of earlier attempts to process it.
@@ -334,13 +334,13 @@ def _process_batches(
     At most *max_pending* batches are unfinished at a time. Raises the exception of a failed batch.
     """
     pending: set[int] = set()
-    given_count = 0
-    rest = iter(batches)
+    added_count = 0
+    remaining_batches = iter(batches)
     while True:
-        for batch in islice(rest, max_pending - len(pending)):
+        for batch in islice(remaining_batches, max_pending - len(pending)):
             feed.put_batch.remote(pickle.dumps(batch))
-            pending.add(given_count)
-            given_count += 1
+            pending.add(added_count)
+            added_count += 1
         if not pending:
             # Only this ends the source, and with it the dataset.
             feed.end.remote()

@@ -53,7 +53,7 @@ FIXED: Final = frozenset({"text-embedding-ada-002"})
 MOST_TEXTS: Final = 2_048
 MOST_REQUEST_BYTES: Final = 300_000
 LONGEST: Final = 3 * 8_191
-"""The most bytes that are sent of a text."""
+"""The most bytes to send of a text."""
 SHORTEST: Final = 256
 """The length in bytes below which a text is not cut further. The error has another cause then."""
 MOST_ANSWER_BYTES: Final = 1 << 18
