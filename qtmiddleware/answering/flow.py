@@ -238,7 +238,7 @@ class AnswerFlow:
             "model", draft.prompt.mode, content=draft.prompt, **description
         )
 
-    def abandon(self) -> None:
+    def abandon_answer(self) -> None:
         """Record the answer as cancelled, and complete the retrieval's trace."""
         self.observation.end("cancelled")
         if self.retrieval is not None and not self._is_finished:

@@ -149,7 +149,7 @@ class AnswerStream(_BaseStream):
     def close(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
         self._pieces.close()
-        self._answering.abandon()
+        self._answering.abandon_answer()
 
     def __enter__(self) -> Self:
         return self
@@ -219,7 +219,7 @@ class AsyncAnswerStream(_BaseStream):
     async def aclose(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
         await self._pieces.aclose()
-        self._answering.abandon()
+        self._answering.abandon_answer()
 
     async def __aenter__(self) -> Self:
         await self._retrieve_once()

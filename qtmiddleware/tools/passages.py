@@ -91,9 +91,9 @@ def build_text_result(fields: Mapping[str, Any], text: str, max_tokens: int) -> 
         available_tokens -= max(excess, 8)
 
 
-def build_failure(sentence: str) -> str:
-    """Return the JSON result of a failed tool call. *sentence* says why the call failed."""
-    return write_json({"error": cut_text(sentence, LEAST_TOKENS)})
+def build_failure_result(reason: str) -> str:
+    """Return the JSON result of a failed tool call. *reason* is a sentence for the agent."""
+    return write_json({"error": cut_text(reason, LEAST_TOKENS)})
 
 
 def _describe_passage(

@@ -9,7 +9,7 @@ from qtmiddleware.config.errors import format_value, hide_secrets
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.background_loop import run_in_background_loop
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_failure, build_result
+from qtmiddleware.tools.passages import LEAST_TOKENS, build_failure_result, build_result
 from qtmiddleware.types import Retrieval
 
 EFFORTS: Final[Mapping[str, str]] = {
@@ -128,7 +128,7 @@ class SearchTool:
             try:
                 return self._search(query, top_k, effort, max_tokens)
             except Exception as error:
-                return build_failure(describe_failure(error))
+                return build_failure_result(describe_failure(error))
 
         async def arun(
             query: Any, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
@@ -136,7 +136,7 @@ class SearchTool:
             try:
                 return await self._asearch(query, top_k, effort, max_tokens)
             except Exception as error:
-                return build_failure(describe_failure(error))
+                return build_failure_result(describe_failure(error))
 
         annotations = {
             "query": Annotated[str, Field(description=MEANINGS["query"])],

@@ -271,7 +271,7 @@ class Invocation:
             raise WrapError("there is no reranker; pass reranker= or set rerank.enabled")
         return self.context.reranker.rerank(step.query, step.texts)
 
-    def finish(self, retrieval: Retrieval) -> Retrieval:
+    def finish_retrieval(self, retrieval: Retrieval) -> Retrieval:
         """Log *retrieval*, and return it without the text field that only qtmiddleware requested.
 
         If the query log cannot be written, the returned retrieval has a degradation. If

@@ -15,7 +15,7 @@ ADVICE: Final = "create the middleware in the worker, or import there the module
 _PICKLING_PACKAGES: Final = ("qtmiddleware", "pickle", "_pickle", "copyreg")
 
 
-def find_modules_by_value() -> frozenset[str] | None:
+def find_modules_pickled_by_value() -> frozenset[str] | None:
     """Return the modules whose functions the running pickler pickles by value.
 
     Returns ``None`` if the pickler pickles functions by name only, as `pickle` and multiprocessing

@@ -62,7 +62,7 @@ from qtmiddleware.wrapping.components import Components
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
-from qtmiddleware.wrapping.pickling import check_picklable, find_modules_by_value
+from qtmiddleware.wrapping.pickling import check_picklable, find_modules_pickled_by_value
 from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
@@ -216,7 +216,7 @@ class QueryMiddleware:
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
         if self._components.needs_model_warm_up() and self._components.has_model:
-            load_in_background(self._load_model, self._rehearse_question)
+            load_in_background(self._load_model, self._warm_up_transformation)
 
     @property
     def config(self) -> Config:
@@ -407,7 +407,7 @@ class QueryMiddleware:
         try:
             wait_for_loading_threads()
             self._load_model()
-            self._rehearse_question()
+            self._warm_up_transformation()
             self._components.load_reranker()
         finally:
             self._warming.remove(thread)
@@ -424,7 +424,7 @@ class QueryMiddleware:
             with suppress(Exception):
                 model.warm_up()
 
-    def _rehearse_question(self) -> None:
+    def _warm_up_transformation(self) -> None:
         """Load the prompts and rules by transforming one question with a fake model."""
         # Warming up imports modules and may be slow: no deadline may skip a step, and no cache may
         # keep the fake reply.
@@ -746,7 +746,9 @@ class QueryMiddleware:
         """
         for name, option in self._arguments.items():
             for part in option if isinstance(option, tuple) else (option,):
-                check_picklable(f"{name}=", part, by_value=find_modules_by_value() is not None)
+                check_picklable(
+                    f"{name}=", part, by_value=find_modules_pickled_by_value() is not None
+                )
         return self.config, self._arguments
 
     def __setstate__(self, state: tuple[Config, dict[str, Any]]) -> None:

@@ -32,12 +32,12 @@ logger: Final = get_logger("qtmiddleware")
 _random: Final = SystemRandom()
 
 
-def should_shadow(share: float) -> bool:
+def should_run_shadow(probability: float) -> bool:
     """Decide at random whether to repeat a call in shadow mode.
 
-    *share* is the probability of ``True``, from 0 to 1.
+    Returns ``True`` with the given *probability*, from 0 to 1.
     """
-    return _random.random() < share
+    return _random.random() < probability
 
 
 class ShadowRuns:

@@ -42,10 +42,10 @@ from qtmiddleware.wrapping.pickling import (
     ADVICE,
     check_picklable,
     find_import_name,
-    find_modules_by_value,
+    find_modules_pickled_by_value,
     is_in_modules,
 )
-from qtmiddleware.wrapping.shadow import should_shadow
+from qtmiddleware.wrapping.shadow import should_run_shadow
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Wrapped(Generic[P, R]):
             self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response
         request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish(run(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        return call.finish_retrieval(run(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(
@@ -182,7 +182,7 @@ class Wrapped(Generic[P, R]):
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
         request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish(run(build_retrieval_flow(request), call))
+        return call.finish_retrieval(run(build_retrieval_flow(request), call))
 
     @_type_as_ask_method
     async def aretrieve(
@@ -198,7 +198,7 @@ class Wrapped(Generic[P, R]):
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
         request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish(await arun(build_retrieval_flow(request), call))
+        return call.finish_retrieval(await arun(build_retrieval_flow(request), call))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Call `retrieve` for each query in a list, and return the results in the same order.
@@ -361,7 +361,7 @@ class Wrapped(Generic[P, R]):
         if request.problem is not None and request.problem.reason != "nested":
             raise build_query_error(request.problem, self._signature.argument)
         # An answer has no pages.
-        return AnswerFlow(replace(request, page=""), call.chat, call.finish), call
+        return AnswerFlow(replace(request, page=""), call.chat, call.finish_retrieval), call
 
     def _prepare_check(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -492,7 +492,7 @@ class Wrapped(Generic[P, R]):
         if (
             problem is None
             and (share := context.settings.shadow) is not None
-            and should_shadow(share)
+            and should_run_shadow(share)
         ):
             call.shadow = partial(call.start_shadow_retrieval, request)
         return request, call
@@ -539,7 +539,7 @@ class Wrapped(Generic[P, R]):
             response: The plain function's response, which the caller gets.
             response_seconds: The time that the plain function took, in seconds.
         """
-        if should_shadow(share):
+        if should_run_shadow(share):
             # The caller already has a response. An error here must not take it away.
             with suppress(Exception):
                 request, call = self._prepare_request(args, kwargs)
@@ -673,7 +673,7 @@ class Wrapped(Generic[P, R]):
         keys are not pickled: the process that unpickles the object creates new ones. Raises
         `PicklingError`, with advice, if the object cannot be pickled.
         """
-        modules, name = find_modules_by_value(), find_import_name(self._fn, self)
+        modules, name = find_modules_pickled_by_value(), find_import_name(self._fn, self)
         if name is not None and (
             modules is None or not is_in_modules(self._fn.__module__, modules)
         ):
@@ -735,7 +735,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
             self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
         request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish(await arun(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        return call.finish_retrieval(await arun(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.tools.passages import build_failure
+from qtmiddleware.tools.passages import build_failure_result
 from qtmiddleware.tools.search_tool import describe_failure
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def build_server(
         if (tool := by_name.get(params.name)) is None:
             tool_names = ", ".join(by_name)
             text, is_error = (
-                build_failure(f"There is no such tool; the tools are {tool_names}."),
+                build_failure_result(f"There is no such tool; the tools are {tool_names}."),
                 True,
             )
         else:
@@ -124,10 +124,10 @@ async def _call_tool(
         is_late = not task.done()
         task.cancel()
     if is_late:
-        return build_failure(
+        return build_failure_result(
             f"{tool.name} gave no result within {timeout_seconds:g} seconds."
         ), True
     try:
         return task.result(), False
     except Exception as error:
-        return build_failure(describe_failure(error)), True
+        return build_failure_result(describe_failure(error)), True
