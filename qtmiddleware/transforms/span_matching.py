@@ -99,7 +99,7 @@ def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
         return _has_phrase(span.strip(_QUOTE_MARKS), text)
     if kind == "url":
         return _SCHEME.sub("", fold_accents(span)).rstrip("/") in fold_accents(text)
-    # A name may also be written like an identifier, such as "wi-fi" for "WiFi".
+    # A name may also be written like an identifier, such as "WiFi" for "Wi-Fi".
     if _has_identifier(span, text):
         return True
     return kind == "name" and _has_name(span, text)
