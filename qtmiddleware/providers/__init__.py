@@ -14,7 +14,7 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def find_name(fn: Any) -> str:
+def find_function_name(fn: Any) -> str:
     """Return the name of *fn*: a function, method, partial or callable object."""
     while isinstance(fn, partial):
         fn = fn.func

@@ -81,7 +81,7 @@ class ClientPerProcess:
         # locks.
         self._by_process: dict[int, Any] = {}
 
-    def get(self, build_client: Callable[[], Any]) -> Any:
+    def get_client(self, build_client: Callable[[], Any]) -> Any:
         """Return the client of this process. The first call makes it with *build_client*."""
         process = os.getpid()
         client = self._by_process.get(process)
@@ -89,7 +89,7 @@ class ClientPerProcess:
         return self._by_process.setdefault(process, build_client()) if client is None else client
 
     def close(self) -> None:
-        """Close the client of this process. The next `get` makes a new one."""
+        """Close the client of this process. The next `get_client` makes a new one."""
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
             client.close()
@@ -111,7 +111,7 @@ def read_host(address: str) -> str:
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-def read_server(address: str) -> tuple[str, int] | None:
+def read_host_and_port(address: str) -> tuple[str, int] | None:
     """Return the host and port of *address*; ``None`` if either is missing."""
     try:
         parsed = urlsplit(address)
@@ -295,24 +295,24 @@ def read_status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def has_class_named(error: Exception, names: frozenset[str]) -> bool:
-    """Return whether *error* is an instance of a class whose name is in *names*."""
-    return any(ancestor.__name__ in names for ancestor in type(error).__mro__)
+def has_class_named(error: Exception, class_names: frozenset[str]) -> bool:
+    """Return whether *error* is an instance of a class whose name is in *class_names*."""
+    return any(ancestor.__name__ in class_names for ancestor in type(error).__mro__)
 
 
-def read_body_field(error: Exception, name: str) -> str:
-    """Return the field *name* of the error's body; ``""`` if it is missing or not a string."""
+def read_body_field(error: Exception, field_name: str) -> str:
+    """Return the string *field_name* in the error's body; ``""`` if there is no such string."""
     body: Any = getattr(error, "body", None)
-    value = body.get(name) if isinstance(body, Mapping) else None
+    value = body.get(field_name) if isinstance(body, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
-def read_identifier(error: Exception, name: str) -> str:
-    """Return the field *name* of the error's body if it is an identifier, such as ``bad_value``.
+def read_identifier(error: Exception, field_name: str) -> str:
+    """Return the value of *field_name* in the error's body if it is like ``bad_value``.
 
-    Returns ``""`` for all other texts, because services often quote keys and queries in them.
+    Returns ``""`` for any other text, because services often quote keys and queries in them.
     """
-    value = read_body_field(error, name)
+    value = read_body_field(error, field_name)
     return value if _IDENTIFIER.fullmatch(value) else ""
 
 

@@ -251,7 +251,7 @@ class OpenTelemetryObserver:
             self._ended.start_thread()
             if not self._is_registered:
                 self._is_registered = True
-                _flush_at_exit(self)
+                _register_exit_flush(self)
 
     def _read_account(self, operation: Operation) -> _Account:
         """Return the counts and costs of *operation*. For an answer, exclude its retrieval."""
@@ -593,8 +593,8 @@ def _build_text_part(text: str) -> dict[str, str]:
 _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 
-def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
-    """Flush *observer* when the interpreter exits."""
+def _register_exit_flush(observer: OpenTelemetryObserver) -> None:
+    """Register *observer*, so that the interpreter's exit flushes it."""
     _observers.add(observer)
     # At exit, the function that was registered last runs first. Registering again makes this flush
     # run before the shutdown of a provider that was created meanwhile.

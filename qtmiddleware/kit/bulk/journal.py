@@ -150,9 +150,9 @@ class Journal:
         return not is_whole
 
     def _read_output_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield each line of the output file, and the (input line number, digest) of its question.
+        """Yield each line of the output file with its question's (input line number, digest) pair.
 
-        The second value is ``None`` if the line has no result.
+        The pair is ``None`` if the line has no result.
         """
         try:
             file = open_regular_file(self._path, follow_link=False)

@@ -102,7 +102,7 @@ class LocalEngine:
         You can use the engine again afterwards, and close it more than once.
         """
         for pool in list(self._pools):
-            pool.end()
+            pool.stop_workers()
 
     def _distribute(
         self, pickled_build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
@@ -113,11 +113,11 @@ class LocalEngine:
         try:
             while True:
                 for batch in islice(remaining_batches, AHEAD * self.workers - pending_count):
-                    pool.put(_pickle_value(batch))
+                    pool.put_batch(_pickle_value(batch))
                     pending_count += 1
                 if not pending_count:
                     return
-                yield pool.get()
+                yield pool.get_result()
                 pending_count -= 1
         except Exception:
             # Finished work is not lost if a later batch fails.
@@ -125,7 +125,7 @@ class LocalEngine:
             raise
         finally:
             self._pools.remove(pool)
-            pool.end()
+            pool.stop_workers()
 
 
 def count_processors() -> int:
@@ -147,7 +147,7 @@ class _WorkerPool:
         self._done: queue.SimpleQueue[bytes | EngineError] = queue.SimpleQueue()
         self._is_closed = False
 
-    def put(self, payload: bytes) -> None:
+    def put_batch(self, payload: bytes) -> None:
         """Queue *payload*, a pickled batch, for the workers.
 
         Raises `EngineError` if the pool was closed.
@@ -158,7 +158,7 @@ class _WorkerPool:
         if len(self._workers) < self._size:
             self._start_worker()
 
-    def get(self) -> Any:
+    def get_result(self) -> Any:
         """Wait for the next result, and return it.
 
         Raises the batch's exception, or `EngineError` if a worker crashed.
@@ -174,7 +174,7 @@ class _WorkerPool:
                     result = _read_result(reply)
                     yield result
 
-    def end(self) -> None:
+    def stop_workers(self) -> None:
         """Stop the workers at once, even in the middle of a batch."""
         self._is_closed = True
         for process, _ in self._workers:

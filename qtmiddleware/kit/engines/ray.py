@@ -220,7 +220,7 @@ class _Feed:
             self._added_count += 1
             self._changed.notify_all()
 
-    async def end(self) -> None:
+    async def end_feed(self) -> None:
         """Record that no more batches will come."""
         async with self._changed:
             self._is_closed = True
@@ -343,7 +343,7 @@ def _process_batches(
             added_count += 1
         if not pending:
             # Only this ends the source, and with it the dataset.
-            feed.end.remote()
+            feed.end_feed.remote()
             return
         outcome = next(outcomes)
         # A restarted source repeats old numbers, whose outcomes are ignored.

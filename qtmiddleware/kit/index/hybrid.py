@@ -314,8 +314,8 @@ def _merge_results(
 def _merge_records(key: Key, searches: Sequence[_SearchResults]) -> Record:
     """Return the record of the passage with this *key*, without its merged score.
 
-    The record comes from the first of *searches* that found the passage. If its text or metadata is
-    empty, the other search's is used.
+    The record comes from the first of *searches* that found the passage. If the record's text or
+    metadata is empty, the other search's text or metadata is used.
     """
     record, *others = [
         results.build_record(key) for results in searches if key in results.positions

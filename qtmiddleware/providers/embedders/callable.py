@@ -29,7 +29,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
-from qtmiddleware.providers import find_name
+from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.embedders.vectors import (
     Vectors,
     check_vectors,
@@ -132,8 +132,8 @@ class CallableEmbedder:
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
         self._keyword, self._contract = _find_keyword_and_contract(self._function)
-        self._name = name or _find_name(function_or_model, self._function)
-        self.model_name = "" if self._name == find_name(function_or_model) else self._name
+        self._name = name or _find_embedder_name(function_or_model, self._function)
+        self.model_name = "" if self._name == find_function_name(function_or_model) else self._name
         """The model's name; ``""`` for a function."""
         self.provider: str = getattr(function_or_model, "provider", "")
         """The model's provider; ``""`` if it is unknown."""
@@ -451,7 +451,7 @@ def _find_embedding_methods(
     )
 
 
-def _find_name(embedder: Any, fn: Any) -> str:
+def _find_embedder_name(embedder: Any, fn: Any) -> str:
     """Return the name of the function or model that embeds.
 
     For a function, this is the function's name. For an object, it is the model's name, or else the

@@ -36,9 +36,9 @@ from qtmiddleware.providers.openai_client import (
     read_body_field,
     read_client_error,
     read_host,
+    read_host_and_port,
     read_key,
     read_retry_after,
-    read_server,
     read_status,
 )
 from qtmiddleware.types import NEVER, Deadline
@@ -138,7 +138,7 @@ class OpenAIEmbedder:
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
-        return read_server(
+        return read_host_and_port(
             self._find_address() or (DEFAULT_ADDRESS if self._user_client is None else "")
         )
 
@@ -190,7 +190,7 @@ class OpenAIEmbedder:
         Raises `EmbeddingError` if the user's client is async or there is no key.
         """
         if self._user_client is None:
-            return self._made_clients.get(self._make_client)
+            return self._made_clients.get_client(self._make_client)
         if is_async_client(self._user_client):
             raise EmbeddingError(
                 "the client must be synchronous for a synchronous call; pass openai.OpenAI()"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, build_safe_error
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import find_name
+from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.llms.calls import check_time_left, complete_in_background
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
@@ -82,7 +82,7 @@ class CallableModel:
         output_price: float | None = None,
     ) -> None:
         self._fn = fn
-        self._label = find_name(fn)
+        self._label = find_function_name(fn)
         self._call_sync: Any
         self._call_sync, call_async, takes_model = _build_callers(fn, model)
         # A plain function may return an awaitable, which must be awaited in the caller's loop.

@@ -236,7 +236,7 @@ class VendorClients(Clients):
             return self._vendor.find_resource(client, is_async=False)
         # In a forked process the parent's sockets must not be used.
         if os.getpid() != self._process and has_known_pools(http):
-            return self._per_process.get(self._make_sync_client).resource
+            return self._per_process.get_client(self._make_sync_client).resource
         return self._vendor.copy_resource(
             client, copy_with_limited_error_bodies(http), is_async=False
         )

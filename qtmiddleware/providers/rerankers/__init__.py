@@ -13,7 +13,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers import find_name
+from qtmiddleware.providers import find_function_name
 from qtmiddleware.retrieval.reranking import check_scores
 
 __all__ = ["as_reranker", "check_scores"]
@@ -95,7 +95,7 @@ class CallableReranker:
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
-        self._name = name or find_name(fn)
+        self._name = name or find_function_name(fn)
         self.model_name = name
         """The argument *name*; ``""`` by default."""
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):

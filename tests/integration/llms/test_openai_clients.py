@@ -628,7 +628,7 @@ def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float 
 
 
 def test_the_table_and_the_package_that_keeps_prices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = prices_module._read_table()["models"]
+    names = prices_module._read_price_table()["models"]
     kept = {name: prices_module._find_packaged_prices(name) for name in names}
     assert {name: pytest.approx(price) for name, price in kept.items()} == {
         name: tuple(names[name]) for name in names
@@ -689,7 +689,9 @@ def test_the_end_of_a_model_is_known_by_its_name(
 
 def test_no_successor_has_an_end_itself() -> None:
     successors = {
-        successor for _, successor in prices_module._read_table()["shutdowns"].values() if successor
+        successor
+        for _, successor in prices_module._read_price_table()["shutdowns"].values()
+        if successor
     }
     assert {name for name in successors if find_shutdown(name)} == set()
     assert {name for name in successors if not find_prices(name)} == set()

@@ -36,7 +36,7 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder, query_embedder
 from qtmiddleware.providers.llms import as_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.openai_client import read_server
+from qtmiddleware.providers.openai_client import read_host_and_port
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.runtime.observing import describe_model
 from qtmiddleware.testing import ScriptedModel
@@ -272,7 +272,7 @@ def test_without_an_address_a_model_of_our_own_is_at_openai(
 
 @given(st.text() | st.text(alphabet="htps:/[]@.%0:1a#?").map("https://".__add__))
 def test_any_address_is_a_host_and_a_port_or_nothing(address: str) -> None:
-    match read_server(address):
+    match read_host_and_port(address):
         case (host, port):
             assert host
             assert 0 < port < 65_536

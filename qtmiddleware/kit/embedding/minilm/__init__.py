@@ -40,7 +40,7 @@ from qtmiddleware.kit.embedding.minilm.forward import (
     Weights,
     arrange_weights,
     encode_texts,
-    list_shapes,
+    list_tensor_shapes,
 )
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import ForkLock
@@ -220,7 +220,7 @@ def _read_tensors(files: ModelFiles) -> dict[str, Any]:
     """
     from safetensors import SafetensorError, safe_open
 
-    shapes = list_shapes()
+    shapes = list_tensor_shapes()
     try:
         with safe_open(str(files.weights), framework="numpy") as file:
             names_in_file = set(file.keys())

@@ -132,7 +132,7 @@ class Weights:
     layers: tuple[Layer, ...]
 
 
-def list_shapes() -> dict[str, tuple[int, ...]]:
+def list_tensor_shapes() -> dict[str, tuple[int, ...]]:
     """Return the required tensor shapes, keyed by the tensors' names in the weights file."""
     square, row = (HIDDEN, HIDDEN), (HIDDEN,)
     shapes: dict[str, tuple[int, ...]] = {
@@ -162,7 +162,7 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
 def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
     """Return the model's weights, arranged for fast multiplication.
 
-    *tensors* must have the names and shapes that `list_shapes` returns.
+    *tensors* must have the names and shapes that `list_tensor_shapes` returns.
     """
     import numpy as np
 

@@ -24,8 +24,8 @@ from qtmiddleware.providers.openai_client import (
     make_client,
     make_http_client,
     read_host,
+    read_host_and_port,
     read_key,
-    read_server,
 )
 from qtmiddleware.runtime.background_loop import (
     await_in_background_loop,
@@ -100,7 +100,9 @@ class Clients:
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
-        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._makes_clients else ""))
+        return read_host_and_port(
+            self._find_address() or (DEFAULT_ADDRESS if self._makes_clients else "")
+        )
 
     def _find_address(self) -> str:
         client = (
@@ -121,7 +123,7 @@ class Clients:
         """
         client = self._user_sync_client
         if client is None or (os.getpid() != self._process and can_copy(client)):
-            return self._per_process.get(self._make_sync_client)
+            return self._per_process.get_client(self._make_sync_client)
         if not can_stream(client) or client.is_closed():
             # A copy of a closed client would open its connections again.
             return client
@@ -151,7 +153,7 @@ class Clients:
                     if self._makes_clients
                     else self._copy_client(given_client)
                 )
-            client_and_lifetime = clients[self] = client, _close_at_end(client)
+            client_and_lifetime = clients[self] = client, _manage_client_lifetime(client)
             self._loops = {
                 key: loop_ref for key, loop_ref in self._loops.items() if loop_ref() is not None
             } | {id(loop): ref(loop)}
@@ -195,7 +197,7 @@ class Clients:
             # A loop that has ended has closed its client already.
             with suppress(RuntimeError):
                 if loop is not None and lifetime is not None:
-                    loop.call_soon_threadsafe(_close_soon, lifetime)
+                    loop.call_soon_threadsafe(_schedule_close, lifetime)
 
     def _forget_background_client(self) -> bool:
         """Forget the client in the background loop, and return whether this process had one."""
@@ -249,7 +251,7 @@ def _find_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
         return clients
 
 
-def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
+def _schedule_close(lifetime: AsyncGenerator[None, None]) -> None:
     async def close() -> None:
         # The generator may be closed already if the loop is about to end.
         with suppress(RuntimeError):
@@ -260,7 +262,7 @@ def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
     task.add_done_callback(_closing.discard)
 
 
-async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
+async def _manage_client_lifetime(client: Any) -> AsyncGenerator[None, None]:
     """Close *client* when the running event loop shuts down, or when this generator is freed.
 
     On shutdown, an event loop closes the asynchronous generators that were started in it.

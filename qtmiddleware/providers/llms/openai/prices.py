@@ -67,7 +67,7 @@ def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | Non
     packaged = _find_packaged_prices(model, provider)
     if packaged is not None or provider != OPENAI:
         return packaged
-    table = _read_table()["models"]
+    table = _read_price_table()["models"]
     row = table.get(model) or table.get(_SNAPSHOT.sub("", model))
     return None if row is None else (row[0], row[1])
 
@@ -105,13 +105,13 @@ def find_shutdown(model: str) -> Shutdown | None:
     """
     fine_tuned = _FINE_TUNED.match(model)
     name = fine_tuned[1] if fine_tuned else model
-    table = _read_table()["shutdowns"]
+    table = _read_price_table()["shutdowns"]
     row = table.get(name) or table.get(_SNAPSHOT.sub("", name))
     return None if row is None else Shutdown(date.fromisoformat(row[0]), row[1])
 
 
 @cache
-def _read_table() -> dict[str, Any]:
+def _read_price_table() -> dict[str, Any]:
     text = (
         files("qtmiddleware.providers.llms.openai")
         .joinpath("prices.json")

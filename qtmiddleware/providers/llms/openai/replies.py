@@ -52,7 +52,7 @@ class Collector:
         check_time_left(self._deadline, _STILL_SENDING)
         self._chunks.append(chunk)
 
-    def take(self) -> bytes:
+    def take_bytes(self) -> bytes:
         """Return all chunks as one `bytes` object, and empty the collector."""
         whole = b"".join(self._chunks)
         self._chunks.clear()
@@ -137,7 +137,9 @@ def read_token_counts(completion: Any) -> tuple[int, int]:
     A missing or impossible number counts as 0.
     """
     usage = _find_usage(completion)
-    return _find_count(usage, _INPUT_TOKEN_FIELDS), _find_count(usage, _OUTPUT_TOKEN_FIELDS)
+    return _find_token_count(usage, _INPUT_TOKEN_FIELDS), _find_token_count(
+        usage, _OUTPUT_TOKEN_FIELDS
+    )
 
 
 def read_model_and_id(completion: Any) -> tuple[str, str]:
@@ -165,12 +167,12 @@ def _find_usage(completion: Any) -> Any:
     )
 
 
-def _find_count(usage: Any, names: Sequence[str]) -> int:
-    """Return the first valid token count in *usage* under one of *names*; 0 if there is none.
+def _find_token_count(usage: Any, field_names: Sequence[str]) -> int:
+    """Return the first valid token count among *field_names* in *usage*; 0 if there is none.
 
     A count is valid if it is from 1 to `MOST_TOKENS`.
     """
-    counts = (read_field(usage, name) for name in names)
+    counts = (read_field(usage, name) for name in field_names)
     return next(
         (
             count
@@ -279,7 +281,7 @@ class Events:
 
     def __init__(self) -> None:
         self._line = Collector(Deadline())
-        self._read_event = Collector(Deadline())
+        self._event = Collector(Deadline())
         self._has_data = False
         self._ends_with_return = False
 
@@ -294,24 +296,24 @@ class Events:
         *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             self._line.add(line)
-            yield from self._read_line(self._line.take())
+            yield from self._read_line(self._line.take_bytes())
         self._line.add(rest)
 
     def end(self) -> Iterator[bytes]:
         """Yield the data of the last event, unless a blank line already ended it."""
-        yield from self._read_line(self._line.take())
+        yield from self._read_line(self._line.take_bytes())
         yield from self._read_line(b"")
 
     def _read_line(self, line: bytes) -> Iterator[bytes]:
         name, _, value = line.partition(b":")
         if name == b"data":
             if self._has_data:
-                self._read_event.add(b"\n")
-            self._read_event.add(value.removeprefix(b" "))
+                self._event.add(b"\n")
+            self._event.add(value.removeprefix(b" "))
             self._has_data = True
         elif not line and self._has_data:
             self._has_data = False
-            yield self._read_event.take()
+            yield self._event.take_bytes()
 
 
 class StreamReader:
@@ -413,7 +415,7 @@ class StreamReader:
         Raises `ModelError` if there is no text or the stream was cut off.
         """
         if self._body is not None and self._completion is None:
-            self._completion = self._body.take()
+            self._completion = self._body.take_bytes()
         if self._completion is not None:
             reply = read_reply(self._completion)
             yield reply.text

@@ -134,7 +134,7 @@ def test_what_a_wrapped_client_might_return_is_a_model_error(raw: Any) -> None:
 def test_a_body_is_collected_up_to_its_limit() -> None:
     collector = Collector(Deadline())
     collector.add(b"x" * MOST_BYTES)
-    assert len(collector.take()) == MOST_BYTES
+    assert len(collector.take_bytes()) == MOST_BYTES
     collector.add(b"x" * MOST_BYTES)
     with pytest.raises(ModelError) as caught:
         collector.add(b"x")
