@@ -125,7 +125,7 @@ class CitationReader:
                 break
             else:
                 if token["ticks"]:
-                    self._read_ticks(end - start)
+                    self._read_backticks(end - start)
                 self._read_text(token[0])
             # The checks need only the end of the line, and a line may be very long.
             self._line = (self._line + tail[start:end]).rpartition("\n")[2][-200:]
@@ -140,13 +140,13 @@ class CitationReader:
         if "\n" in space:
             self._code = 0
 
-    def _read_ticks(self, tick_count: int) -> None:
-        """Begin or end a code block or inline code after *tick_count* backticks in a row."""
+    def _read_backticks(self, backtick_count: int) -> None:
+        """Begin or end a code block or inline code after *backtick_count* backticks in a row."""
         # Three or more backticks at the start of a line, also in a list or a quote, are a fence.
-        if tick_count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
-            self._fence = 0 if tick_count >= self._fence > 0 else self._fence or tick_count
+        if backtick_count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
+            self._fence = 0 if backtick_count >= self._fence > 0 else self._fence or backtick_count
         elif not self._fence:
-            self._code = 0 if self._code == tick_count else self._code or tick_count
+            self._code = 0 if self._code == backtick_count else self._code or backtick_count
 
     def _read_text(self, text: str) -> None:
         # After a removed citation, a word needs the space before it, but punctuation does not.

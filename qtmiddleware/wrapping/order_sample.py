@@ -51,7 +51,7 @@ class SampleQuestion:
 
     Attributes:
         text: the question.
-        relevant: the ids of its relevant passages, if the user named them.
+        relevant: the ids of its relevant passages; empty if the user named none.
     """
 
     text: str = field(repr=False)

@@ -164,8 +164,8 @@ class Paging:
         page_argument: the page argument as the user named it (see `PageArgument`).
         other_parameters: the parameters of the query and of the number of passages, which never
             select a page.
-        holders: the names in *other_parameters* that take an object with several fields, such as a
-            request. One of these fields may select a page.
+        object_parameters: the names in *other_parameters* that take an object with several fields,
+            such as a request. One of these fields may select a page.
     """
 
     __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
@@ -175,11 +175,11 @@ class Paging:
         parameters: Parameters,
         page_argument: PageArgument,
         other_parameters: Collection[str],
-        holders: Collection[str],
+        object_parameters: Collection[str],
     ) -> None:
         self._parameters = parameters
         self._named = page_argument
-        self._homes = tuple(holders) if page_argument is None else ()
+        self._homes = tuple(object_parameters) if page_argument is None else ()
         self._declared: tuple[tuple[str, str, bool], ...] = ()
         if page_argument is None:
             folded = {

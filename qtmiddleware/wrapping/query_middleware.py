@@ -771,15 +771,15 @@ class QueryMiddleware:
 
 
 def _transform_many(
-    texts: Sequence[str], requests: Mapping[str, Request], limit: int
+    texts: Sequence[str], requests: Mapping[str, Request], concurrency: int
 ) -> Flow[list[Transformation]]:
-    """Transform each of *texts*, at most *limit* at once, and return the results in order."""
+    """Transform each of *texts*, at most *concurrency* at once, and return the results in order."""
     distinct = list(requests)
     transformations: dict[str, Transformation] = {}
-    for start in range(0, len(distinct), limit):
-        batch = distinct[start : start + limit]
+    for start in range(0, len(distinct), concurrency):
+        batch = distinct[start : start + concurrency]
         results = yield from gather_flows(
-            [build_transform_flow(requests[text]) for text in batch], limit=limit
+            [build_transform_flow(requests[text]) for text in batch], limit=concurrency
         )
         transformations.update(zip(batch, results, strict=True))
     return [transformations[text] for text in texts]

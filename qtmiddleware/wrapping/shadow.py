@@ -66,29 +66,33 @@ class ShadowRuns:
         self._tasks.clear()
 
     def start_in_thread(
-        self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead
+        self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish, bulkhead: Bulkhead
     ) -> None:
-        """Start *flow* in a thread of *bulkhead*. The thread calls *finish* with the result.
+        """Start *flow* in a thread of *bulkhead*. The thread calls *on_finish* with the result.
 
         Never raises. *flow* is dropped if too many retrievals are under way or no thread is free.
         """
         if self._reserve_slot():
             try:
-                bulkhead.start(partial(copy_context().run, self._run_flow, flow, performer, finish))
+                bulkhead.start(
+                    partial(copy_context().run, self._run_flow, flow, performer, on_finish)
+                )
             except ModelError:
                 self._release_slot("dropped")
 
     def start_in_event_loop(
-        self, flow: Flow[Retrieval], performer: Performer, finish: Finish
+        self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish
     ) -> None:
         """Start *flow* as a task in the running event loop.
 
-        The task calls *finish* with the result. Never raises. *flow* is dropped if too many
+        The task calls *on_finish* with the result. Never raises. *flow* is dropped if too many
         retrievals are under way.
         """
         # In this loop, because the clients of an asynchronous function belong to it.
         if self._reserve_slot():
-            task = asyncio.get_running_loop().create_task(self._arun_flow(flow, performer, finish))
+            task = asyncio.get_running_loop().create_task(
+                self._arun_flow(flow, performer, on_finish)
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -110,28 +114,30 @@ class ShadowRuns:
             self.running -= 1
             setattr(self, outcome, getattr(self, outcome) + 1)
 
-    def _run_flow(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
+    def _run_flow(self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish) -> None:
         outcome = "failed"
         try:
-            finish(run(flow, performer))
+            on_finish(run(flow, performer))
             outcome = "finished"
         except Exception as error:
-            _log_failure(error)
+            _log_shadow_failure(error)
         finally:
             self._release_slot(outcome)
 
-    async def _arun_flow(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
+    async def _arun_flow(
+        self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish
+    ) -> None:
         outcome = "failed"
         try:
-            finish(await arun(flow, performer))
+            on_finish(await arun(flow, performer))
             outcome = "finished"
         except Exception as error:
-            _log_failure(error)
+            _log_shadow_failure(error)
         finally:
             self._release_slot(outcome)
 
 
-def _log_failure(error: Exception) -> None:
+def _log_shadow_failure(error: Exception) -> None:
     name = type(error).__name__
     logger.info("a shadow retrieval failed: %s", name, event="shadow_failed", error=name)
     logger.debug(

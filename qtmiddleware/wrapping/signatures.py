@@ -232,7 +232,7 @@ class CallSignature:
         *,
         query: Any,
         top_k: int | None = None,
-        is_one_of_list: bool = False,
+        replaces_list: bool = False,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with another query and number of passages.
 
@@ -241,13 +241,12 @@ class CallSignature:
             kwargs: the call's keyword arguments.
             query: the new query: a text, or a vector if the function takes vectors.
             top_k: the new number of passages; ``None`` to keep the number.
-            is_one_of_list: whether the call passes a list of queries. *query* then replaces the
-                list.
+            replaces_list: whether the call passes a list of queries, which *query* replaces.
         """
         key, value = self._find_query(args, kwargs)
         # The caller's list of queries is not a list that the function itself takes, so the query
         # is passed as a plain text.
-        if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
+        if replaces_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
         is_nested = not self._top_k_path and self._read_nested_top_k(key, value) is not None
@@ -476,7 +475,7 @@ class ClauseSignature(CallSignature):
         *,
         query: Any,
         top_k: int | None = None,
-        is_one_of_list: bool = False,  # noqa: ARG002
+        replaces_list: bool = False,  # noqa: ARG002
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with *query*, a text or a vector, in the clauses.
 

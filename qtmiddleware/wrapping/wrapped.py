@@ -89,7 +89,7 @@ class AskMethod(Protocol[P, T_co]):
 
 
 class _AskDescriptor(Protocol[T_co]):
-    """The type of an `AskMethod` in the class. Reading it from an object gives the method."""
+    """A descriptor that becomes an `AskMethod` when it is read from an object."""
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
@@ -377,7 +377,7 @@ class Wrapped(Generic[P, R]):
             questions = []
         if questions:
             args, kwargs = signature.replace_arguments(
-                args, kwargs, query=questions[0].text, is_one_of_list=True
+                args, kwargs, query=questions[0].text, replaces_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare_request(args, kwargs, *reserved)
@@ -409,7 +409,7 @@ class Wrapped(Generic[P, R]):
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield signature.replace_arguments(args, kwargs, query=query, is_one_of_list=True)
+            yield signature.replace_arguments(args, kwargs, query=query, replaces_list=True)
 
     def _prepare_request(
         self,
@@ -502,7 +502,7 @@ class Wrapped(Generic[P, R]):
     ) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
-        If the signature shows no page argument, a call may still pass one through ``**kwargs`` or
+        If the signature has no page argument, a call may still pass one through ``**kwargs`` or
         inside another argument. After the first such call, every call counts as paged, because
         callers often request the first page without a page argument.
         """
