@@ -104,19 +104,20 @@ class Config:
         if isinstance(source, Config):
             return source
         if isinstance(source, Settings):
-            return _build_default().overridden(asdict(source), origin="settings")
+            return _build_default_config().overridden(asdict(source), origin="settings")
         environ = os.environ if environ is None else environ
         if isinstance(source, str | os.PathLike):
             return _apply_layers(
-                _build_default(), [*read_environment(environ), read_source(source)]
+                _build_default_config(), [*read_environment(environ), read_source(source)]
             )
         if source is not None and not isinstance(source, Mapping):
             allowed = "a path, the name of a preset, a mapping, a Config, Settings or None"
             raise build_value_error("config", source, allowed, origin)
+        # An explicit path or preset replaces QTM_CONFIG. A mapping only overrides its values.
         config_name = environ.get("QTM_CONFIG")
         layers = [*read_environment(environ), *([read_source(config_name)] if config_name else [])]
         return _apply_layers(
-            _build_default(), layers if source is None else [*layers, (origin, source)]
+            _build_default_config(), layers if source is None else [*layers, (origin, source)]
         )
 
     @classmethod
@@ -131,7 +132,7 @@ class Config:
             ConfigError: The file cannot be read, or a setting is wrong.
         """
         environ = os.environ if environ is None else environ
-        return _apply_layers(_build_default(), [*read_environment(environ), read_file(path)])
+        return _apply_layers(_build_default_config(), [*read_environment(environ), read_file(path)])
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
@@ -143,7 +144,9 @@ class Config:
             ConfigError: There is no such preset. The message lists all presets.
         """
         environ = os.environ if environ is None else environ
-        return _apply_layers(_build_default(), [*read_environment(environ), read_preset(name)])
+        return _apply_layers(
+            _build_default_config(), [*read_environment(environ), read_preset(name)]
+        )
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
         """Return a copy of this config with new *values*. All other keys keep their values.
@@ -256,7 +259,7 @@ def _write_section(group: str, keys: Sequence[Key]) -> str:
     return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
 
 
-def _build_default() -> Config:
+def _build_default_config() -> Config:
     return Config(Settings(), dict.fromkeys(list_key_names(), "default"))
 
 
@@ -324,6 +327,7 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         yield build_value_error(
             "chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"]
         )
+    # Without any weight, no variant could contribute a passage.
     weights = asdict(settings.fusion.weights)
     if not any(weights.values()):
         source = origins["fusion.weights.original"]

@@ -221,7 +221,7 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
 
 
 def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
-    """Return the attributes ``kind``, ``nullable`` and ``choices`` of a `Key` with a type hint."""
+    """Return ``kind``, ``nullable`` and ``choices`` of the `Key` for a field's type hint."""
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (member for member in get_args(hint) if member is not types.NoneType)
         return _read_kind(inner)[0], True, _read_kind(inner)[2]

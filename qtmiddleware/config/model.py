@@ -110,6 +110,7 @@ def _build_model(cls: Any) -> type[BaseModel]:
     """Return a pydantic model of the settings class *cls* and its subgroups."""
     from pydantic import ConfigDict, Field, create_model
 
+    # Strict, because the values were converted before. Pydantic would also accept "yes" as true.
     config = ConfigDict(
         title=cls.__name__,
         alias_generator=to_camel_case,
@@ -184,6 +185,7 @@ def _normalize_layer(
     known = {spelling: field for field in fields(cls) for spelling in _list_spellings(field.name)}
     normalized: dict[str, Any] = {}
     for written_key, value in values.items():
+        # Editors and people use these keys at the top level of a file.
         if not group_path and written_key in IGNORED_KEYS:
             continue
         if not isinstance(written_key, str) or written_key not in known:
@@ -198,6 +200,7 @@ def _normalize_layer(
             continue
         name, hint = known[written_key].name, known[written_key].type
         path = (*group_path, name)
+        # Both spellings of a key are allowed, so one mapping may contain a key twice.
         if name in normalized:
             errors.append(_build_repeat_error(path, source))
         elif is_dataclass(hint):

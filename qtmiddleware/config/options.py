@@ -93,7 +93,7 @@ class SettingsGroup:
     def __getstate__(self) -> dict[str, Any]:
         """Return the values by option name, for pickle.
 
-        With the names, versions that have other options can read the pickle.
+        Because of the names, a version with other options can read the pickle.
         """
         return dict(vars(self))
 

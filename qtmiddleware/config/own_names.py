@@ -45,6 +45,7 @@ def normalize_transforms(
         path = f"transforms.{format_key(name)}"
         if not isinstance(name, str):
             errors.append(build_unknown_key_error(name, TRANSFORMS_KEY, (), source))
+        # A name that differs only in case or dashes would be confused with the built-in one.
         elif fold_name(name) in built_in_names:
             built_in = built_in_names[fold_name(name)]
             line = f"{path} must have another name, because {built_in} is built in ({source})"
@@ -59,7 +60,7 @@ def normalize_transforms(
         else:
             unknown = [key for key in definition if key not in _DEFINITION]
             errors.extend(
-                _build_unknown_error(f"{path}.{format_key(key)}", source) for key in unknown
+                _build_definition_key_error(f"{path}.{format_key(key)}", source) for key in unknown
             )
             problems = list(list_definition_problems(name, definition))
             errors.extend(
@@ -71,7 +72,7 @@ def normalize_transforms(
                 yield name, {"prompt": definition["prompt"].strip(), "fields": fields}
 
 
-def _build_unknown_error(path: str, source: str) -> ConfigError:
+def _build_definition_key_error(path: str, source: str) -> ConfigError:
     """Return the error for an unknown key in the definition of a transform."""
     advice = (
         "a transformation has the keys prompt and fields; fields may hold weights, for example"
@@ -147,10 +148,10 @@ def allow_other_names(hint: Any, entry: dict[str, Any]) -> None:
         built_in = {"enum": list(hint.__metadata__[0]), "type": entry["type"]}
         entry["anyOf"] = [built_in, {"type": entry.pop("type")}]
     elif get_origin(hint) is Mapping and get_args(hint)[1] is Any:
-        entry["additionalProperties"] = _describe_definition()
+        entry["additionalProperties"] = _build_definition_schema()
 
 
-def _describe_definition() -> dict[str, Any]:
+def _build_definition_schema() -> dict[str, Any]:
     """Return the JSON schema for the definition of one transform in ``transforms``."""
     names = [
         spelling for name in FILLED_BY for spelling in dict.fromkeys((name, to_camel_case(name)))

@@ -138,6 +138,7 @@ class LogSampler:
             **values: More values for programs.
         """
         reasons = tuple(dict.fromkeys(reasons))
+        # Most retrievals are not degraded. They do not wait for the lock.
         if not reasons and not self._last_records:
             return
         with self._lock:
@@ -148,6 +149,7 @@ class LogSampler:
                 if (counted := self._count_reason(event_name, reason, now))
             ]
             skipped = self._pop_skipped_counts(now - self._seconds)
+        # Logged without the lock, because a handler may be slow or may log something itself.
         if due:
             values |= {
                 "event": event_name.replace(" ", "_"),

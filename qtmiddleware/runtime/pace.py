@@ -185,6 +185,7 @@ class Pace:
         """
         if error.reason == "over_budget" and error.retry_after is None:
             return self._wait_for_budget(error)
+        # A repeated call would fail again, for example if the key is wrong.
         if error.reason not in _TEMPORARY:
             self._record_final_result(error)
             return _Failure.FINAL
@@ -197,6 +198,7 @@ class Pace:
             if now - self._failing_since >= self._patience:
                 self._stop_calls(error)
             self._failures_in_row += error.reason in _CALL_OR_SERVICE
+            # A few timeouts may be chance, so the other callers go on.
             if (
                 error.reason in _CALL_OR_SERVICE
                 and error.retry_after is None

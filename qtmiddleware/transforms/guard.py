@@ -108,6 +108,7 @@ class _Guard:
                 )
             case "terms":
                 return self._check_terms(row.name, texts)
+            # A broader question or a passage need not contain the spans.
             case _:
                 return tuple(text for text in texts if self._is_in_query_language(row.name, text))
 

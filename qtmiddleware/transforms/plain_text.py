@@ -92,6 +92,7 @@ def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict
         for field in fields
         if field.name in labelled_lines
     }
+    # Lines beside a labelled answer are remarks, and a refusal contains no texts.
     if (
         main_fields[0].name in texts
         or not unlabelled_lines

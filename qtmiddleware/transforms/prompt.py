@@ -94,6 +94,7 @@ class Transform:
         user_instruction = find_user_instruction(settings, self.mode)
         version_suffix = self.write_version_suffix(settings) if self.write_version_suffix else ""
         built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
+        # The built-in example shows the reply to the unchanged instruction only.
         return Prompt(
             mode=self.mode,
             version=append_digest(

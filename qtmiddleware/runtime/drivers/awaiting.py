@@ -51,6 +51,7 @@ def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
             else in_thread(partial(performer.search, step))
         )
     if isinstance(step, Ask):
+        # A model cannot be awaited if the user passed a synchronous client.
         model = choose_model(step, performer)
         if getattr(model, "can_async", True):
             return model.acomplete(step.prompt, step.deadline)
