@@ -308,9 +308,9 @@ def read_body_field(error: Exception, field_name: str) -> str:
 
 
 def read_identifier(error: Exception, field_name: str) -> str:
-    """Return the value of *field_name* in the error's body if it is like ``bad_value``.
+    """Return the string *field_name* in the error's body if it is an identifier, else ``""``.
 
-    Returns ``""`` for any other text, because services often quote keys and queries in them.
+    An identifier looks like ``bad_value``. Other texts may quote a key or a query.
     """
     value = read_body_field(error, field_name)
     return value if _IDENTIFIER.fullmatch(value) else ""

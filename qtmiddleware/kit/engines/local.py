@@ -232,11 +232,11 @@ class _WorkerPool:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDING_SECONDS)
                 process.kill()
-                self._done.put(self._explain_death(process.wait()))
+                self._done.put(self._explain_exit(process.wait()))
                 return
             payload = self._todo.get()
 
-    def _explain_death(self, exit_code: int) -> EngineError:
+    def _explain_exit(self, exit_code: int) -> EngineError:
         if self._is_closed:
             return EngineError("the engine was closed while the work was running")
         cause = f"ended with code {exit_code}; its output is on standard error"

@@ -204,7 +204,7 @@ def _create_private_token() -> None:
 
 
 class _Feed:
-    """A Ray actor that stores unfinished batches, pickled and by number."""
+    """A Ray actor that stores the unfinished batches, pickled and numbered."""
 
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}

@@ -31,7 +31,7 @@ class Vectors(list[list[float]]):
         self.input_tokens = input_tokens
 
     def add(self, vectors: Vectors) -> None:
-        """Append *vectors*, and add their `input_tokens` to this list's."""
+        """Append *vectors*, and add their `input_tokens` to the total."""
         self.extend(vectors)
         self.input_tokens += vectors.input_tokens
 

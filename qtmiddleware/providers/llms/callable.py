@@ -173,7 +173,8 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
 def _build_callers(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
     """Return a synchronous and an async function that call *fn*, and whether they pass *model*.
 
-    The first is ``None`` if *fn* is async, and the second is ``None`` if *fn* is not.
+    A chat model has both functions. For an async *fn*, the first is ``None``. For a synchronous
+    *fn*, the second is ``None``.
     """
     if _has_methods(fn, "invoke", "ainvoke"):
         return (

@@ -668,7 +668,7 @@ def test_whatever_comes_is_an_answer_or_a_model_error(body: bytes, cuts: list[in
     try:
         for start, end in pairwise(places):
             heard += "".join(it for it in reader.feed(body[start:end]) if isinstance(it, str))
-        *left, reply = reader.end()
+        *left, reply = reader.finish()
     except ModelError:
         return
     assert isinstance(reply, Reply)
@@ -691,6 +691,6 @@ def test_events_are_the_same_however_the_bytes_are_cut(
     def read(places: list[int]) -> list[bytes]:
         events = Events()
         found = [it for a, b in pairwise(places) for it in events.feed(body[a:b])]
-        return found + list(events.end())
+        return found + list(events.finish())
 
     assert read([0, *cuts, len(body)]) == read([0, len(body)])

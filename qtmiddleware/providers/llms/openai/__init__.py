@@ -192,7 +192,7 @@ class OpenAIModel:
                     break
                 for piece in reader.feed(chunk):
                     yield self._add_costs(response, piece)
-        for piece in reader.end():
+        for piece in reader.finish():
             yield self._add_costs(response, piece)
 
     async def _ayield_pieces(
@@ -222,7 +222,7 @@ class OpenAIModel:
                         break
                     for piece in reader.feed(chunk):
                         yield self._add_costs(response, piece)
-        for piece in reader.end():
+        for piece in reader.finish():
             yield self._add_costs(response, piece)
 
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:

@@ -103,7 +103,7 @@ def make_reply(
     *,
     finish_reason: str = "",
     has_reasoned: bool = False,
-    id_holder: Any = None,
+    id_source: Any = None,
 ) -> Reply:
     """Return a reply with *text*; raise `ModelError` if *text* is blank.
 
@@ -112,13 +112,13 @@ def make_reply(
         completion: The object that contains the token counts.
         finish_reason: The provider's reason for the end of the answer.
         has_reasoned: Whether the model reasoned before its answer.
-        id_holder: The object that contains the model's name and the completion's id. The default
+        id_source: The object that contains the model's name and the completion's id. The default
             is *completion*.
     """
     is_cut = finish_reason in _CUT_OFF
     if text.strip():
         read, written = read_token_counts(completion)
-        model, id_ = read_model_and_id(completion if id_holder is None else id_holder)
+        model, id_ = read_model_and_id(completion if id_source is None else id_source)
         return Reply(replace_surrogates(text), read, written, truncated=is_cut, model=model, id=id_)
     if is_cut:
         advice = "raise llm.maxTokens (for answers, answer.maxTokens)"
@@ -299,7 +299,7 @@ class Events:
             yield from self._read_line(self._line.take_bytes())
         self._line.add(rest)
 
-    def end(self) -> Iterator[bytes]:
+    def finish(self) -> Iterator[bytes]:
         """Yield the data of the last event, unless a blank line already ended it."""
         yield from self._read_line(self._line.take_bytes())
         yield from self._read_line(b"")
@@ -349,7 +349,7 @@ class StreamReader:
         self._has_given_reply = False
         self._has_begun = False
         self._usage: Any = None
-        self._id_holder: Any = None
+        self._id_source: Any = None
 
     @property
     def is_whole(self) -> bool:
@@ -409,7 +409,7 @@ class StreamReader:
             # The answer is complete; at most its cost is missing.
             self.is_done = True
 
-    def end(self) -> Iterator[str | Reply]:
+    def finish(self) -> Iterator[str | Reply]:
         """Yield the rest of the text, then the whole `Reply`.
 
         Raises `ModelError` if there is no text or the stream was cut off.
@@ -421,7 +421,7 @@ class StreamReader:
             yield reply.text
             yield reply
             return
-        rest = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(
+        rest = "".join(self._read_event(data) for data in self._events.finish()) + self._take_text(
             is_last=True
         )
         if not self.is_whole:
@@ -444,7 +444,7 @@ class StreamReader:
             self._usage,
             finish_reason=self._finish,
             has_reasoned=self._reasoned,
-            id_holder=self._id_holder,
+            id_source=self._id_source,
         )
 
     def _read_event(self, data: bytes) -> str:
@@ -466,8 +466,8 @@ class StreamReader:
         if read_field(completion, "usage"):
             self._usage = completion
         # Most services name the model in each chunk, some only in the first.
-        if self._id_holder is None and read_field(completion, "model"):
-            self._id_holder = completion
+        if self._id_source is None and read_field(completion, "model"):
+            self._id_source = completion
         choices = read_field(completion, "choices")
         # A chunk with the token counts has no choices. Only the first choice (index 0) is the
         # answer.
