@@ -113,7 +113,7 @@ def failing_calls(seconds: float) -> list[str]:
             cache = opened(f"redis://127.0.0.1:{port}", TIMEOUT)
             tried, others, end = [], [], perf_counter() + seconds
             while perf_counter() < end:
-                kept = tried if not cache.rest else others
+                kept = tried if not cache.wait_seconds else others
                 start = perf_counter()
                 cache.get("key", bool)
                 kept.append(1e3 * (perf_counter() - start))

@@ -268,6 +268,7 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
     Raises:
         ConfigError: A setting is wrong. The message names the errors of all layers.
     """
+    # Without values to check, pydantic need not be imported.
     if not any(values for _, values in layers):
         return base
     from qtmiddleware.config.model import check_layer

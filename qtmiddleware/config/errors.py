@@ -248,6 +248,7 @@ def format_value(value: Any) -> str:
         )
     if value is None or isinstance(value, bool):
         return json.dumps(value)
+    # `str` raises an error for integers with more than 4,300 digits.
     if isinstance(value, int):
         return str(value) if abs(value) < 10**20 else "a very large number"
     if isinstance(value, float):
@@ -276,6 +277,7 @@ def hide_secrets(text: str) -> str:
 
     The values of environment variables such as ``MY_TOKEN`` are replaced too.
     """
+    # Short values are skipped: hiding every "1" or "true" would make the text unreadable.
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and value in text and is_secret_name(name):
             text = text.replace(value, "(not shown)")
@@ -314,7 +316,9 @@ def find_nearest(name: str, names: Sequence[str]) -> str | None:
 
     Returns ``None`` if no name is similar.
     """
+    # Reversed, so that the first of several names with the same folded form wins.
     folded = {fold_name(known_name): known_name for known_name in reversed(names)}
+    # Imported here, because most processes never meet an error.
     from difflib import get_close_matches
 
     matches = get_close_matches(fold_name(name), folded, n=1, cutoff=0.6)

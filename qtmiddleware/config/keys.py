@@ -204,6 +204,7 @@ def _list_keys(
 
 def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) -> Key:
     """Return the `Key` for a settings field."""
+    # A copy, because `pop` below changes the dict.
     meta = dict(field.metadata[META])
     kind, nullable, choices = _read_kind(field.type)
     return Key(

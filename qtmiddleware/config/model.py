@@ -67,6 +67,7 @@ def check_layer(
     errors: list[ConfigError] = []
     normalized = _normalize_layer(values, Settings, (), source, errors)
     errors.extend(find_unknown_names(normalized, user_transforms, source))
+    # Unset keys are excluded, because the defaults of this layer must not override other layers.
     try:
         checked = build_settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:

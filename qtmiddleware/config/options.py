@@ -34,6 +34,7 @@ def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
         limits: the limits, by pydantic's names: ``ge``, ``le``, ``min_length``.
     """
     meta = {META: {"description": doc, **limits}, MARKS: frozenset(marks.split())}
+    # Each instance gets its own copy of a mapping.
     if isinstance(default, Mapping):
         frozen = dict(default)
         return field(default_factory=lambda: dict(frozen), metadata=meta)
@@ -67,6 +68,7 @@ class SettingsGroup:
         dataclass(init=False, repr=False, eq=False)(cls)
 
     def __init__(self, **values: Any) -> None:
+        # The methods are inherited, so Python cannot check the keyword arguments.
         for name in values.keys() - self.__dataclass_fields__.keys():
             raise TypeError(f"{type(self).__name__} has no option {name!r}")
         self.__setstate__(values)

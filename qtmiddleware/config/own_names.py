@@ -106,6 +106,7 @@ def find_unknown_names(
             (spelling for spelling in defined if fold_name(spelling) == fold_name(name)), None
         )
         if known is not None:
+            # Only `transformationType` gets here. It is at the top level, so its path has one name.
             layer_values[key.path[-1]] = known
         elif (error := _check_plugin(key, name, (*key.choices, *defined), source)) is not None:
             yield error

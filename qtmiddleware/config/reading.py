@@ -190,6 +190,7 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
                 " fusion.method=rrf"
             )
             raise ConfigError(message, source=source)
+        # An unknown key is reported later, together with all other errors.
         key = by_name.get(".".join(map(to_camel_case, path)))
         layers.append(
             (
@@ -241,6 +242,7 @@ def _parse_variable(key: Key, text: str) -> Any:
             return _BOOLEANS.get(text.strip().lower(), text)
         case "list" if not text.lstrip().startswith("["):
             return [word for part in text.split(",") if (word := part.strip())]
+        # JSON does not allow a number such as .5.
         case "float" if re.fullmatch(r"\s*\.\d{1,20}\s*", text):
             return float(text)
         case _:
@@ -281,6 +283,7 @@ def _read_text(name: str, source: str) -> str:
         with Path(os.path.expanduser(name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
             # A device may be endless, so the read has a limit.
             content = file.read(MOST_BYTES + 1)
+        # Some editors on Windows write a byte order mark.
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         is_word = re.fullmatch(r"[\w-]+", name) is not None

@@ -187,7 +187,7 @@ class TransformStage:
 
         Returns ``None`` if Redis is too slow, fails, or is paused after a failure.
         """
-        if self._redis is None or self._redis.rest:
+        if self._redis is None or self._redis.wait_seconds:
             return None
         seconds = self._request.settings.cache.redis_timeout_ms / 1e3
         (outcome,) = yield Together([Recall(call)], deadline.sooner(seconds), 1)

@@ -35,7 +35,7 @@ class _BackgroundLoop:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget the loop, whose thread belongs to the parent process."""
+        """Forget the loop after a fork, because its thread belongs to the parent process."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -49,6 +49,7 @@ class _BackgroundLoop:
         The coroutine runs in a copy of the caller's context.
         """
         with self._lock.free:
+            # A loop whose thread has died would never run the coroutine.
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(

@@ -132,7 +132,7 @@ class Meter:
         self._lock = ForkLock()
 
     def find_shortage(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
-        """Return a sentence that names the limit that one more call would exceed.
+        """Return which limit one more call exceeds, as a sentence.
 
         Returns ``""`` if *budget* allows the call.
 
@@ -163,6 +163,7 @@ class Meter:
             shortage, wait = self._find_shortage_and_wait(budget, tokens, usd)
             if shortage:
                 raise ModelError("over_budget", shortage, retry_after=wait)
+            # Checked and counted under one lock, so that two callers cannot use the same budget.
             now = self._clock()
             self._calls.open_bucket(now).calls += 1
             bucket = self._spent.open_bucket(now)
@@ -173,7 +174,7 @@ class Meter:
     def _find_shortage_and_wait(
         self, budget: BudgetSettings, tokens: int, usd: float
     ) -> tuple[str, float | None]:
-        """Return which limit one more call would exceed, and how many seconds to wait.
+        """Return which limit one more call exceeds, and how many seconds to wait.
 
         Returns:
             shortage: A sentence that names the limit; ``""`` if the budget allows the call.
@@ -220,7 +221,10 @@ class Meter:
         return "", None
 
     def _compute_wait_seconds(self, now: float, excess_calls: int) -> float:
-        """Return in how many seconds more than *excess_calls* calls are older than a minute."""
+        """Return in how many seconds one more call is allowed.
+
+        *excess_calls* is the number of calls above the limit in the last minute.
+        """
         for bucket in self._calls.list_recent_buckets(now, _MINUTE):
             excess_calls -= bucket.calls
             if excess_calls < 0:

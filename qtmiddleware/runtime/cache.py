@@ -57,6 +57,7 @@ class TTLCache(Generic[V]):
                 self.misses += entry is None
             if entry is None:
                 return None
+            # The first entry is always the least recently used one.
             self._entries.move_to_end(key)
             return entry[1]
 

@@ -20,8 +20,8 @@ from qtmiddleware.types import NEVER
 
 logger: Final = get_logger("qtmiddleware")
 
-PROBE_REST: Final = 1e-3
-"""The value of `Breaker.rest` while a probe is running, because nobody knows when it will end."""
+PROBE_WAIT_SECONDS: Final = 1e-3
+"""The value of `Breaker.wait_seconds` while a probe is running. Nobody knows when it will end."""
 
 
 class BreakerState(StrEnum):
@@ -136,7 +136,7 @@ class Breaker:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """After a fork, forget the running calls, which belong to the parent process."""
+        """Forget the running calls after a fork, because they belong to the parent process."""
         self._lock = threading.Lock()
         self._probe: Attempt | None = None
         self._order = count()
@@ -166,13 +166,13 @@ class Breaker:
         return report
 
     @property
-    def rest(self) -> float:
+    def wait_seconds(self) -> float:
         """The number of seconds until the next call is allowed; 0 if a call is allowed now."""
         with self._lock:
             self._end_overdue_calls()
-            rest = self._rest
+            wait_seconds = self._wait_seconds
         self._log_changes()
-        return rest
+        return wait_seconds
 
     def begin_attempt(self, deadline: float = NEVER, *, has_time: bool = True) -> Attempt | None:
         """Return an `Attempt` if a call is allowed now, else ``None``.
@@ -185,8 +185,8 @@ class Breaker:
         attempt = None
         with self._lock:
             self._end_overdue_calls()
-            if not self._rest:
-                # The rest is over, so a breaker that had opened is half-open now.
+            if not self._wait_seconds:
+                # The wait is over, so a breaker that had opened is half-open now.
                 is_probe = self._open_until is not None
                 attempt = Attempt(self, is_probe=is_probe, has_time=has_time, pauses=self._pauses)
                 if is_probe:
@@ -212,8 +212,8 @@ class Breaker:
         return max(0.0, until - self._clock())
 
     @property
-    def _rest(self) -> float:
-        return self._remaining_seconds or (PROBE_REST if self._probe is not None else 0.0)
+    def _wait_seconds(self) -> float:
+        return self._remaining_seconds or (PROBE_WAIT_SECONDS if self._probe is not None else 0.0)
 
     def _end_overdue_calls(self) -> None:
         """Record the calls whose deadline has passed as late."""
@@ -237,6 +237,7 @@ class Breaker:
     def _end_attempt(
         self, attempt: Attempt, result: _Result, pause_seconds: float | None = None
     ) -> None:
+        # Another thread may have recorded the result since the check without the lock.
         if attempt.is_over:
             return
         attempt.is_over = True
@@ -292,7 +293,7 @@ class Breaker:
                 )
         elif (number := self._outage.record_failure()) is not None:
             more = f" (it opened {format_repetitions(number - 1)} before)" if number > 1 else ""
-            seconds = round(self.rest, 3)
+            seconds = round(self.wait_seconds, 3)
             logger.warning(
                 "the circuit breaker of %s opened: no calls for %g s, then one test call%s",
                 self._name,

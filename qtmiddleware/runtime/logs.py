@@ -42,6 +42,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Write a record with the caller's line number. Errors of handlers are ignored."""
+        # One frame more, for this method, so that the record names the caller's line.
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         with suppress(Exception):
             super().log(level, msg, *args, **kwargs)
@@ -82,7 +83,7 @@ def format_error(error: BaseException) -> str:
 
 
 def format_repetitions(count: int) -> str:
-    """Return "1 time", "2 times" and so on."""
+    """Return *count* in words, such as "1 time" or "3 times"."""
     return "1 time" if count == 1 else f"{count} times"
 
 

@@ -44,7 +44,7 @@ class _GuardedObserver:
         self._has_failed = False
 
     def notify(self, operation: Operation) -> None:
-        """Report *operation* to the observer: to *on_start* while it runs, to *on_end* after."""
+        """Call the observer's *on_start* if *operation* is still running, else its *on_end*."""
         report = (
             self._observer.on_start if operation.outcome == "running" else self._observer.on_end
         )

@@ -162,7 +162,7 @@ class Pace:
             raise ModelError("cancelled", "all calls were stopped")
 
     def _record_final_result(self, error: ModelError | None) -> None:
-        """Record how a call ended that is not repeated; *error* is ``None`` if it succeeded.
+        """Record the result of a call that is not repeated; *error* is ``None`` if it succeeded.
 
         Stops all calls if the key was rejected or the first calls all failed.
         """

@@ -75,9 +75,9 @@ class RedisCache:
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
 
     @property
-    def rest(self) -> float:
+    def wait_seconds(self) -> float:
         """The number of seconds until Redis is called again; 0 if it can be called now."""
-        return self._breaker.rest
+        return self._breaker.wait_seconds
 
     def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:
         """Return the transformation stored under *key*; ``None`` if there is none or Redis fails.
@@ -135,7 +135,7 @@ class RedisCache:
         """
         # With more calls than connections, calls wait for each other. A long wait is therefore not
         # a failure of Redis.
-        if self.rest or not self._places.acquire(timeout=self._timeout):
+        if self.wait_seconds or not self._places.acquire(timeout=self._timeout):
             return None
         try:
             attempt = self._breaker.begin_attempt(monotonic() + 1.5 * self._timeout + _SLACK)
@@ -163,15 +163,15 @@ class RedisCache:
 
     def _log_failure(self, error: Exception) -> None:
         # Only the type is logged: the message may contain what was sent or received.
-        if (rest := self.rest) and self._outage.record_failure():
+        if (wait_seconds := self.wait_seconds) and self._outage.record_failure():
             kind = type(error).__name__
             logger.warning(
                 "the shared cache at %s is not used for %g s: %s",
                 self.where,
-                round(rest, 1),
+                round(wait_seconds, 1),
                 kind,
                 event="cache_left_alone",
-                seconds=round(rest, 1),
+                seconds=round(wait_seconds, 1),
                 error=kind,
             )
 

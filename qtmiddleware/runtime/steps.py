@@ -212,7 +212,7 @@ class Performer(Protocol):
     """Performs the steps of one call, using the wrapped function, the embedder and the model."""
 
     @property
-    def native_async(self) -> bool:
+    def can_await_calls(self) -> bool:
         """Whether `asearch` and `aembed` can be awaited.
 
         If not, `search` and `embed` are called in threads.
@@ -246,7 +246,7 @@ class ModelOnly:
     """A `Performer` for flows that only call the model. All other steps raise `WrapError`."""
 
     __slots__ = ("bulkhead", "model")
-    native_async = True
+    can_await_calls = True
 
     def __init__(self, model: LanguageModel | None, bulkhead: Bulkhead | None = None) -> None:
         self.model = model
@@ -290,7 +290,7 @@ def gather_flows(
         while outcomes_of:
             for position, outcomes in outcomes_of.items():
                 try:
-                    yielded[position] = resume(
+                    yielded[position] = resume_flow(
                         flows[position], yielded.pop(position, None), outcomes
                     )
                 except StopIteration as stop:
@@ -416,7 +416,7 @@ def _find_deadline(step: Step) -> float:
     return step.deadline.at if isinstance(step, Together) else NEVER
 
 
-def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
+def resume_flow(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
     """Send the outcomes of the last step to *flow* and return the flow's next step.
 
     Args:

@@ -91,7 +91,7 @@ async def await_until_loaded(deadline: Deadline) -> None:
     deadline.begin()
 
 
-def finish_loading() -> None:
+def wait_for_loading_threads() -> None:
     """Wait until the loading threads have ended. Return at once in a loading thread."""
     threads = tuple(_loading.copy())
     for thread in threads if threading.current_thread() not in threads else ():
@@ -101,4 +101,4 @@ def finish_loading() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=finish_loading)
+    os.register_at_fork(before=wait_for_loading_threads)

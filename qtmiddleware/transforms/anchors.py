@@ -70,6 +70,7 @@ class Anchors:
             Counter(self.times.relative_tokens),
             Counter(self.times.tokens),
         )
+        # A word that the tokens do not contain counts as occurring once outside relative dates.
         return [
             span
             for span in spans

@@ -282,7 +282,7 @@ def _count_matched_words(phrase: _Pattern, words: Sequence[str]) -> int:
 @cache
 def _compile_noise_pattern() -> re.Pattern[str]:
     """Return a pattern that matches a placeholder, error message or preamble at a text's start."""
-    return _compile_openings(
+    return _join_patterns(
         [
             *_PLACEHOLDERS,
             *(pattern for lexicon in load_all_lexicons() for pattern in lexicon.preambles),
@@ -407,12 +407,12 @@ def is_refusal(text: str, query: str) -> bool:
 @cache
 def _compile_refusal_pattern() -> re.Pattern[str]:
     """Return a pattern that matches a refusal in any language at a text's start."""
-    return _compile_openings(
+    return _join_patterns(
         pattern for lexicon in load_all_lexicons() for pattern in lexicon.refusals
     )
 
 
-def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
+def _join_patterns(patterns: Iterable[str]) -> re.Pattern[str]:
     """Return one pattern that matches if any of the regular expressions *patterns* matches."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 

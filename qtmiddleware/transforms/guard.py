@@ -78,6 +78,7 @@ class _Guard:
         self.must_keep = [(kind, span) for kind, span in dict.fromkeys(must_keep) if span.strip()]
         self.may_be_english = may_be_english
         self.glossary = glossary
+        # A dict, because it keeps the order of the notes and drops duplicates.
         self.notes: dict[tuple[str, str], None] = {}
 
     def check_texts(self, transformation: Transformation) -> Transformation:
@@ -127,7 +128,9 @@ class _Guard:
         if not self._is_in_query_language(field, text):
             return None
         lost_spans = [
-            (kind, span) for kind, span in self.must_keep if not self._holds_span(kind, span, text)
+            (kind, span)
+            for kind, span in self.must_keep
+            if not self._contains_span(kind, span, text)
         ]
         if not lost_spans:
             return text
@@ -144,7 +147,7 @@ class _Guard:
         self.notes[field, f"repaired: {description}"] = None
         return repaired
 
-    def _holds_span(self, kind: str, span: str, text: str) -> bool:
+    def _contains_span(self, kind: str, span: str, text: str) -> bool:
         """Return whether *text* contains *span*, or the span with a term's other glossary form."""
         if keeps_span(kind, span, text, query=self.query):
             return True
@@ -166,9 +169,10 @@ class _Guard:
         # A sub-query can be right without the negation: "X but not Y" asks about X and about Y.
         required = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
         lost_spans = [
-            pair for pair in required if not any(self._holds_span(*pair, text) for text in texts)
+            pair for pair in required if not any(self._contains_span(*pair, text) for text in texts)
         ]
         if lost_spans and len(lost_spans) <= MAX_REPAIRS:
+            # Of equally similar sub-queries, the first is chosen.
             query_tokens = set(split_tokens(self.query))
             closest = max(
                 range(len(texts)),
@@ -211,7 +215,7 @@ class _Guard:
     def _is_beyond_repair(self, lost_spans: Spans) -> bool:
         """Return whether a text lost more than `MAX_REPAIRS` spans or most of the query's spans.
 
-        A single lost span can always be repaired.
+        Returns ``False`` for a single lost span.
         """
         kinds = [kind for kind, _ in self.must_keep if kind != "negation"]
         return len(lost_spans) > MAX_REPAIRS or (

@@ -152,6 +152,7 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
         for field in prompt.fields
     }
     notes = [(name, note) for name, checked in checked_texts.items() for note in checked.notes]
+    # A field without texts and notes gets a note too, so that every missing text is explained.
     silent = [
         field
         for field in prompt.fields
@@ -470,6 +471,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
         elif field.shape == "list":
             notes.append("dropped: more than requested")
             break
+    # A single sub-query that repeats the query adds nothing.
     if is_sub_query_field(field) and list(chosen) == [normalise(prompt.query)]:
         return _CheckedTexts(
             (),
@@ -550,6 +552,7 @@ def _find_failure_reason(
     It is not an error if the reply only repeats the query or says that it needs no sub-queries.
     """
     rules = frozenset[str]().union(*(checked.rules for checked in checked_texts))
+    # The order matters: a refusal or a truncated reply explains why texts are missing.
     if field_texts.is_refusal or "refusal" in rules:
         return "refused"
     if field_texts.is_cut:

@@ -109,9 +109,9 @@ def check_text(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
         field: The reply field that the text belongs to.
         prompt: The prompt that the model answered.
     """
-    cleaned = clean(text)
-    value = _extract_search_text(text, cleaned, field, prompt.query)
-    candidate = Candidate(cleaned, value, normalise(value), field, prompt, prompt.query)
+    single_line = clean(text)
+    value = _extract_search_text(text, single_line, field, prompt.query)
+    candidate = Candidate(single_line, value, normalise(value), field, prompt, prompt.query)
     for rule, is_broken in RULES.items():
         if is_broken(candidate):
             return Verdict(None, f"dropped: {rule}", rule)
@@ -122,16 +122,16 @@ def check_text(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     return Verdict(value, "cut: too long", key=normalise(value))
 
 
-def _extract_search_text(text: str, cleaned: str, field: ReplyField, query: str) -> str:
+def _extract_search_text(text: str, single_line: str, field: ReplyField, query: str) -> str:
     """Return *text* without bullet, quotation marks, preamble and a remark in brackets at the end.
 
     In a passage, only quotation marks, preamble and an incomplete last sentence are removed.
-    *cleaned* is *text* on one line.
+    *single_line* is *text* on one line.
     """
     if field.shape == "passage":
-        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else cleaned
+        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else single_line
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
-    value = clean(strip_markup(cleaned, query))
+    value = clean(strip_markup(single_line, query))
     aside = _ASIDE.search(value[-200:]) if value.endswith(_BRACKETS) else None
     if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
         value = value[: -len(aside.group())]
@@ -234,6 +234,7 @@ def _is_json(candidate: Candidate) -> bool:
 
     Always returns ``False`` for a key term.
     """
+    # If the query itself begins with the same bracket, the text may be a rewrite of it.
     return (
         bool(JSON_OPENING.match(candidate.value))
         and candidate.value[:1] != candidate.query[:1]

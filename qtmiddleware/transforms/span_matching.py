@@ -99,6 +99,7 @@ def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
         return _has_phrase(span.strip(_QUOTE_MARKS), text)
     if kind == "url":
         return _SCHEME.sub("", fold_accents(span)).rstrip("/") in fold_accents(text)
+    # A name may also be written like an identifier, such as "WiFi" for "Wi-Fi".
     if _has_identifier(span, text):
         return True
     return kind == "name" and _has_name(span, text)
@@ -238,6 +239,7 @@ def _has_numbers(span: str, text: str) -> bool:
     text_values: set[Decimal] = set().union(*_find_numbers(text))
     text_values |= {_SPELLED_NUMBERS[word] for word in fold_words(text) if word in _SPELLED_NUMBERS}
     text_values |= {_HAN_NUMBERS[char] for char in text if char in _HAN_NUMBERS}
+    # A span such as "three" has no digits, so its number words are compared.
     spelled = [
         frozenset({_SPELLED_NUMBERS[word]}) for word in fold_words(span) if word in _SPELLED_NUMBERS
     ]
@@ -324,6 +326,7 @@ def _count_denials(denials: Iterable[str]) -> int:
     The French "ne … pas" is a single negation.
     """
     words = list(denials)
+    # "ne" without "pas" is a negation too.
     return len(
         [word for word in words if word != "ne" and (word == "n't" or not word.startswith("n'"))]
     ) or len(words[:1])

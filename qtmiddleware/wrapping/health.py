@@ -271,7 +271,7 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
             True: RedisState.REACHED,
             False: RedisState.NOT_REACHED,
         }
-        redis = RedisHealth(states[shared.was_reached], shared.where, shared.rest)
+        redis = RedisHealth(states[shared.was_reached], shared.where, shared.wait_seconds)
     calls, tokens, usd = model.meter.sum_calls_tokens_usd(budget.hours)
     return Health(
         model=ModelHealth(model.name, components.has_model, *model.breaker.read_state()),

@@ -95,7 +95,7 @@ class Invocation:
     """
 
     @property
-    def native_async(self) -> bool:
+    def can_await_calls(self) -> bool:
         """Whether searches or embeddings are awaited in the caller's event loop.
 
         Embeddings are always awaited there, because the client's connections belong to that loop.

@@ -55,7 +55,7 @@ from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
-from qtmiddleware.runtime.warming import finish_loading, is_warming, load_in_background
+from qtmiddleware.runtime.warming import is_warming, load_in_background, wait_for_loading_threads
 from qtmiddleware.types import Answer, Deadline, Transformation
 from qtmiddleware.wrapping.call_context import ContextSource
 from qtmiddleware.wrapping.components import Components
@@ -405,7 +405,7 @@ class QueryMiddleware:
         self._warming.append(thread := current_thread())
         self._is_closed = False
         try:
-            finish_loading()
+            wait_for_loading_threads()
             self._load_model()
             self._warm_up_transformation()
             self._components.load_reranker()
@@ -726,7 +726,7 @@ class QueryMiddleware:
         self._is_closed = True
         self._sampler.flush(logger)
         # A load that still runs in the background would open a client after the others are closed.
-        finish_loading()
+        wait_for_loading_threads()
         self._own_search.close()
         self._cache.close()
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 BEGIN = """
 import os, sys
 import qtmiddleware as qtm
-from qtmiddleware.runtime.warming import finish_loading, is_loading
+from qtmiddleware.runtime.warming import wait_for_loading_threads, is_loading
 
 address = sys.argv[1]
 
@@ -65,7 +65,7 @@ def test_the_first_question_imports_nothing_once_the_background_has(
     written = fresh(
         "qm = transforming()\n"
         "retrieve = qm.wrap(search)\n"
-        "finish_loading()\n"
+        "wait_for_loading_threads()\n"
         "print(vendors())\n"
         "before = set(sys.modules)\n"
         "print(retrieve.retrieve('Is Jaco ill?').status)\n"
@@ -155,7 +155,7 @@ def loading() -> Iterator[Event]:
     warming.load_in_background(lambda: loaded.wait(PATIENCE) and None, lambda: None)
     yield loaded
     loaded.set()
-    warming.finish_loading()
+    warming.wait_for_loading_threads()
 
 
 def first_question(kind: str, **limits: int) -> qtm.Retrieval:
@@ -188,7 +188,7 @@ def test_what_is_loaded_meanwhile_is_not_taken_off_the_models_time(kind: str) ->
             return first_question(kind, llmTimeoutMs=int(1e3 * seconds), deadlineMs=600_000)
         finally:
             loaded.set()
-            warming.finish_loading()
+            warming.wait_for_loading_threads()
 
     retrieval = with_enough_time(ask, lambda found: found.status == "full")
     assert (retrieval.status, retrieval.transformation.rewrite) == ("full", "health of Jaco")

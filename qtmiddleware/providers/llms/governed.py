@@ -16,7 +16,7 @@ from qtmiddleware.providers.llms.calls import check_time_left
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
-from qtmiddleware.runtime.circuit_breaker import PROBE_REST, Attempt, Breaker
+from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Attempt, Breaker
 from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded
 from qtmiddleware.types import Deadline
 
@@ -101,10 +101,10 @@ class GovernedModel:
 
         The error is ``circuit_open`` or ``over_budget``. The model is not called.
         """
-        rest = self.breaker.rest
+        rest = self.breaker.wait_seconds
         if rest > 0:
             status = "being tested with one call"
-            if rest > PROBE_REST:
+            if rest > PROBE_WAIT_SECONDS:
                 status = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
             return ModelError(
                 "circuit_open", f"{self.name} failed and is {status}", retry_after=rest

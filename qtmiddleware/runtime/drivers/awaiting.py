@@ -33,7 +33,7 @@ from qtmiddleware.runtime.steps import (
     Together,
     choose_model,
     list_leaves,
-    resume,
+    resume_flow,
 )
 from qtmiddleware.runtime.threads import copy_context_with_bulkhead, in_thread
 from qtmiddleware.types import NEVER, Deadline
@@ -47,7 +47,7 @@ def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
     if isinstance(step, Search):
         return (
             performer.asearch(step)
-            if performer.native_async
+            if performer.can_await_calls
             else in_thread(partial(performer.search, step))
         )
     if isinstance(step, Ask):
@@ -65,7 +65,7 @@ def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
         return in_thread(step.call)
     return (
         performer.aembed(step.texts)
-        if performer.native_async
+        if performer.can_await_calls
         else in_thread(partial(performer.embed, step.texts))
     )
 
@@ -132,7 +132,7 @@ class _Batch:
             None if seconds == NEVER else self._loop.call_later(seconds, self._end_at_deadline)
         )
 
-    def launch(self, max_steps: int) -> None:
+    def launch_steps(self, max_steps: int) -> None:
         """Start up to *max_steps* of the waiting steps; none if the deadline has passed."""
         if self._deadline.passed:
             self._end_at_deadline()
@@ -142,13 +142,13 @@ class _Batch:
             max_steps, position, self._next = max_steps - 1, self._next, self._next + 1
             # A task copies the context that it is made in. The context is not passed as an argument
             # because older task factories do not accept it.
-            task = self._context.run(self._loop.create_task, self._perform_at(position))
+            task = self._context.run(self._loop.create_task, self._perform_step_at(position))
             # A factory of eager tasks may have performed the step already.
             if self._outcomes and self._outcomes[position] is None:
                 self._tasks[position] = task
                 task.add_done_callback(self._record_ended_task)
 
-    async def _perform_at(self, position: int) -> None:
+    async def _perform_step_at(self, position: int) -> None:
         """Perform the step at *position* and record its outcome."""
         began = self._begun[position] = perf_counter()
         try:
@@ -184,7 +184,7 @@ class _Batch:
         if not self._open:
             self._end()
         elif self._next < len(self._steps):
-            self.launch(1)
+            self.launch_steps(1)
 
     def _end_at_deadline(self) -> None:
         """Cancel the running steps, and report all outcomes once the steps have cleaned up."""
@@ -257,7 +257,7 @@ async def _perform_group(group: Together, performer: Performer, context: Context
     outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
     batch = _Batch(group, performer, context, partial(_set_result, outcomes))
     try:
-        batch.launch(group.limit)
+        batch.launch_steps(group.limit)
         return await outcomes
     finally:
         await batch.close()
@@ -289,7 +289,7 @@ class _Branch:
         self._batch = None
         try:
             # Variables that the flow sets must not stay in the caller's context.
-            self._step = step = self._context.run(resume, self._flow, self._step, outcomes)
+            self._step = step = self._context.run(resume_flow, self._flow, self._step, outcomes)
         except StopIteration as stop:
             _set_result(self.outcome, Outcome(stop.value))
         except BaseException as error:
@@ -301,7 +301,7 @@ class _Branch:
                 step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
             self._batch = batch = _Batch(group, self._performer, self._context, self.advance)
-            batch.launch(min(self._places, group.limit))
+            batch.launch_steps(min(self._places, group.limit))
 
     async def finish(self, search_outcome: Outcome) -> list[Outcome]:
         """Wait for the flow and return two outcomes: first the search's, then the flow's.
@@ -313,7 +313,7 @@ class _Branch:
         # The caller's search has ended, so one more step may be under way.
         self._places += 1
         if self._batch is not None:
-            self._batch.launch(1)
+            self._batch.launch_steps(1)
         return [search_outcome, await self.outcome]
 
     async def close(self) -> None:

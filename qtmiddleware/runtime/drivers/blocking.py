@@ -37,7 +37,7 @@ from qtmiddleware.runtime.steps import (
     Together,
     choose_model,
     list_leaves,
-    resume,
+    resume_flow,
 )
 from qtmiddleware.runtime.threads import copy_context_with_bulkhead
 from qtmiddleware.types import NEVER, Deadline
@@ -134,7 +134,7 @@ class _Batch:
             with suppress(ModelError):
                 self._performer.bulkhead.start(self._perform_batches)
 
-    def launch(self, max_threads: int, *, has_thread: bool = False) -> None:
+    def launch_threads(self, max_threads: int, *, has_thread: bool = False) -> None:
         """Start up to *max_threads* more threads for the waiting steps.
 
         If no thread can start and none is working yet, all waiting steps fail.
@@ -225,7 +225,7 @@ def _perform_group(group: Together, performer: Performer, context: Context) -> l
     """Perform the steps of *group* at the same time and return their outcomes."""
     batch = _Batch(group, performer, context)
     try:
-        batch.launch(group.limit)
+        batch.launch_threads(group.limit)
         return batch.wait_for_outcomes()
     finally:
         batch.end("cancelled")
@@ -269,7 +269,7 @@ class _Branch:
             # The search has ended, so one more step may run.
             self._places += 1
         if self._batch is not None:
-            self._batch.launch(1)
+            self._batch.launch_threads(1)
         while self._outcome is None and self._batch is not None:
             self._advance_flow(self._batch.wait_for_outcomes())
         return [search_outcome, self._outcome or Outcome(late=True)]
@@ -303,7 +303,7 @@ class _Branch:
             self._batch = None
             try:
                 # Variables that the flow sets must not stay in the caller's context.
-                self._step = step = self._context.run(resume, self._flow, self._step, outcomes)
+                self._step = step = self._context.run(resume_flow, self._flow, self._step, outcomes)
             except StopIteration as stop:
                 self._outcome = Outcome(stop.value)
                 return
@@ -314,7 +314,7 @@ class _Branch:
                 step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
             batch = _Batch(group, self._performer, self._context, self._continue_flow)
-            batch.launch(min(self._places, group.limit), has_thread=has_thread)
+            batch.launch_threads(min(self._places, group.limit), has_thread=has_thread)
             self._batch = batch
             if batch.has_begun or not batch.is_complete:
                 # A thread that has begun calls this method again when the batch is complete.

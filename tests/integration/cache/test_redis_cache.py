@@ -112,7 +112,7 @@ def test_a_value_that_cannot_be_read_is_none_and_is_overwritten(
     assert caplog.messages == [
         f"{NAME} in the shared cache at {server.socket} cannot be read and will be overwritten"
     ]
-    assert not cache.rest
+    assert not cache.wait_seconds
 
 
 def test_a_value_of_another_type_is_none_and_is_overwritten(
@@ -121,7 +121,7 @@ def test_a_value_of_another_type_is_none_and_is_overwritten(
     server.admin.rpush(NAME, "not ours")
     cache = opened(server.url)
     assert look(cache) is None
-    assert not cache.rest
+    assert not cache.wait_seconds
     cache.put(KEY, MADE)
     assert look(cache) == MADE
 
@@ -141,12 +141,12 @@ def test_a_redis_that_is_down_is_tried_once_an_interval(
     caplog.set_level(logging.INFO)
     silent, clock = impostor(None), Clock()
     cache = opened(silent.url, timeout=0.05, breaker=Breaker(1, 30.0, clock=clock))
-    assert not cache.rest
+    assert not cache.wait_seconds
     for interval in (1, 2, 3):
         for _ in range(20):
             assert look(cache) is None
             cache.put(KEY, MADE)
-            assert cache.rest
+            assert cache.wait_seconds
         assert silent.counted(interval) == interval
         clock.passed += 31
     with ThreadPoolExecutor(8) as pool:
@@ -165,12 +165,12 @@ def test_a_redis_that_is_back_is_used_again(
     cache = opened(server.url, breaker=Breaker(1, 30.0, clock=clock))
     for _ in range(2):
         assert look(cache) is None
-        assert cache.rest
+        assert cache.wait_seconds
         server.start()
         cache.put(KEY, MADE)
         assert kept(server) == set()
         clock.passed += 31
-        assert not cache.rest
+        assert not cache.wait_seconds
         assert look(cache) is None
         cache.put(KEY, MADE)
         assert look(cache) == MADE
@@ -215,7 +215,7 @@ def test_a_redis_that_hangs_is_left_alone_until_it_answers(
     wait_until(reaches)
     server.signal(signal.SIGSTOP)
     assert look(hanging) is None
-    assert hanging.rest
+    assert hanging.wait_seconds
     server.signal(signal.SIGCONT)
     assert look(hanging) is None
     server.admin.ping()
@@ -228,7 +228,7 @@ def test_a_full_redis_still_reads(server: RedisServer, opened: Open) -> None:
     server.admin.config_set("maxmemory", 1)
     assert look(other) == MADE
     one.put("another", MADE)
-    assert one.rest
+    assert one.wait_seconds
     assert kept(server) == {NAME}
 
 
@@ -238,7 +238,7 @@ def test_a_replica_that_only_reads_still_reads(server: RedisServer, opened: Open
     server.admin.replicaof("127.0.0.1", 1)
     assert look(cache) == MADE
     cache.put("another", MADE)
-    assert cache.rest
+    assert cache.wait_seconds
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_what_answers_otherwise_than_redis_is_left_alone(
     server = impostor(answer)
     cache = opened(server.url)
     assert look(cache) is None
-    assert cache.rest
+    assert cache.wait_seconds
     assert "is not used for 60 s" in caplog.text
     assert "this is" not in caplog.text
 
@@ -299,7 +299,7 @@ def test_it_speaks_of_nothing_but_the_question(impostor: Pose, opened: Open) -> 
 def test_an_address_where_nobody_is_costs_nothing_but_the_sharing(opened: Open, url: str) -> None:
     cache = opened(url)
     assert look(cache) is None
-    assert cache.rest
+    assert cache.wait_seconds
 
 
 def test_calls_that_never_come_back_count_as_failed(
@@ -314,7 +314,7 @@ def test_calls_that_never_come_back_count_as_failed(
     clock.passed += 151
     # Nobody waits for a connection of theirs either.
     assert look(cache) is None
-    assert cache.rest
+    assert cache.wait_seconds
     cache.close()
     for thread in hanging:
         thread.join(30)
@@ -330,7 +330,7 @@ def test_the_password_comes_from_the_environment_alone(
     stopped_server.start("--requirepass", "tall secret/@:?")
     nobody = opened(stopped_server.url)
     assert look(nobody) is None
-    assert nobody.rest
+    assert nobody.wait_seconds
     monkeypatch.setenv("REDIS_PASSWORD", "tall secret/@:?")
     one = opened(stopped_server.url)
     one.put(KEY, MADE)
@@ -339,7 +339,7 @@ def test_the_password_comes_from_the_environment_alone(
     monkeypatch.setenv("REDIS_PASSWORD", "wrong")
     stranger = opened(stopped_server.url)
     assert look(stranger) is None
-    assert stranger.rest
+    assert stranger.wait_seconds
 
 
 def test_a_user_needs_these_rights_alone(
@@ -354,7 +354,7 @@ def test_a_user_needs_these_rights_alone(
     assert look(cache) is None
     cache.put(KEY, MADE)
     assert look(cache) == MADE
-    assert not cache.rest
+    assert not cache.wait_seconds
 
 
 def test_an_encrypted_connection_is_made_where_the_certificate_is_known(
@@ -381,7 +381,7 @@ def test_an_encrypted_connection_is_made_where_the_certificate_is_known(
     assert look(known) == MADE
     unknown = opened(url)
     assert look(unknown) is None
-    assert unknown.rest
+    assert unknown.wait_seconds
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_a_certificate_of_another_name_is_refused(
     stopped_server.start("--port", "0", "--tls-port", str(stopped_server.port), *with_tls)
     cache = opened(f"rediss://127.0.0.2:{stopped_server.port}/0?ssl_ca_certs={pem}")
     assert look(cache) is None
-    assert cache.rest
+    assert cache.wait_seconds
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_no_plain_word_is_said_where_an_encrypted_connection_is_asked_for(
 ) -> None:
     cache = opened(f"rediss://127.0.0.1:{server.port}", timeout=0.1)
     assert look(cache) is None
-    assert cache.rest
+    assert cache.wait_seconds
 
 
 def test_nothing_secret_is_logged_or_shown(

@@ -285,7 +285,7 @@ def test_it_is_not_ready_while_it_warms_up() -> None:
     qm = qtm.QueryMiddleware(transforming("rewrite"), client=Slow(GOOD))
     assert qm.ready().reasons == (NotReady.LOADING,)
     release.set()
-    warming.finish_loading()
+    warming.wait_for_loading_threads()
     assert qm.ready()
     begun.clear(), release.clear()
     thread = Thread(target=qm.warm_up)
@@ -314,4 +314,4 @@ def test_loading_that_never_ends_does_not_keep_it_from_being_ready(
     finally:
         release.set()
         monkeypatch.undo()
-        warming.finish_loading()
+        warming.wait_for_loading_threads()

@@ -32,9 +32,9 @@ def test_calls_pass_until_enough_failed_in_a_row(clock: Clock) -> None:
     breaker = Breaker(3, 30, clock=clock)
     for _ in range(2):
         begun(breaker).fail()
-    assert breaker.rest == 0
+    assert breaker.wait_seconds == 0
     begun(breaker).fail()
-    assert (breaker.rest, breaker.begin_attempt()) == (30, None)
+    assert (breaker.wait_seconds, breaker.begin_attempt()) == (30, None)
 
 
 def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
@@ -52,9 +52,9 @@ def test_after_the_wait_one_call_tries_alone(clock: Clock) -> None:
     clock.now += 0.001
     probe = begun(breaker)
     assert (probe.is_probe, breaker.begin_attempt()) == (True, None)
-    assert breaker.rest > 0
+    assert breaker.wait_seconds > 0
     probe.succeed()
-    assert breaker.rest == 0
+    assert breaker.wait_seconds == 0
     assert not begun(breaker).is_probe
 
 
@@ -62,7 +62,7 @@ def test_a_trial_that_fails_begins_the_wait_anew(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
     begun(breaker).fail()
-    assert (breaker.rest, breaker.begin_attempt()) == (30, None)
+    assert (breaker.wait_seconds, breaker.begin_attempt()) == (30, None)
 
 
 def test_a_trial_that_was_given_up_leaves_the_next_one_to_try(clock: Clock) -> None:
@@ -76,7 +76,7 @@ def test_a_call_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
     breaker = Breaker(2, 30, clock=clock)
     first, second = begun(breaker, clock.now + 5), begun(breaker, clock.now + 5)
     clock.now += 5
-    assert breaker.rest == 30
+    assert breaker.wait_seconds == 30
     # What it says in the end comes too late.
     first.succeed()
     second.succeed()
@@ -88,7 +88,7 @@ def test_a_trial_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
     clock.now += 30
     begun(breaker, clock.now + 5)
     clock.now += 5
-    assert breaker.rest == 30
+    assert breaker.wait_seconds == 30
 
 
 @pytest.mark.parametrize("hangs", [True, False])
@@ -109,13 +109,13 @@ def test_one_that_had_too_little_time_may_still_fail(clock: Clock) -> None:
     hasty = breaker.begin_attempt(clock.now + 0.1, has_time=False)
     assert hasty is not None
     hasty.fail()
-    assert breaker.rest == 30
+    assert breaker.wait_seconds == 30
 
 
 def test_one_that_had_time_has_failed_where_it_is_late(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
     begun(breaker, clock.now + 5).time_out()
-    assert breaker.rest == 30
+    assert breaker.wait_seconds == 30
 
 
 def test_a_trial_that_failed_earlier_than_others_keeps_the_later_wait(clock: Clock) -> None:
@@ -123,7 +123,7 @@ def test_a_trial_that_failed_earlier_than_others_keeps_the_later_wait(clock: Clo
     clock.now += 30
     begun(breaker).fail(pause_seconds=90)
     clock.now += 30
-    assert breaker.rest == 60
+    assert breaker.wait_seconds == 60
 
 
 def test_calls_that_are_over_are_forgotten(clock: Clock) -> None:
@@ -139,9 +139,9 @@ def test_what_began_before_does_not_end_the_wait(clock: Clock) -> None:
     for _ in range(2):
         begun(breaker).fail()
     early.succeed()
-    assert breaker.rest == 30
+    assert breaker.wait_seconds == 30
     clock.now += 10
-    assert breaker.rest == 20
+    assert breaker.wait_seconds == 20
 
 
 @pytest.mark.parametrize("pause", [0.2, 1, 30, 120])
@@ -169,8 +169,8 @@ def test_a_service_that_asks_for_pauses_and_never_answers_opens_the_breaker_like
     breaker, rests = Breaker(5, 30, clock=clock), list[float]()
     for _ in range(6):
         begun(breaker).fail(pause_seconds=1)
-        rests.append(breaker.rest)
-        clock.now += breaker.rest
+        rests.append(breaker.wait_seconds)
+        clock.now += breaker.wait_seconds
     assert rests == [1, 1, 1, 1, 30, 30]
 
 
@@ -179,7 +179,7 @@ def test_a_service_that_answers_between_its_pauses_never_opens_the_breaker(clock
     for _ in range(20):
         begun(breaker).succeed()
         begun(breaker).fail(pause_seconds=1)
-        assert breaker.rest == 1
+        assert breaker.wait_seconds == 1
         clock.now += 1
 
 
@@ -204,7 +204,7 @@ def test_of_several_pauses_the_longest_is_kept(clock: Clock) -> None:
     first.fail(pause_seconds=2)
     second.fail(pause_seconds=7)
     third.fail(pause_seconds=1)
-    assert breaker.rest == 7
+    assert breaker.wait_seconds == 7
 
 
 def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock) -> None:
@@ -221,7 +221,7 @@ def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
     calls[0].fail(pause_seconds=1)
     for call in calls[1:]:
         call.fail()
-    assert breaker.rest == 30
+    assert breaker.wait_seconds == 30
 
 
 @pytest.mark.parametrize(("pause", "rest"), [(1, 30), (90, 90)])
@@ -231,12 +231,12 @@ def test_a_pause_asked_for_at_the_last_failure_shortens_nothing(
     breaker = Breaker(2, 30, clock=clock)
     begun(breaker).fail()
     begun(breaker).fail(pause_seconds=pause)
-    assert breaker.rest == rest
+    assert breaker.wait_seconds == rest
     clock.now += rest
     probe = begun(breaker)
     assert probe.is_probe
     probe.fail(pause_seconds=pause)
-    assert breaker.rest == rest
+    assert breaker.wait_seconds == rest
 
 
 def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
@@ -247,9 +247,9 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
     clock.now += 30
     probe = begun(breaker)
     earlier.fail(pause_seconds=5)
-    assert breaker.rest == 5
+    assert breaker.wait_seconds == 5
     probe.succeed()
-    assert (breaker.read_state()[0], breaker.rest) == (BreakerState.OPEN, 5)
+    assert (breaker.read_state()[0], breaker.wait_seconds) == (BreakerState.OPEN, 5)
     clock.now += 5
     assert not begun(breaker).is_probe
 
@@ -258,9 +258,9 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
 def test_what_is_no_pause_is_an_ordinary_failure(clock: Clock, pause: float) -> None:
     breaker = Breaker(2, 30, clock=clock)
     begun(breaker).fail(pause_seconds=pause)
-    assert breaker.rest == 0
+    assert breaker.wait_seconds == 0
     begun(breaker).fail(pause_seconds=pause)
-    assert breaker.rest == 30
+    assert breaker.wait_seconds == 30
 
 
 def test_without_a_number_of_failures_nothing_is_ever_left_alone(clock: Clock) -> None:
@@ -269,7 +269,7 @@ def test_without_a_number_of_failures_nothing_is_ever_left_alone(clock: Clock) -
         begun(breaker, clock.now + 1).fail(pause_seconds=60)
         begun(breaker, clock.now + 1)
         clock.now += 2
-    assert breaker.rest == 0
+    assert breaker.wait_seconds == 0
 
 
 def test_of_many_threads_one_tries(clock: Clock) -> None:
@@ -365,13 +365,13 @@ def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     assert breaker.read_state()[:3] == (BreakerState.OPEN, 2, 5)
     clock.now += 30
     begun(breaker).fail()
-    assert breaker.rest == 60.0
+    assert breaker.wait_seconds == 60.0
     breaker.change_limits(0, 60.0)
     assert breaker.read_state()[0] is BreakerState.CLOSED
     breaker.change_limits(5, 60.0)
     begun(breaker).fail(pause_seconds=10)
-    assert breaker.rest == 10.0
+    assert breaker.wait_seconds == 10.0
     breaker.change_limits(0, 60.0)
-    assert breaker.rest == 0.0
+    assert breaker.wait_seconds == 0.0
     begun(breaker).fail()
-    assert breaker.rest == 0.0
+    assert breaker.wait_seconds == 0.0

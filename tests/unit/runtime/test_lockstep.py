@@ -85,7 +85,7 @@ def test_both_drivers_perform_it_with_everything_in_flight_at_once() -> None:
     together = Barrier(4, timeout=PATIENCE)
 
     class World:
-        native_async = False
+        can_await_calls = False
         model = None
         bulkhead = Bulkhead()
 

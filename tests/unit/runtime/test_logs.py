@@ -345,7 +345,7 @@ def test_an_outage_of_the_model_is_told_in_three_records(caplog: pytest.LogCaptu
 
 def test_a_handler_that_asks_the_breaker_does_not_wait_for_itself() -> None:
     breaker = Breaker(1, 30, name="it")
-    with raising(lambda _: breaker.rest and None) as seen:
+    with raising(lambda _: breaker.wait_seconds and None) as seen:
         try_once(breaker, works=False)
     assert len(seen) == 1
 

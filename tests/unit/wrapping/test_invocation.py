@@ -425,7 +425,7 @@ def test_a_world_of_the_model_alone_searches_and_embeds_nothing() -> None:
         world.search(Search("x"))
     with pytest.raises(qtm.WrapError):
         world.embed(Embed(["x"]).texts)
-    assert world.native_async
+    assert world.can_await_calls
 
 
 @pytest.mark.parametrize("awaited", [False, True])

@@ -73,7 +73,7 @@ class Governed:
 
     @property
     def is_left_alone(self) -> bool:
-        return self.breaker.rest > 0
+        return self.breaker.wait_seconds > 0
 
 
 async def _awaited(model: GovernedModel, deadline: Deadline) -> list[Any]:
@@ -291,7 +291,7 @@ def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(
     model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
     with pytest.raises(ModelError, match="rate_limited"):
         model.complete(PROMPT, Deadline.after(5))
-    assert breaker.rest == rest
+    assert breaker.wait_seconds == rest
 
 
 def test_while_one_call_tries_the_others_are_told_so() -> None:

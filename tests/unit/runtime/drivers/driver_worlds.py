@@ -102,13 +102,13 @@ class World:
         *,
         embed: Behaviour = echo,
         model: Behaviour | None = None,
-        native_async: bool,
+        can_await_calls: bool,
     ) -> None:
         self._search = search
         self._embed = embed
-        self.native_async = native_async
+        self.can_await_calls = can_await_calls
         self.bulkhead = Bulkhead()
-        self.model: Any = None if model is None else Model(model, can_async=native_async)
+        self.model: Any = None if model is None else Model(model, can_async=can_await_calls)
 
     def search(self, step: Search) -> Any:
         return blocking(self._search, step.text)
@@ -125,7 +125,7 @@ class World:
 
 def performed(mode: str, flow: Flow[T], **behaviours: Any) -> T:
     """The result of *flow*, performed by the driver *mode* names in a world of *behaviours*."""
-    world = World(native_async=mode == "awaiting", **behaviours)
+    world = World(can_await_calls=mode == "awaiting", **behaviours)
     if mode == "blocking":
         return run(flow, world)
     return asyncio.run(arun(flow, world))

@@ -33,7 +33,7 @@ class Stepwise(World):
     """A native world whose every answer takes some turns of the loop, and which counts what is under way."""
 
     def __init__(self) -> None:
-        super().__init__(native_async=True)
+        super().__init__(can_await_calls=True)
         self.model = self
         self.name = "stepwise"
         self.can_async = True
@@ -118,7 +118,7 @@ def test_a_function_that_swallows_its_cancellation_does_not_hang_the_driver() ->
 
     async def within(seconds: float) -> list[Outcome]:
         swallowed.clear()
-        world = Stubborn(native_async=True)
+        world = Stubborn(can_await_calls=True)
         world.release = asyncio.Event()
         flow = one(Together(searches("a", "b"), Deadline.after(seconds), 2))
         outcomes: list[Outcome] = await asyncio.wait_for(arun(flow, world), PATIENCE)
@@ -139,7 +139,7 @@ async def test_a_cancellation_that_comes_from_the_function_itself_passes_through
         async def asearch(self, step: Search) -> Any:  # type: ignore[override]
             raise asyncio.CancelledError
 
-    world = Cancelling(native_async=True)
+    world = Cancelling(can_await_calls=True)
     for flow in (one(Search("x")), own_and(searches("own", "b"), Deadline(), 2)):
         with pytest.raises(asyncio.CancelledError):
             await arun(flow, world)
@@ -162,7 +162,7 @@ async def test_a_plain_function_runs_in_a_daemon_thread_and_the_loop_goes_on() -
 
     ticker = asyncio.create_task(tick())
     outcomes = await arun(
-        one(Together(searches("a", "b"), Deadline(), 2)), Blocking(native_async=False)
+        one(Together(searches("a", "b"), Deadline(), 2)), Blocking(can_await_calls=False)
     )
     await ticker
     assert [it.value for it in outcomes] == [True, True]
@@ -174,7 +174,7 @@ async def test_a_plain_functions_stop_iteration_does_not_hang_the_caller() -> No
         def search(self, step: Search) -> Any:
             return next(iter([]))
 
-    world = Ending(native_async=False)
+    world = Ending(can_await_calls=False)
     with pytest.raises((StopIteration, RuntimeError)):
         await asyncio.wait_for(arun(one(Search("x")), world), PATIENCE)
     (outcome,) = await asyncio.wait_for(
@@ -203,7 +203,7 @@ def test_three_loops_in_a_row_work_the_same() -> None:
         return [it.value for it in outcomes]
 
     for native in (True, False):
-        results = [asyncio.run(arun(flow(), World(native_async=native))) for _ in range(3)]
+        results = [asyncio.run(arun(flow(), World(can_await_calls=native))) for _ in range(3)]
         assert results == [["found a", "found b"]] * 3
 
 
@@ -218,7 +218,7 @@ def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(
             return step.text
 
     (outcome,) = asyncio.run(
-        arun(one(Together(searches("x"), Deadline.after(0.02), 1)), Slow(native_async=False))
+        arun(one(Together(searches("x"), Deadline.after(0.02), 1)), Slow(can_await_calls=False))
     )
     assert outcome.late
     release.set()
@@ -266,6 +266,6 @@ async def test_many_flows_at_once_do_not_mix() -> None:
         return [it.value for it in outcomes]
 
     for native in (True, False):
-        world = World(native_async=native)
+        world = World(can_await_calls=native)
         results = await asyncio.gather(*(arun(flow(name), world) for name in "abcdefghij"))
         assert results == [[f"found {name}{i}" for i in range(5)] for name in "abcdefghij"]

@@ -24,7 +24,7 @@ def test_the_callers_own_search_runs_in_the_callers_thread_and_the_others_in_dae
         yield
 
     steps = searches("own", "a", "b")
-    own, *others = run(own_and(steps, Deadline(), 3), World(search, native_async=False))
+    own, *others = run(own_and(steps, Deadline(), 3), World(search, can_await_calls=False))
     assert own.value is threading.current_thread()
     assert all(it.value is not threading.current_thread() for it in others)
     assert all(it.value.daemon for it in others)
@@ -35,7 +35,7 @@ def test_a_step_alone_runs_in_the_callers_thread() -> None:
         return threading.current_thread()
         yield
 
-    assert run(one(Search("x")), World(search, native_async=False)) is threading.current_thread()
+    assert run(one(Search("x")), World(search, can_await_calls=False)) is threading.current_thread()
 
 
 class Watched:
@@ -67,7 +67,7 @@ def test_an_interrupt_in_the_callers_own_search_reaches_the_caller_and_gives_up_
     beside = Watched(Together([question], Deadline(), 2))
     watched = Watched(Beside(Search("own"), beside.flow(), 2))
     with pytest.raises(KeyboardInterrupt):
-        run(watched.flow(), World(search, model=model, native_async=False))
+        run(watched.flow(), World(search, model=model, can_await_calls=False))
     release.set()
     assert watched.closed
     assert beside.closed
@@ -97,7 +97,7 @@ def test_an_interrupt_while_waiting_for_the_others_reaches_the_caller() -> None:
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            run(watched.flow(), World(model=model, native_async=False))
+            run(watched.flow(), World(model=model, can_await_calls=False))
         assert sent.wait(PATIENCE)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -121,7 +121,7 @@ def test_after_an_interrupt_nothing_further_is_begun() -> None:
 
     steps = searches("own", "a", "b", "c")
     with pytest.raises(KeyboardInterrupt):
-        run(own_and(steps, Deadline(), 2), World(search, native_async=False))
+        run(own_and(steps, Deadline(), 2), World(search, can_await_calls=False))
     release.set()
     ended.wait()
     assert sorted(begun) == ["a", "own"]
@@ -133,9 +133,9 @@ def test_a_stop_iteration_of_the_function_is_never_taken_for_the_flows_end() -> 
             return next(iter([]))
 
     with pytest.raises(RuntimeError) as caught:
-        run(one(Search("x")), Ending(native_async=False))
+        run(one(Search("x")), Ending(can_await_calls=False))
     assert isinstance(caught.value.__cause__, StopIteration)
-    (outcome,) = run(one(Together(searches("x"), Deadline(), 1)), Ending(native_async=False))
+    (outcome,) = run(one(Together(searches("x"), Deadline(), 1)), Ending(can_await_calls=False))
     assert isinstance(outcome.error, StopIteration)
 
 
@@ -157,7 +157,7 @@ def test_the_thread_that_takes_a_flow_on_needs_no_second_one_for_its_next_step()
             outcomes += yield Together(searches(text), Deadline(), 8)
         return [outcome.value for outcome in outcomes]
 
-    world = World(search, native_async=False)
+    world = World(search, can_await_calls=False)
     world.bulkhead = Bulkhead(1)
     own, beside = run(one(Beside(Search("own"), rounds(), 8)), world)
     assert (own.value, beside.value) == ("own", ["a", "b"])
@@ -172,7 +172,7 @@ def test_flows_of_many_threads_do_not_mix() -> None:
     results: dict[str, list[Any]] = {}
 
     def caller(name: str) -> None:
-        results[name] = run(flow(name), World(native_async=False))
+        results[name] = run(flow(name), World(can_await_calls=False))
 
     callers = [threading.Thread(target=caller, args=(name,)) for name in "abcdefghijkl"]
     for it in callers:

@@ -194,7 +194,7 @@ from qtmiddleware.runtime.drivers import Bulkhead, arun, run
 from qtmiddleware.runtime.steps import Beside, Search, Together
 
 class World:
-    native_async = False
+    can_await_calls = False
     model = None
     bulkhead = Bulkhead()
     def search(self, step):
