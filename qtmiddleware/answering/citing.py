@@ -199,7 +199,7 @@ class CitationReader:
         *next_char* is the character after the mark, or ``""`` at the end of the text.
         """
         before = self._line
-        # Code, or a link such as [1](https://...).
+        # In code, too long, or a link such as [1](https://...).
         if self._fence or self._code or len(mark[0]) > MOST_CHARS or next_char == "(":
             return False
         # A link's or a footnote's definition at the start of a line, such as "[1]: https://...".

@@ -648,6 +648,7 @@ class _Checkup:
         calls: dict[int | None, list[Outcome]] = {None: [], widened_top_k: []}
         spent = first_outcome.seconds
         for turn in range(ROUNDS):
+            # Time a slow function once, so that a check does not take minutes.
             if turn and spent > LONGEST:
                 break
             for width in tuple(calls):
@@ -1062,6 +1063,7 @@ class _Checkup:
             return self._note_model(
                 _build_problem("model", text, mend, **values, reason=failed.reason)
             )
+        # Even with escalation set to "always", some questions are searched without the model.
         if not trace.llm_calls:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
             text = f"{name} is not called for this kind of question{_parenthesize(reason)}"

@@ -110,7 +110,7 @@ def middleware(
         WrapError: if an option is unknown, or if *fn* is not a function.
     """
     check_options(middleware, options, WrapOptions.__optional_keys__)
-    # `@middleware("auto")` is a common mistake: the preset would be taken for the function.
+    # `@middleware("auto")` passes the preset in place of the function.
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         written = format_value(fn) if isinstance(fn, str) else "..."
         raise WrapError(

@@ -548,8 +548,7 @@ def _find_service_error(*errors: Exception | None) -> Exception | None:
     """Return the first error that the function's service caused; ``None`` if there is none.
 
     *errors* are the errors of two calls, one with a text and one with a list. An outage is always
-    the service's error. If both calls failed, every error counts as the service's, except those
-    that a wrong argument causes.
+    the service's error. If both calls failed, so is every error that a wrong argument cannot cause.
     """
     raised = [error for error in errors if error is not None]
     candidates = (

@@ -154,8 +154,8 @@ class RecordedModel:
     the one whose last messages match the prompt's history best. If two match equally well, the
     question counts as unrecorded. A question can also match the ``standalone`` text of a record.
 
-    The reply is JSON with those requested fields that were recorded. It includes ``standalone``
-    only if the prompt has history.
+    The reply is JSON with the requested fields. A field without a recorded value is omitted, and
+    so is ``standalone`` if the prompt has no history.
 
     Args:
         records: The records, as `read_records` yields them.

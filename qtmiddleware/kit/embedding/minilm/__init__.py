@@ -198,7 +198,7 @@ def _find_downloaded_files() -> ModelFiles:
 def _read_tokenizer(files: ModelFiles) -> Tokenizer:
     """Return the model's tokenizer, set to truncate texts to 256 tokens without padding.
 
-    The file's own settings (128 tokens, with padding) are those of the training.
+    The file's own settings (128 tokens, with padding) were used for training.
     """
     from tokenizers import Tokenizer
 

@@ -118,10 +118,10 @@ def find_rejected_option(
 
     Returns ``None`` if *error* has another cause.
 
-    An error with status 400 or 422 may name no option. Then the response format is guessed, because
-    it is rejected most often. In a request without response format, the stream's options are
-    guessed. Of the server errors (5xx), only those that name the response format count: some local
-    servers report it in this way.
+    If an error with status 400 or 422 names no option, the function guesses the response format,
+    because it is rejected most often. If the request has no response format, it guesses the
+    stream's options. A server error (5xx) counts only if it names the response format, because some
+    local servers report this rejection as a server error.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
