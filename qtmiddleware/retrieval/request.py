@@ -57,8 +57,8 @@ class Request:
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
         shares: Whether this request may wait for a running model call for the same question. Must
             be false for flows that run in lockstep.
-        find_wait_reason: Returns an error if the model must not be asked at present; ``None`` if it
-            may be asked.
+        find_blocking_error: Returns the error that a model call would raise now; ``None`` if the
+            model may be called.
         bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
         observation: The operation that this retrieval is part of.
@@ -88,7 +88,7 @@ class Request:
     response_only: bool = False
     reranker_is_unloaded: bool = False
     shares: bool = True
-    find_wait_reason: Callable[[], ModelError | None] = lambda: None
+    find_blocking_error: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED

@@ -12,7 +12,7 @@ from qtmiddleware.config.keys import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
-from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
+from qtmiddleware.providers.llms import as_language_model, has_language_model, make_shared_clients
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
@@ -263,7 +263,7 @@ class Components:
         # Look up the clients with every model: this marks them as recently used, so that they are
         # not dropped before the models that use them.
         clients = self._clients.get_or_create(
-            account, lambda: clients_of(self._client, settings), is_default=is_default
+            account, lambda: make_shared_clients(self._client, settings), is_default=is_default
         )
 
         def create_model() -> GovernedModel:

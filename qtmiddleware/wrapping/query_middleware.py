@@ -678,7 +678,7 @@ class QueryMiddleware:
             model=model.name,
             models={"model": model},
             shares=shares_reply,
-            find_wait_reason=model.find_wait_reason if waits_for_model else lambda: None,
+            find_blocking_error=model.find_blocking_error if waits_for_model else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,

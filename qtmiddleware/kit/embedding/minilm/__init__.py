@@ -115,7 +115,7 @@ class MiniLMEmbedder:
         """Return one vector per text, in the order of *texts*. An empty text also gets a vector."""
         if not texts:
             return []
-        tokenizer, weights = self._load_once()
+        tokenizer, weights = self._load_model_once()
         tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
         for batch in _batch_by_length(tokens):
@@ -125,7 +125,7 @@ class MiniLMEmbedder:
                 vectors[position] = vector.tolist()
         return vectors
 
-    def _load_once(self) -> tuple[Tokenizer, Weights]:
+    def _load_model_once(self) -> tuple[Tokenizer, Weights]:
         """Return the tokenizer and the weights.
 
         The first call loads them from their files. Other threads wait for it.
