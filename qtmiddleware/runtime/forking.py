@@ -43,7 +43,7 @@ if hasattr(os, "register_at_fork"):
 class ForkLock:
     """A lock that is free in a forked process, even if it was held in the parent.
 
-    Use it as ``with self._lock.free:``. The property *free* returns a real `threading.Lock`,
+    Use it as ``with self._lock.lock:``. The property *lock* returns a real `threading.Lock`,
     because an interrupt inside a wrapper could leave the lock acquired. If gevent replaces
     `threading.Lock` later, a new lock is made, because waiting for the old lock would block all
     greenlets forever.
@@ -65,7 +65,7 @@ class ForkLock:
         return ForkLock()
 
     @property
-    def free(self) -> threading.Lock:
+    def lock(self) -> threading.Lock:
         """The lock, for use in a ``with`` statement."""
         # gevent has replaced the class since the lock was made.
         if self._kind is not threading.Lock:

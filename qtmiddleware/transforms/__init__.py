@@ -17,7 +17,7 @@ from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard
-from qtmiddleware.transforms.own import build_own_transform
+from qtmiddleware.transforms.own import build_user_transform
 from qtmiddleware.transforms.parsing import build_transformation, parse
 from qtmiddleware.transforms.prompt import Facts, Transform
 from qtmiddleware.transforms.reply_rules import NONE_NEEDED, SAME, is_within_limits
@@ -63,7 +63,7 @@ def build_prompts(
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
-    transforms = [build_own_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
+    transforms = [build_user_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
     return tuple(
         transform.build_prompt(settings, query, history, glossary) for transform in transforms
     )
