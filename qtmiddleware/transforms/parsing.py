@@ -127,7 +127,7 @@ class _CheckedTexts:
     rules: frozenset[str]
 
 
-def parse(prompt: Prompt, reply: Reply) -> Transformation:
+def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
     """Return the transformation that *reply* contains.
 
     The reply may be JSON, broken JSON or plain text. The complete texts of a truncated reply are
