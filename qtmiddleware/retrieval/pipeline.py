@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
-from qtmiddleware.preprocessing import Span, protected_spans
+from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.confidence import (
     LATER_PAGE,
@@ -64,8 +64,8 @@ from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
     collect_weighted_keywords,
+    extract_keywords,
     find_question_keywords,
-    prepare_query,
     read_today,
 )
 from qtmiddleware.retrieval.reranking import rerank
@@ -413,7 +413,7 @@ class _Pipeline:
         not in the cache.
         """
         request, trace = self.request, self.trace
-        self.query = prepare_query(request.original, self.settings)
+        self.query = extract_keywords(request.original, self.settings)
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:
@@ -468,7 +468,7 @@ class _Pipeline:
 
     def _find_protected_spans(self) -> Sequence[Span]:
         """Return the parts of the question that the model must keep, such as numbers and names."""
-        spans = protected_spans(self.request.original, language=self.query.language or "auto")
+        spans = find_protected_spans(self.request.original, language=self.query.language or "auto")
         # The model is told to replace "last year" by a date, so it need not keep the words.
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
