@@ -11,7 +11,7 @@ from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
 from qtmiddleware.preprocessing import detect_language, find_dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.transforms.parsing import build_transformation
-from qtmiddleware.transforms.prompt import Facts
+from qtmiddleware.transforms.prompt import GlossaryTerms
 from qtmiddleware.transforms.span_matching import format_span, keeps_span
 
 Spans = Sequence[tuple[str, str]]
@@ -37,20 +37,20 @@ _MIN_FRACTION_OF_QUERY: Final = 0.1
 """A text passes if at least this fraction of the query's letters is in the text's main script."""
 
 
-def guard(
+def guard_transformation(
     transformation: Transformation,
     *,
     query: str,
-    must_keep: Spans,
+    required_spans: Spans,
     may_be_english: bool = True,
-    glossary: Facts = (),
+    glossary: GlossaryTerms = (),
 ) -> Transformation:
     """Return *transformation* without texts that lost important spans of *query*.
 
     Some texts are repaired instead. Each change adds a note. The rules depend on the field:
 
-    - A standalone question, rewrite or paraphrase must contain all spans in *must_keep*. Lost spans
-      are appended. A text is dropped if it lost a negation, most of the spans, or more than
+    - A standalone question, rewrite or paraphrase must contain all *required_spans*. Lost spans are
+      appended. A text is dropped if it lost a negation, most of the spans, or more than
       `MAX_REPAIRS` spans.
     - The sub-queries must contain all spans together. Lost spans are appended to the sub-query that
       is most similar to *query*.
@@ -61,21 +61,25 @@ def guard(
     Args:
         transformation: The texts of the model's reply.
         query: The user's question or, in a conversation, its standalone form.
-        must_keep: The important spans of *query*, as (kind, text). The kinds are ``quote``,
+        required_spans: The important spans of *query*, as (kind, text). The kinds are ``quote``,
             ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
         may_be_english: Whether to keep texts in English. English key terms are always kept.
         glossary: The glossary's terms in *query*, each with its other forms. A text may use any of
             them.
     """
-    return _Guard(query, must_keep, may_be_english, glossary).check_texts(transformation)
+    return _Guard(query, required_spans, may_be_english, glossary).check_texts(transformation)
 
 
 class _Guard:
     """Checks a model's texts for one query, and collects a note for each change."""
 
-    def __init__(self, query: str, must_keep: Spans, may_be_english: bool, glossary: Facts) -> None:
+    def __init__(
+        self, query: str, required_spans: Spans, may_be_english: bool, glossary: GlossaryTerms
+    ) -> None:
         self.query = query
-        self.must_keep = [(kind, span) for kind, span in dict.fromkeys(must_keep) if span.strip()]
+        self.required_spans = [
+            (kind, span) for kind, span in dict.fromkeys(required_spans) if span.strip()
+        ]
         self.may_be_english = may_be_english
         self.glossary = glossary
         # A dict, because it keeps the order of the notes and drops duplicates.
@@ -130,7 +134,7 @@ class _Guard:
             return None
         lost_spans = [
             (kind, span)
-            for kind, span in self.must_keep
+            for kind, span in self.required_spans
             if not self._contains_span(kind, span, text)
         ]
         if not lost_spans:
@@ -168,7 +172,7 @@ class _Guard:
         if not texts:
             return ()
         # A sub-query can be right without the negation: "X but not Y" asks about X and about Y.
-        required = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
+        required = [(kind, span) for kind, span in self.required_spans if kind != "negation"]
         lost_spans = [
             pair for pair in required if not any(self._contains_span(*pair, text) for text in texts)
         ]
@@ -218,7 +222,7 @@ class _Guard:
 
         Returns ``False`` for a single lost span.
         """
-        kinds = [kind for kind, _ in self.must_keep if kind != "negation"]
+        kinds = [kind for kind, _ in self.required_spans if kind != "negation"]
         return len(lost_spans) > MAX_REPAIRS or (
             len(lost_spans) > 1 and 2 * len(lost_spans) > len(kinds)
         )

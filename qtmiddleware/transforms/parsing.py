@@ -47,7 +47,7 @@ from qtmiddleware.transforms.reply_rules import (
     check_text,
     is_key_term_field,
     is_sub_query_field,
-    is_talk,
+    is_talk_about_task,
     keep_whole_sentences,
 )
 
@@ -127,7 +127,7 @@ class _CheckedTexts:
     rules: frozenset[str]
 
 
-def parse(prompt: Prompt, reply: Reply) -> Transformation:
+def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
     """Return the transformation that *reply* contains.
 
     The reply may be JSON, broken JSON or plain text. The complete texts of a truncated reply are
@@ -509,7 +509,7 @@ def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> lis
         return whole_texts
     # After a split at its commas, a refusal or remark could not be recognised any more.
     first_text = whole_texts[0]
-    is_whole = is_refusal(first_text, prompt.query) or is_talk(
+    is_whole = is_refusal(first_text, prompt.query) or is_talk_about_task(
         strip_markup(first_text, prompt.query), field, prompt
     )
     return whole_texts if is_whole else parts

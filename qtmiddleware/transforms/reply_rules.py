@@ -163,7 +163,7 @@ def is_key_term_field(field: ReplyField) -> bool:
     return TEXT_FIELDS[field.name].guard == "terms"
 
 
-def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
+def is_talk_about_task(text: str, field: ReplyField, prompt: Prompt) -> bool:
     """Return whether *text* talks about the task instead of doing it."""
     query = prompt.query
     return is_noise(text, query) or is_off_topic_talk(
@@ -195,7 +195,7 @@ def _has_no_query(candidate: Candidate) -> bool:
     is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
     return (
         not candidate.key
-        or is_talk(candidate.value, candidate.field, candidate.prompt)
+        or is_talk_about_task(candidate.value, candidate.field, candidate.prompt)
         or is_heading
     )
 

@@ -333,7 +333,7 @@ class QueryMiddleware:
             MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
-        with self._reloading.free:
+        with self._reloading.lock:
             former = self._components
             components = former.with_config(loaded)
             if components is former:

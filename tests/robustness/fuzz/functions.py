@@ -37,7 +37,12 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.runtime.control_characters import escape_json
-from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
+from qtmiddleware.transforms import (
+    PROMPTS,
+    find_repeats,
+    guard_transformation,
+    parse_transformation,
+)
 from qtmiddleware.transforms.json_reading import find_json
 from qtmiddleware.transforms.parsing import strip_thoughts
 from qtmiddleware.types import Match, Transformation
@@ -78,7 +83,7 @@ def _parsed(mode: str) -> Callable[[str], None]:
     def run(text: str) -> None:
         for said in (text, f'{{"rewrite": "{text}', f'["{text}', f'"{text}"'):
             with suppress(QtMiddlewareError):
-                parse(_prompt(mode), Reply(said))
+                parse_transformation(_prompt(mode), Reply(said))
 
     return _quietly(run)
 
@@ -93,14 +98,14 @@ def _read(text: str) -> None:
 def _guarded(text: str) -> None:
     spans = [(span.kind, span.text) for span in find_protected_spans(QUESTION)]
     made = Transformation(rewrite=text, sub_queries=(text, "a"), hyde=text, keywords=(text,))
-    guard(made, query=QUESTION, must_keep=spans)
+    guard_transformation(made, query=QUESTION, required_spans=spans)
 
 
 def _guarded_query(text: str) -> None:
     # Longer queries are refused.
     query = text[:8_000]
     spans = [(span.kind, span.text) for span in find_protected_spans(query)]
-    guard(Transformation(rewrite=query[:1_000]), query=query, must_keep=spans)
+    guard_transformation(Transformation(rewrite=query[:1_000]), query=query, required_spans=spans)
 
 
 def _streamed(text: str) -> None:
