@@ -64,8 +64,8 @@ from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
     collect_weighted_keywords,
-    extract_keywords,
     find_question_keywords,
+    prepare_query,
     read_today,
 )
 from qtmiddleware.retrieval.reranking import rerank
@@ -413,7 +413,7 @@ class _Pipeline:
         not in the cache.
         """
         request, trace = self.request, self.trace
-        self.query = extract_keywords(request.original, self.settings)
+        self.query = prepare_query(request.original, self.settings)
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:

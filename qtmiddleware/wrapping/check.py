@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_score
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
 from qtmiddleware.retrieval.pipeline import build_retrieval_flow
-from qtmiddleware.retrieval.request import Request, extract_keywords, find_query_problem
+from qtmiddleware.retrieval.request import Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
     ADVICE,
     SearchResult,
@@ -271,7 +271,7 @@ class _Checkup:
         """Run the whole check, and return its result."""
         request, question = self.request, self.request.original
         if isinstance(question, str) and request.problem is None:
-            self.keywords = extract_keywords(question, self.settings).keywords
+            self.keywords = prepare_query(question, self.settings).keywords
         verdicts = yield from self._judge_features()
         # The report always says whether there is a model.
         if not any(finding.subject == "model" for finding in self.findings):
