@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
-from qtmiddleware.preprocessing import detect_language, dominant_script
+from qtmiddleware.preprocessing import detect_language, find_dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.transforms.parsing import build_transformation
 from qtmiddleware.transforms.prompt import GlossaryTerms
@@ -287,11 +287,11 @@ def _find_main_script(text: str) -> str:
     If Latin is mixed with another script, words are counted instead of letters, because a few long
     technical terms would otherwise make Latin the main script.
     """
-    main_script = _unify_script(dominant_script(text))
+    main_script = _unify_script(find_dominant_script(text))
     if main_script != "latin" or text.isascii():
         return main_script
     others = Counter(
-        _unify_script(dominant_script(char))
+        _unify_script(find_dominant_script(char))
         for char in text
         if char.isalpha() and not char.isascii()
     )
@@ -310,5 +310,7 @@ def _unify_script(script: str) -> str:
 def _compute_letter_fraction(text: str, script: str) -> float:
     """Return the fraction of the letters of *text* that are in *script*, from 0 to 1."""
     letters = [char for char in text if char.isalpha()]
-    of_script = {char for char in set(letters) if _unify_script(dominant_script(char)) == script}
+    of_script = {
+        char for char in set(letters) if _unify_script(find_dominant_script(char)) == script
+    }
     return sum(char in of_script for char in letters) / max(1, len(letters))

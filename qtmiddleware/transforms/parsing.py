@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, Transformation
 from qtmiddleware.errors import ModelError
-from qtmiddleware.preprocessing.text import normalise
+from qtmiddleware.preprocessing.text import normalise_text
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal
 from qtmiddleware.transforms.json_reading import (
@@ -472,7 +472,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
             notes.append("dropped: more than requested")
             break
     # A single sub-query that repeats the query adds nothing.
-    if is_sub_query_field(field) and list(chosen) == [normalise(prompt.query)]:
+    if is_sub_query_field(field) and list(chosen) == [normalise_text(prompt.query)]:
         return _CheckedTexts(
             (),
             tuple(filter(None, dict.fromkeys([*notes, SAME]))),
