@@ -84,11 +84,11 @@ class Reservation:
         usd: The reserved US dollars; after `settle`, the spent US dollars.
     """
 
-    __slots__ = ("_calls", "_meter", "_part", "tokens", "usd")
+    __slots__ = ("_bucket", "_calls", "_meter", "tokens", "usd")
 
     def __init__(self, meter: Meter, bucket: _Bucket, tokens: int, usd: float) -> None:
         self._meter = meter
-        self._part = bucket
+        self._bucket = bucket
         self._calls = 1
         self.tokens = tokens
         self.usd = usd
@@ -109,7 +109,7 @@ class Reservation:
         usd = usd if 0 <= usd < inf else self.usd
         calls = max(self._calls, calls)
         self._meter._add_spending(
-            self._part, tokens - self.tokens, usd - self.usd, calls - self._calls
+            self._bucket, tokens - self.tokens, usd - self.usd, calls - self._calls
         )
         self._calls, self.tokens, self.usd = calls, tokens, usd
 

@@ -49,7 +49,7 @@ class ForkLock:
     greenlets forever.
     """
 
-    __slots__ = ("__weakref__", "_kind", "_lock")
+    __slots__ = ("__weakref__", "_lock", "_lock_class")
 
     def __init__(self) -> None:
         self.renew()
@@ -57,7 +57,7 @@ class ForkLock:
 
     def renew(self) -> None:
         """Make a new lock after a fork."""
-        self._kind = threading.Lock
+        self._lock_class = threading.Lock
         self._lock = threading.Lock()
 
     def __deepcopy__(self, _: object) -> ForkLock:
@@ -68,7 +68,7 @@ class ForkLock:
     def lock(self) -> threading.Lock:
         """The lock, for use in a ``with`` statement."""
         # gevent has replaced the class since the lock was made.
-        if self._kind is not threading.Lock:
+        if self._lock_class is not threading.Lock:
             self.renew()
         return self._lock
 
