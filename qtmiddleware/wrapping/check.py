@@ -537,8 +537,8 @@ class _Checkup:
             )
         )
         text = (
-            f"`{page_argument}` selects a page: qtmiddleware reorders the passages of your call and adds"
-            " none"
+            f"`{page_argument}` selects a page: qtmiddleware reorders the passages of your call and"
+            " adds none"
         )
         self._add_finding(
             replace(

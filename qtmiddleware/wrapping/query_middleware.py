@@ -473,9 +473,9 @@ class QueryMiddleware:
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
-        """The configured store's search, wrapped with the middleware. The store is opened on first use.
+        """The configured store's search, wrapped with the middleware.
 
-        The search takes ``(query, top_k, filter)``.
+        The store is opened on first use. The search takes ``(query, top_k, filter)``.
 
         Raises:
             StoreError: if there is no index yet, or if it was made with another embedding model.

@@ -321,7 +321,7 @@ class Wrapped(Generic[P, R]):
 
     @property
     def middleware(self) -> Any:
-        """The function's `QueryMiddleware`. Use it to call `health`, `ready`, `reload` or `close`."""
+        """The `QueryMiddleware`. Use it to call `health`, `ready`, `reload` or `close`."""
         return self._source.middleware
 
     @property
@@ -529,7 +529,7 @@ class Wrapped(Generic[P, R]):
         return learned.page if paging.is_open else page_argument
 
     def _find_shadow_probability(self) -> float | None:
-        """Return the probability of repeating a call in shadow mode, or ``None`` if the mode is off.
+        """Return the probability of a shadow retrieval, or ``None`` if shadow mode is off.
 
         Returns ``None`` also if the function takes vectors, because the plain function could not
         search for the caller's text.
