@@ -753,9 +753,9 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
             )
             return response  # type: ignore[no-any-return]
         request, invocation = self._prepare_request(args, kwargs, needs_only_response=True)
-        return invocation.finish_retrieval(
+        return invocation.finish_retrieval(  # type: ignore[no-any-return]
             await arun(build_retrieval_flow(request), invocation)
-        ).response  # type: ignore[no-any-return]
+        ).response
 
     @_type_as_ask_method
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
