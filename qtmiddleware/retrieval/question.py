@@ -9,7 +9,7 @@ from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.keys import read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.preprocessing import Span, protected_spans
+from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.steps import Ask, Outcome
 from qtmiddleware.transforms import (
@@ -199,7 +199,7 @@ class Question:
             )
             if transformation.standalone:
                 reference = transformation.standalone
-                spans = protected_spans(reference, language=language)
+                spans = find_protected_spans(reference, language=language)
                 spans = spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
         guarded = _guard_texts(transformation, reference, spans, language, self._facts)
         if guarded.is_empty:

@@ -161,7 +161,7 @@ class Bulkhead:
             try:
                 task()
             finally:
-                self._release()
+                self._release_thread()
 
         if _threads.try_start(perform_task):
             return
@@ -170,7 +170,7 @@ class Bulkhead:
             return
         # The system starts no more threads. The task is not performed here, because this may be the
         # thread of an event loop.
-        self._release()
+        self._release_thread()
         raise self._record_refusal()
 
     def record_abandoned_calls(self, count: int) -> None:
@@ -196,7 +196,7 @@ class Bulkhead:
             )
         return Overloaded("overloaded", f"all threads are busy; limits.maxThreads is {self.limit}")
 
-    def _release(self) -> None:
+    def _release_thread(self) -> None:
         with self._lock:
             self.in_use -= 1
             ends = self._is_full and self.in_use <= self.limit // 2

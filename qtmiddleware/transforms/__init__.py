@@ -13,7 +13,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, list_prompt_names
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.preprocessing.text import normalise
+from qtmiddleware.preprocessing.text import normalise_text
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard_transformation
@@ -108,5 +108,5 @@ def _join_distinct_texts(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str
     distinct: dict[str, str] = {}
     for texts in texts_by_reply:
         for text in texts:
-            distinct.setdefault(normalise(text), text)
+            distinct.setdefault(normalise_text(text), text)
     return tuple(distinct.values())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
-from qtmiddleware.preprocessing import detect_language, dominant_script
+from qtmiddleware.preprocessing import detect_language, find_dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.transforms.parsing import build_transformation
 from qtmiddleware.transforms.prompt import GlossaryTerms
@@ -121,7 +121,7 @@ class _Guard:
 
         If `may_be_english` is false, English texts are rejected too.
         """
-        if is_other_script(text, self.query) or (
+        if is_in_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
         ):
             self.notes[field, _LANGUAGE_MISMATCH] = None
@@ -196,7 +196,7 @@ class _Guard:
         """
         folded_query = self.query.casefold()
         if all(
-            is_other_script(term, self.query) and term.casefold() not in folded_query
+            is_in_other_script(term, self.query) and term.casefold() not in folded_query
             for term in terms
         ):
             self.notes[field, _LANGUAGE_MISMATCH] = None
@@ -257,7 +257,7 @@ def _append_lost_spans(text: str, lost_spans: Spans) -> str:
     )
 
 
-def is_other_script(text: str, query: str) -> bool:
+def is_in_other_script(text: str, query: str) -> bool:
     """Return whether *text* is in another script than *query*.
 
     This is the case if their main scripts differ, with three exceptions:
@@ -269,7 +269,7 @@ def is_other_script(text: str, query: str) -> bool:
     """
     if text.isascii() and query.isascii():
         return False
-    query_script, text_script = _find_script(query), _find_script(text)
+    query_script, text_script = _find_main_script(query), _find_main_script(text)
     if not query_script or not text_script or query_script == text_script:
         return False
     in_text, in_query = (
@@ -281,17 +281,17 @@ def is_other_script(text: str, query: str) -> bool:
     return text_script == "latin" or in_query < _MIN_FRACTION_OF_QUERY
 
 
-def _find_script(text: str) -> str:
+def _find_main_script(text: str) -> str:
     """Return the main script of *text*; ``""`` if *text* has no letters.
 
     If Latin is mixed with another script, words are counted instead of letters, because a few long
     technical terms would otherwise make Latin the main script.
     """
-    main_script = _unify_script(dominant_script(text))
+    main_script = _unify_script(find_dominant_script(text))
     if main_script != "latin" or text.isascii():
         return main_script
     others = Counter(
-        _unify_script(dominant_script(char))
+        _unify_script(find_dominant_script(char))
         for char in text
         if char.isalpha() and not char.isascii()
     )
@@ -310,5 +310,7 @@ def _unify_script(script: str) -> str:
 def _compute_letter_fraction(text: str, script: str) -> float:
     """Return the fraction of the letters of *text* that are in *script*, from 0 to 1."""
     letters = [char for char in text if char.isalpha()]
-    of_script = {char for char in set(letters) if _unify_script(dominant_script(char)) == script}
+    of_script = {
+        char for char in set(letters) if _unify_script(find_dominant_script(char)) == script
+    }
     return sum(char in of_script for char in letters) / max(1, len(letters))

@@ -266,7 +266,7 @@ SPOKEN = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.config import build_json_schema, write_markdown_reference
-from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
+from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.answering.flow import _write_no_answer_sentence as not_there
 from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
@@ -291,9 +291,9 @@ print(json.dumps({
     "choices": build_json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
     "docs": "zz" in next(line for line in write_markdown_reference().splitlines() if "preprocess.language" in line),
     "set": settings.preprocess.language,
-    "detected": [detect_language("zist zder Umsatz hoch"), prepare(question).language],
-    "stripped": prepare(question).keywords,
-    "negation": [[span.kind, span.text] for span in protected_spans(denied)],
+    "detected": [detect_language("zist zder Umsatz hoch"), extract_keywords(question).language],
+    "stripped": extract_keywords(question).keywords,
+    "negation": [[span.kind, span.text] for span in find_protected_spans(denied)],
     "replies": [reason(text) for text in ("Zich zkann znicht zhelfen.", "Zhier zkommt es:",
                 "Zich zwerde zsuchen nach mehr.", "Zich zwerde zsuchen: Umsatz von Acme 2024?")],
     "guarded": [kept.rewrite, said.rewrite],

@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader, read_reply
 from qtmiddleware.transforms import (
@@ -43,7 +43,7 @@ def parsing(data: bytes) -> None:
         made = parse_transformation(prompt, Reply(text))
     except ModelError:
         return
-    spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(QUESTION)]
     kept = guard_transformation(made, query=QUESTION, required_spans=spans)
     check(_is_bounded(made) and _is_bounded(kept), "texts are bounded")
     check(
@@ -66,7 +66,7 @@ def _is_bounded(made: Transformation) -> bool:
 def guarding(data: bytes) -> None:
     """A question and a text of the model: what the guard leaves holds every span, and near texts are told apart."""
     query, _, said = text_of(data).partition("\n")
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     given = Transformation(
         rewrite=said[:1_000] or None, sub_queries=(said[:500], query[:500]), hyde=said[:4_000]
     )

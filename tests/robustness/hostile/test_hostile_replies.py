@@ -14,7 +14,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation.ballots import parse_opinion
 from qtmiddleware.kit.evaluation.prompts import parse_reply
 from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.transforms import (
     ORIGINAL,
@@ -74,7 +74,7 @@ def test_a_reply_of_any_length_is_read_to_its_bounds() -> None:
 def test_what_must_be_kept_of_a_hostile_question_makes_nothing_longer_than_it_may_be() -> None:
     for hostile in (*SHORT, *LONG[::3]):
         query = hostile.text[: 2_000 if hostile in LONG else 8_000]
-        spans = [(span.kind, span.text) for span in protected_spans(query)]
+        spans = [(span.kind, span.text) for span in find_protected_spans(query)]
         said = Transformation(
             rewrite="Is the dog ill?", sub_queries=("Is it?", query[:900]), hyde=query[:4_000]
         )

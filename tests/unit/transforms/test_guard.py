@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
 from qtmiddleware.types import Message, Transformation
@@ -152,7 +152,7 @@ SABOTAGE = json.loads(Path(__file__).with_name("sabotage.json").read_text(encodi
 def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
     query: str, text: str
 ) -> None:
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     found = guarded(query, spans, rewrite=text, standalone=text, paraphrases=(text,))
     assert text not in (found.rewrite, found.standalone, *found.paraphrases)
     assert {what.partition(":")[0] for _, what in found.notes} <= {"repaired", "dropped"}
@@ -160,7 +160,10 @@ def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
 
 @pytest.mark.parametrize(("query", "text"), SABOTAGE["kept"])
 def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
-    assert rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text) == text
+    assert (
+        rewrite(query, [(span.kind, span.text) for span in find_protected_spans(query)], text)
+        == text
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
 )
 def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expected: str) -> None:
     assert (
-        rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text)
+        rewrite(query, [(span.kind, span.text) for span in find_protected_spans(query)], text)
         == expected
     )
 
@@ -188,7 +191,7 @@ def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expe
 @pytest.mark.parametrize("mark", "'’ʼ＇")
 def test_a_contraction_denies_whatever_its_apostrophe_is(mark: str) -> None:
     query = f"Which flights aren{mark}t non-stop?"
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     assert spans == [("negation", f"aren{mark}t")]
     assert rewrite(query, spans, "Which flights are non-stop?") is None
     for text in (
@@ -306,7 +309,7 @@ def test_a_rewrite_that_lost_a_marked_token_is_repaired_or_dropped(seed: int) ->
     pick = random.Random(seed)
     first, second = pick.sample(TOKENS, 2)
     query = pick.choice(FRAMES).format(first, second)
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     assert spans
     text = pick.choice(
         [
@@ -401,7 +404,7 @@ def test_good_replies_pass_as_they_are() -> None:
     for query, history, record in recorded():
         (prompt,) = build_prompts(settings, query, history)
         found = parse_transformation(prompt, Reply(json.dumps(record, ensure_ascii=False)))
-        spans = [(span.kind, span.text) for span in protected_spans(query)]
+        spans = [(span.kind, span.text) for span in find_protected_spans(query)]
         kept = guard_transformation(found, query=query, required_spans=spans)
         total += 1
         changed += (kept.rewrite, kept.step_back, kept.hyde) != (
