@@ -38,8 +38,8 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
-    open_measurement,
     load_function_source,
+    open_measurement,
 )
 from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note

@@ -20,8 +20,8 @@ from qtmiddleware.kit.cli.check import (
     Arguments,
     InPlaceOfIndex,
     import_function,
-    parse_argument,
     open_wrapped_function,
+    parse_argument,
 )
 from qtmiddleware.kit.cli.comparison import show_question, show_ranking
 from qtmiddleware.kit.cli.console import (
@@ -29,9 +29,9 @@ from qtmiddleware.kit.cli.console import (
     ConfigFile,
     History,
     Sets,
+    build_messages,
     open_progress_bar,
     show_warnings,
-    build_messages,
     write_json,
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config

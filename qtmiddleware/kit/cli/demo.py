@@ -294,14 +294,14 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
             f" {shorten_text(ranking.variant.text, 90)}"
         )
         out.print(
-            f"   {'':<11} found        {_format_marked_ids([key[1] for key in ranking.keys], relevant)}"
+            f"   {'':<11} found        {_format_ids([key[1] for key in ranking.keys], relevant)}"
         )
     out.print(
-        f"3. Fused                    {_format_marked_ids([key[1] for key in retrieval.fused], relevant)}"
+        f"3. Fused                    {_format_ids([key[1] for key in retrieval.fused], relevant)}"
     )
     out.print(
         "4. Reranked by keywords    "
-        f" {_format_marked_ids([match.id or '' for match in retrieval.matches], relevant)}"
+        f" {_format_ids([match.id or '' for match in retrieval.matches], relevant)}"
     )
     out.print("   * answers the question, + helps")
     out.print(
@@ -310,7 +310,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     )
 
 
-def _format_marked_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
+def _format_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
     """Return the first *count* ids as text, with a mark after each relevant passage.
 
     ``*`` marks a passage that answers the question, and ``+`` a passage that helps.

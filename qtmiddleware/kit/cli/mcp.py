@@ -19,8 +19,8 @@ from qtmiddleware.kit.cli.check import (
     TARGET,
     Arguments,
     import_function,
-    parse_argument,
     open_wrapped_function,
+    parse_argument,
 )
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
@@ -165,7 +165,7 @@ def config_command(
 
 @contextmanager
 def _open_search(function: str | None, config: str | None, sets: list[str] | None) -> Iterator[Any]:
-    """Import and wrap *function*, and yield it. If it is ``None``, yield the search of the index."""
+    """Import, wrap and yield *function*. If it is ``None``, yield the search of the index."""
     if function is None:
         loaded = load_config(config, sets)
         with open_middleware(loaded, config) as middleware:

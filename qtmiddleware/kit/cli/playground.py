@@ -18,8 +18,8 @@ from qtmiddleware.kit.cli.check import (
     Arguments,
     InPlaceOfIndex,
     import_function,
-    parse_argument,
     open_wrapped_function,
+    parse_argument,
 )
 from qtmiddleware.kit.cli.compare import has_search_settings
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings

@@ -21,10 +21,10 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
+    build_messages,
     format_question_heading,
     read_questions,
     show_warnings,
-    build_messages,
     write_json,
 )
 from qtmiddleware.kit.cli.environment import (

@@ -19,11 +19,11 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
+    build_messages,
     format_question_heading,
     notes,
     out,
     read_questions,
-    build_messages,
     write_json,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_unused_engine
