@@ -138,8 +138,8 @@ class Meter:
 
         Args:
             budget: The limits.
-            tokens: The most tokens that the call may use.
-            usd: The most US dollars that the call may cost.
+            tokens: The highest possible number of tokens of the call.
+            usd: The highest possible cost of the call, in US dollars.
         """
         with self._lock.lock:
             return self._find_shortage_and_wait(budget, tokens, usd)[0]
