@@ -99,7 +99,7 @@ def demo_command(
     search (raw), the rules and the transformations by a model.
     """
     if playground:
-        _open_playground(
+        _serve_playground(
             model, index, replays=recorded, record_file=record, port=port, opens_browser=not no_open
         )
         return
@@ -131,7 +131,7 @@ def demo_command(
             {
                 **comparison.to_dict(),
                 "model": client.name,
-                "example": _example_to_dict(example, retrieval),
+                "example": _build_example_dict(example, retrieval),
             }
         )
         return
@@ -140,7 +140,7 @@ def demo_command(
     _show_steps(data, example, retrieval)
 
 
-def _open_playground(
+def _serve_playground(
     model: str,
     index: Path,
     *,
@@ -182,13 +182,13 @@ def _open_playground(
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
-            pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
+            pages[folder] = _build_page(folder, data, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
         serve_pages(page, listener, other_pages=pages, notes=[origin], opens_browser=opens_browser)
 
 
-def _make_page(
+def _build_page(
     folder: str,
     data: Dataset,
     middleware: QueryMiddleware,
@@ -294,14 +294,14 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
             f" {shorten_text(ranking.variant.text, 90)}"
         )
         out.print(
-            f"   {'':<11} found        {_mark_ids([key[1] for key in ranking.keys], relevant)}"
+            f"   {'':<11} found        {_format_ids([key[1] for key in ranking.keys], relevant)}"
         )
     out.print(
-        f"3. Fused                    {_mark_ids([key[1] for key in retrieval.fused], relevant)}"
+        f"3. Fused                    {_format_ids([key[1] for key in retrieval.fused], relevant)}"
     )
     out.print(
         "4. Reranked by keywords    "
-        f" {_mark_ids([match.id or '' for match in retrieval.matches], relevant)}"
+        f" {_format_ids([match.id or '' for match in retrieval.matches], relevant)}"
     )
     out.print("   * answers the question, + helps")
     out.print(
@@ -310,7 +310,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     )
 
 
-def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
+def _format_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
     """Return the first *count* ids as text, with a mark after each relevant passage.
 
     ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
@@ -319,7 +319,7 @@ def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
     return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in ids[:count])
 
 
-def _example_to_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
+def _build_example_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
     return {
         "question": question.id,
         "query": question.text,
