@@ -677,7 +677,7 @@ class QueryMiddleware:
             sampler=self._sampler,
             model=model.name,
             models={"model": model},
-            shares=shares_reply,
+            can_share_reply=shares_reply,
             find_wait_reason=model.find_wait_reason if waits_for_model else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
