@@ -255,7 +255,7 @@ def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output:
                 write_output()
             show_question(
                 asked_question,
-                comparison.ranking(asked_question.question),
+                comparison.find_ranking(asked_question.question),
                 is_one_of_many=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
@@ -414,7 +414,7 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
     """Return the comparison as a dict, ready for JSON."""
     rows = []
     for asked_question in comparison.questions:
-        ranking = comparison.ranking(asked_question.question)
+        ranking = comparison.find_ranking(asked_question.question)
         rows.append(
             {
                 "id": asked_question.question.id,

@@ -82,14 +82,14 @@ class Gating:
 
         Returns ``None`` if there is no baseline.
         """
-        from qtmiddleware.kit.evaluation.reporting import write_comment
+        from qtmiddleware.kit.evaluation.reporting import format_comment
 
         if self.baseline is None:
             return None
         gate = compare_with_baseline(self.baseline, comparison, self.rule, model_name=model_name)
         if self.comment is not None:
             with name_option_in_errors(self.comment, "--comment"):
-                replace_file(self.comment, write_comment(gate).encode("utf-8", "replace"))
+                replace_file(self.comment, format_comment(gate).encode("utf-8", "replace"))
             write_note(f"The comment is in {self.comment}.")
         return gate
 
