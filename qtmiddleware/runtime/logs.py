@@ -13,7 +13,7 @@ from typing import Any, Final
 from qtmiddleware.runtime.forking import renew_after_fork
 
 SAMPLE_SECONDS: Final = 60.0
-"""How many seconds after a record the same event and reason are only counted, not logged."""
+"""The number of seconds after a record in which the same event and reason are not logged again."""
 # There are few reasons, but a user's own model may raise an error with any reason.
 _MOST_REASONS: Final = 64
 # How much of a foreign error is logged: frames of its stack, and characters at either end.

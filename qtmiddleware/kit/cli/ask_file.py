@@ -18,7 +18,7 @@ MOST_READ: Final = 1_000
 _HASH: Final = "sha256:"
 
 
-def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
+def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
     """Return the questions in the file at *path* without duplicates, for `Wrapped.check`.
 
     Each line is one of these:

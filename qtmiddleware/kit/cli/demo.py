@@ -47,7 +47,7 @@ from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
@@ -106,7 +106,7 @@ def demo_command(
     search (raw), the rules and the transformations by a model.
     """
     if playground:
-        _open_playground(
+        _serve_playground(
             model, index, replays=recorded, record_file=record, port=port, opens_browser=not no_open
         )
         return
@@ -138,7 +138,7 @@ def demo_command(
             {
                 **comparison.to_dict(),
                 "model": client.name,
-                "example": _example_to_dict(example, retrieval),
+                "example": _build_example_dict(example, retrieval),
             }
         )
         return
@@ -147,7 +147,7 @@ def demo_command(
     _show_steps(data, example, retrieval)
 
 
-def _open_playground(
+def _serve_playground(
     model: str,
     index: Path,
     *,
@@ -189,13 +189,13 @@ def _open_playground(
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
-            pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
+            pages[folder] = _build_page(folder, data, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
         serve_pages(page, listener, other_pages=pages, notes=[origin], opens_browser=opens_browser)
 
 
-def _make_page(
+def _build_page(
     folder: str,
     data: Dataset,
     middleware: QueryMiddleware,
@@ -298,17 +298,17 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     for ranking in retrieval.rankings:
         out.print(
             f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f} "
-            f" {shorten(ranking.variant.text, 90)}"
+            f" {shorten_text(ranking.variant.text, 90)}"
         )
         out.print(
-            f"   {'':<11} found        {_mark_ids([key[1] for key in ranking.keys], relevant)}"
+            f"   {'':<11} found        {_format_ids([key[1] for key in ranking.keys], relevant)}"
         )
     out.print(
-        f"3. Fused                    {_mark_ids([key[1] for key in retrieval.fused], relevant)}"
+        f"3. Fused                    {_format_ids([key[1] for key in retrieval.fused], relevant)}"
     )
     out.print(
         "4. Reranked by keywords    "
-        f" {_mark_ids([match.id or '' for match in retrieval.matches], relevant)}"
+        f" {_format_ids([match.id or '' for match in retrieval.matches], relevant)}"
     )
     out.print("   * answers the question, + helps")
     out.print(
@@ -317,7 +317,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     )
 
 
-def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
+def _format_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
     """Return the first *count* ids as text, with a mark after each relevant passage.
 
     ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
@@ -326,7 +326,7 @@ def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
     return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in ids[:count])
 
 
-def _example_to_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
+def _build_example_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
     return {
         "question": question.id,
         "query": question.text,
