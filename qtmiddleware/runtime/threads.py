@@ -130,7 +130,7 @@ class Bulkhead:
     2007.
 
     Attributes:
-        limit: The most threads in use at a time.
+        limit: The maximum number of threads in use.
         refused: How many calls were rejected.
         in_use: How many threads are in use now.
         given_up: How many calls were abandoned because they were late.
@@ -161,7 +161,7 @@ class Bulkhead:
             try:
                 task()
             finally:
-                self._release()
+                self._release_thread()
 
         if _threads.try_start(perform_task):
             return
@@ -170,7 +170,7 @@ class Bulkhead:
             return
         # The system starts no more threads. The task is not performed here, because this may be the
         # thread of an event loop.
-        self._release()
+        self._release_thread()
         raise self._record_refusal()
 
     def record_abandoned_calls(self, count: int) -> None:
@@ -196,7 +196,7 @@ class Bulkhead:
             )
         return Overloaded("overloaded", f"all threads are busy; limits.maxThreads is {self.limit}")
 
-    def _release(self) -> None:
+    def _release_thread(self) -> None:
         with self._lock:
             self.in_use -= 1
             ends = self._is_full and self.in_use <= self.limit // 2
@@ -302,7 +302,7 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
     Args:
         calls: Functions without parameters.
         bulkhead: Provides threads in addition to the caller's own thread.
-        limit: The most calls that run at once.
+        limit: The maximum number of calls at once.
     """
     waiting = deque(enumerate(calls))
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()

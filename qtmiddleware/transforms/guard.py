@@ -18,12 +18,12 @@ Spans = Sequence[tuple[str, str]]
 """Spans of a query, each as (kind, text)."""
 
 MAX_REPAIRS: Final = 5
-"""The most lost spans to append to a text.
+"""The maximum number of lost spans that can be appended to a text.
 
 A text that lost more spans is dropped. A sub-query is kept unchanged instead.
 """
 MAX_CHARS: Final = 1_000
-"""The most characters of a repaired text.
+"""The maximum number of characters of a repaired text.
 
 A text that would become longer is dropped. A sub-query is kept unchanged instead.
 """
@@ -121,7 +121,7 @@ class _Guard:
 
         If `may_be_english` is false, English texts are rejected too.
         """
-        if is_other_script(text, self.query) or (
+        if is_in_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
         ):
             self.notes[field, _LANGUAGE_MISMATCH] = None
@@ -196,7 +196,7 @@ class _Guard:
         """
         folded_query = self.query.casefold()
         if all(
-            is_other_script(term, self.query) and term.casefold() not in folded_query
+            is_in_other_script(term, self.query) and term.casefold() not in folded_query
             for term in terms
         ):
             self.notes[field, _LANGUAGE_MISMATCH] = None
@@ -257,7 +257,7 @@ def _append_lost_spans(text: str, lost_spans: Spans) -> str:
     )
 
 
-def is_other_script(text: str, query: str) -> bool:
+def is_in_other_script(text: str, query: str) -> bool:
     """Return whether *text* is in another script than *query*.
 
     This is the case if their main scripts differ, with three exceptions:
@@ -269,7 +269,7 @@ def is_other_script(text: str, query: str) -> bool:
     """
     if text.isascii() and query.isascii():
         return False
-    query_script, text_script = _find_script(query), _find_script(text)
+    query_script, text_script = _find_main_script(query), _find_main_script(text)
     if not query_script or not text_script or query_script == text_script:
         return False
     in_text, in_query = (
@@ -281,7 +281,7 @@ def is_other_script(text: str, query: str) -> bool:
     return text_script == "latin" or in_query < _MIN_FRACTION_OF_QUERY
 
 
-def _find_script(text: str) -> str:
+def _find_main_script(text: str) -> str:
     """Return the main script of *text*; ``""`` if *text* has no letters.
 
     If Latin is mixed with another script, words are counted instead of letters, because a few long

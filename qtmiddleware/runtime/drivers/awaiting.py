@@ -32,7 +32,7 @@ from qtmiddleware.runtime.steps import (
     Tell,
     Together,
     choose_model,
-    list_leaves,
+    list_single_steps,
     resume_flow,
 )
 from qtmiddleware.runtime.threads import copy_context_with_bulkhead, run_in_thread
@@ -299,7 +299,9 @@ class _Branch:
                 raise
         else:
             group = (
-                step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
+                step
+                if isinstance(step, Together)
+                else Together(list_single_steps(step), Deadline(), 1)
             )
             self._batch = batch = _Batch(group, self._performer, self._context, self.advance)
             batch.launch_steps(min(self._places, group.limit))

@@ -24,7 +24,12 @@ from qtmiddleware.transforms import (
     merge_transformations,
     parse_transformation,
 )
-from qtmiddleware.transforms.plain_text import find_field, is_label, strip_markup, strip_numbers
+from qtmiddleware.transforms.plain_text import (
+    find_field_name,
+    is_label,
+    strip_markup,
+    strip_numbers,
+)
 from qtmiddleware.transforms.reply_rules import RULES, Verdict, check_text
 from qtmiddleware.types import Message, Trace, Transformation
 
@@ -425,8 +430,8 @@ def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
 def test_a_field_is_found_by_its_name_and_label_and_not_by_any_other_word(row: TextField) -> None:
     field = ReplyField(row.name, row.shape, "", 1, 1)
     for key in (row.name, row.name.replace("_", ""), row.name.replace("_", " ").title()):
-        assert find_field(key, [field]) == row.name
-    assert find_field("banana", [field]) == ""
+        assert find_field_name(key, [field]) == row.name
+    assert find_field_name("banana", [field]) == ""
     assert is_label(row.label)
 
 
