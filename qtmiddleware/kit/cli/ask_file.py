@@ -9,7 +9,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.evaluation import load_judged
-from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_object, read_lines
+from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_json_object, read_lines
 from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
 from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant_ids
 
@@ -99,7 +99,7 @@ def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
     if not line.startswith("{"):
         yield line, []
         return
-    record = parse_object(line)
+    record = parse_json_object(line)
     text = _get_question_text(record)
     if text is None:
         raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")

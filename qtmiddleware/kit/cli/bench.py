@@ -51,8 +51,8 @@ from qtmiddleware.kit.evaluation import (
     USUAL,
     Comparison,
     Question,
-    chosen,
     require_extras,
+    select_systems,
 )
 from qtmiddleware.kit.evaluation.bench import (
     CACHE,
@@ -210,7 +210,7 @@ def bench_command(
         _refuse_index_options(
             {"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1}
         )
-    selection = None if systems is None else chosen(split_system_names(systems))
+    selection = None if systems is None else select_systems(split_system_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
         configs, config or (), model, sets or (), measures_function=function is not None
@@ -239,7 +239,7 @@ def bench_command(
                 " --batch",
                 path="--batch",
             )
-        targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
+        targets = {**(selection if selection is not None else select_systems(USUAL)), **own_systems}
         run_bench_batch(
             targets,
             data,
@@ -466,7 +466,7 @@ def _select_systems(
     systems = dict(
         named_systems
         if named_systems is not None
-        else chosen(USUAL if opened_bench.has_model else FREE)
+        else select_systems(USUAL if opened_bench.has_model else FREE)
     )
     unrecorded = {
         name for name, settings in systems.items() if opened_bench.list_missing_fields(settings)
@@ -547,7 +547,7 @@ def _build_report_dict(
         "gate": (
             None
             if gate_result is None
-            else {**gate_result.to_dict(), "sentences": reporting.write_sentences(gate_result)}
+            else {**gate_result.to_dict(), "sentences": reporting.format_sentences(gate_result)}
         ),
     }
 
@@ -625,7 +625,7 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened_bench.data.only(answered).sampled(count, seed=seed).questions
+    return opened_bench.data.select_questions(answered).sample_questions(count, seed=seed).questions
 
 
 def judge_answers(
@@ -672,7 +672,7 @@ def _show_outcome(
     if judged_answers is not None:
         _show_judgements(judged_answers)
     if gate_result is not None:
-        out.print("\n" + "\n".join(reporting.write_sentences(gate_result)))
+        out.print("\n" + "\n".join(reporting.format_sentences(gate_result)))
 
 
 def _show_judgements(judged_answers: Judged) -> None:
