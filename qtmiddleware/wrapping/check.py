@@ -41,7 +41,7 @@ from qtmiddleware.retrieval.responses import (
     suggest_score_field,
 )
 from qtmiddleware.retrieval.result import read_matches
-from qtmiddleware.retrieval.searching import count_max_searches
+from qtmiddleware.retrieval.searching import compute_max_searches
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.logs import LogSampler
 from qtmiddleware.runtime.observing import NOT_OBSERVED
@@ -263,7 +263,7 @@ class _Checkup:
             settings=settings,
             **fresh_parts,
             response_only=False,
-            shares=False,
+            can_share_reply=False,
             observation=NOT_OBSERVED,
         )
         self.keywords = ""
@@ -874,7 +874,7 @@ class _Checkup:
         """Add a finding on the number of searches per question, and on their cost."""
         by_words = int(self.request.keyword_search_skip_reason is None)
         most_searches = (
-            count_max_searches(self.request)
+            compute_max_searches(self.request)
             if self.invocation.context.components.has_model
             else 1 + by_words
         )

@@ -677,7 +677,7 @@ class QueryMiddleware:
             sampler=self._sampler,
             model=model.name,
             models={"model": model},
-            shares=is_reply_shared,
+            can_share_reply=is_reply_shared,
             find_wait_reason=model.find_wait_reason if should_wait_for_model else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),

@@ -257,7 +257,7 @@ def _report_outcome(comparison: SideBySide, report_file: Path | None, *, json_ou
                 write_output()
             show_question(
                 asked_question,
-                comparison.ranking(asked_question.question),
+                comparison.find_ranking(asked_question.question),
                 is_one_of_many=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
@@ -428,7 +428,7 @@ def _build_comparison_dict(comparison: SideBySide) -> dict[str, Any]:
     """Return *comparison* as a dict, ready for JSON."""
     rows = []
     for asked_question in comparison.questions:
-        ranking = comparison.ranking(asked_question.question)
+        ranking = comparison.find_ranking(asked_question.question)
         rows.append(
             {
                 "id": asked_question.question.id,

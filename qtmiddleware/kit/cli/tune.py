@@ -162,7 +162,10 @@ def tune_command(
     source = _load_plain_function_source(function, arguments, embed, top_k, workers)
     data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
-    divide(data_set if questions is None else data_set.sampled(questions, seed=seed), seed=seed)
+    divide(
+        data_set if questions is None else data_set.sample_questions(questions, seed=seed),
+        seed=seed,
+    )
     options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, seed=seed,
